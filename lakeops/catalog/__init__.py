@@ -1,0 +1,1 @@
+"""The transactional seam: refs, commits, staging, reflog. SQLModel on SQLite or PostgreSQL."""

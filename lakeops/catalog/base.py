@@ -1,0 +1,321 @@
+"""The catalog's named transitions: what they need, what they leave behind, and how to recover from half of them.
+
+Every method is one transaction. Each transition locks the repository's row shared first (so that expiry, which locks
+it exclusively, sees all or nothing of it), then the branch's row. Two rules hold for all of them:
+
+* a repository that is read-only refuses everything but mirror transitions; a protected branch refuses staging,
+  commits, reverts and cherry-picks, and takes merges;
+* a transition that rests on a commit refuses one that is expired, and one whose attempt began longer ago than the
+  deadline (by the database's clock) refuses to publish or link.
+
+Time is the database's: ``now()`` gives it, ``started`` parameters are values it gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+DEFAULT_GRACE_SECONDS = 24 * 3600
+"""Age below which garbage collection touches nothing; attempts expire after half of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """A branch's row: its head and the tokens of its staging area.
+
+    Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts the
+    times that staged rows were taken away, so that a commit in flight notices.
+    """
+
+    repository_id: str
+    id: str
+    commit_id: str
+    staging_token: str
+    sealed_tokens: tuple[str, ...] = ()
+    resets: int = 0
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens, newest first."""
+        return (self.staging_token, *self.sealed_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged row: an entry, or a tombstone when ``entry`` is None."""
+
+    path: str
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
+
+    fingerprint: str
+    commit_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Everything that the publish transaction checks and writes.
+
+    Attributes:
+        repository_id: the repository.
+        branch: the branch to move.
+        expected_head: the head that the work was planned on.
+        resets: the branch's ``resets`` when its sealed tokens were read.
+        commit: the commit to insert (kept as it is when its id exists already) and to move the head to.
+        consumed: the sealed tokens whose rows are in the commit; they leave the branch.
+        live: commits that must be live when this is published: parents, and every commit whose ranges are reused.
+        started: when the attempt began, by the database's clock.
+        action: ``commit``, ``merge``, ``revert``, ``cherry-pick`` or ``import``, for the reflog and for protection.
+        actor: who did it.
+        key: an idempotency key, and ``fingerprint`` what the call asked for.
+    """
+
+    repository_id: str
+    branch: str
+    expected_head: str
+    resets: int
+    commit: Commit
+    consumed: tuple[str, ...]
+    live: frozenset[str]
+    started: datetime
+    action: str
+    actor: str
+    key: str | None = None
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPage:
+    """Staged rows of a branch and the branch's state at the same instant.
+
+    ``rows`` are sorted by path, one a path (the newest token's).
+    """
+
+    state: BranchState
+    rows: Sequence[Staged] = field(default=())
+
+
+class Catalog(Protocol):
+    """One catalog: a database of repositories."""
+
+    # --- the database itself ---
+
+    def now(self) -> datetime:
+        """The database's time, aware, in UTC (with SQLite: the clock that the catalog was opened with)."""
+        ...
+
+    def upgrade(self) -> None:
+        """Bring the schema to this code's version; safe to call at any time from many processes."""
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """What ``doctor`` shows: dialect, server version, schema revision, journal mode. No secrets."""
+        ...
+
+    def close(self) -> None:
+        """Give back all connections."""
+        ...
+
+    # --- repositories ---
+
+    def create_repository(self, repository: Repository, first: Commit, *, token: str, actor: str) -> None:
+        """Insert the repository, its initial commit and its default branch (with staging token ``token``).
+
+        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        """
+        ...
+
+    def repository(self, repository_id: str) -> Repository:
+        """The repository. Raises ``RepositoryNotFound``."""
+        ...
+
+    def repositories(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Repository]:
+        """Repositories by id, keyset-paged."""
+        ...
+
+    def delete_repository(self, repository_id: str) -> None:
+        """Forget a repository and everything recorded of it; the storage namespace is not touched."""
+        ...
+
+    def set_read_only(self, repository_id: str, read_only: bool) -> None:
+        """Close a repository to every writing transition, or open it again."""
+        ...
+
+    # --- branches and tags ---
+
+    def branch(self, repository_id: str, name: str) -> BranchState:
+        """The branch's row. Raises ``RefNotFound``."""
+        ...
+
+    def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
+        """Branches by name in byte order, keyset-paged."""
+        ...
+
+    def create_branch(self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str) -> BranchState:
+        """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
+        ...
+
+    def delete_branch(self, repository_id: str, name: str, *, actor: str) -> str:
+        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``."""
+        ...
+
+    def tag(self, repository_id: str, name: str) -> Ref:
+        """The tag. Raises ``RefNotFound``."""
+        ...
+
+    def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
+        """Tags by name in byte order, keyset-paged."""
+        ...
+
+    def create_tag(self, repository_id: str, name: str, commit_id: str, *, actor: str) -> Ref:
+        """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
+        ...
+
+    def delete_tag(self, repository_id: str, name: str, *, actor: str) -> str:
+        """Delete a tag; returns the commit that it pointed to."""
+        ...
+
+    def protections(self, repository_id: str) -> list[str]:
+        """The glob patterns of protected branches."""
+        ...
+
+    def protect(self, repository_id: str, pattern: str) -> None:
+        """Protect branches that match a glob pattern; repeating it changes nothing."""
+        ...
+
+    def unprotect(self, repository_id: str, pattern: str) -> None:
+        """Drop a pattern. Raises ``NotFound``."""
+        ...
+
+    def reflog(self, repository_id: str, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
+        """Moves of one ref or of all, newest first."""
+        ...
+
+    # --- commits ---
+
+    def commit(self, repository_id: str, commit_id: str) -> Commit:
+        """The commit, expired or not. Raises ``RefNotFound``."""
+        ...
+
+    def commits(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
+        """The commits that exist among these ids."""
+        ...
+
+    def commits_with_prefix(self, repository_id: str, prefix: str, *, limit: int = 8) -> list[str]:
+        """Ids that start with a hex prefix, in order, at most ``limit``."""
+        ...
+
+    def first_parents(self, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:
+        """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
+        ...
+
+    def expire_commits(self, repository_id: str, ids: Iterable[str]) -> None:
+        """Mark commits expired, with the repository's row locked against every other transition."""
+        ...
+
+    # --- staging ---
+
+    def put_staged(
+        self,
+        repository_id: str,
+        branch: str,
+        rows: Sequence[Staged] | pa.Table,
+        *,
+        started: datetime,
+        clear_prefix: str | None = None,
+        expected: BranchState | None = None,
+        upload: str | None = None,
+    ) -> BranchState:
+        """Insert or replace staged rows under the branch's active token.
+
+        ``rows`` is a short list, or an Arrow table with the columns of ``model.schema.STAGED_SCHEMA`` (path,
+        tombstone, then the entry's columns) for bulk. With ``clear_prefix`` the active token's rows under that prefix
+        go first. With ``expected`` nothing is written, and ``BranchMoved`` raised, unless the branch's head, tokens
+        and resets are still those. ``upload`` ends that upload in the same transaction.
+        Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``.
+        """
+        ...
+
+    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[BranchState, Staged | None]:
+        """The newest staged row of a path, and the branch's state at the same instant."""
+        ...
+
+    def staged_page(
+        self, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
+    ) -> StagedPage:
+        """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
+        ...
+
+    def staged_table(
+        self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
+    ) -> tuple[BranchState, pa.Table]:
+        """All staged rows as Arrow (``STAGED_SCHEMA``), sorted by path, the newest token's row of each path.
+
+        ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
+        """
+        ...
+
+    def seal(self, repository_id: str, branch: str, *, token: str) -> BranchState:
+        """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on.
+
+        An active token without rows stays where it is. Recovery: sealed tokens are read by everyone and taken along
+        by the next commit.
+        """
+        ...
+
+    def reset(
+        self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str
+    ) -> int:
+        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths; counts a reset."""
+        ...
+
+    def has_staged(self, repository_id: str, branch: str) -> bool:
+        """Whether any row is staged on the branch, effective or not."""
+        ...
+
+    # --- publishing ---
+
+    def publish(self, publish: Publish) -> Commit:
+        """The transaction that makes a commit visible: all of it or nothing.
+
+        Locks the branch, checks head, resets, tokens, live commits, deadline, protection; inserts the commit, the
+        reflog row and the key; moves the head; retires the consumed tokens. A known key with the same fingerprint
+        returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
+        count that is not as expected raises ``BranchMoved``.
+        Recovery: none needed; staged rows of retired tokens are removed by ``purge_retired``.
+        """
+        ...
+
+    def purge_retired(self, repository_id: str) -> int:
+        """Remove the rows of retired tokens; returns how many. Called after publishing; any later call catches up."""
+        ...
+
+    def key(self, repository_id: str, key: str) -> KeyRecord | None:
+        """What an idempotency key stands for, if it was used."""
+        ...
+
+    # --- uploads in flight ---
+
+    def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
+        """Record that objects are being written below ``address``; returns when, for ``started``."""
+        ...
+
+    def end_upload(self, repository_id: str, upload: str) -> None:
+        """Forget an upload that will not be linked; what it wrote becomes garbage."""
+        ...
+
+    def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
+        """Uploads in flight: id to (address, started)."""
+        ...

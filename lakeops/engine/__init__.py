@@ -1,0 +1,1 @@
+"""Where range work runs: plans of plain tasks, in this process or on Spark."""

@@ -1,0 +1,267 @@
+"""One error tree for every edge.
+
+Each class has a stable ``kind`` (what programs match on, see the public contract) and an ``exit_code`` (what the
+command line returns). Messages are one line, name the ref, path or file concerned, and say what to do next. Two
+branches of the tree matter to callers that retry: ``Transient`` may be tried again as it is; everything else will
+fail again until somebody changes something.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class LakeopsError(Exception):
+    """Root of every error that lakeops raises on purpose."""
+
+    kind: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    @property
+    def message(self) -> str:
+        """The error's one-line text."""
+        return str(self.args[0]) if self.args else self.kind
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object of the public contract."""
+        return {"kind": self.kind, "message": self.message}
+
+
+# --- bad input: the call itself is wrong (exit 2) ---------------------------------------------------------------
+
+
+class InvalidInput(LakeopsError):
+    """An argument has a value that can never work."""
+
+    kind = "invalid_input"
+    exit_code = 2
+
+
+class InvalidName(InvalidInput):
+    """A repository, branch or tag name breaks the naming rules."""
+
+    kind = "invalid_name"
+
+
+class InvalidPath(InvalidInput):
+    """An object path is empty, too long, or holds NUL or a lone surrogate."""
+
+    kind = "invalid_path"
+
+
+class InvalidUri(InvalidInput):
+    """A ``lakefs://`` URI cannot be parsed, or has parts that the verb does not take."""
+
+    kind = "invalid_uri"
+
+
+class InvalidRef(InvalidInput):
+    """A ref expression is not in the grammar, or asks for a parent that the commit does not have."""
+
+    kind = "invalid_ref"
+
+
+class InvalidSettings(InvalidInput):
+    """Settings from the environment or a file do not make sense."""
+
+    kind = "invalid_settings"
+
+
+class AmbiguousRef(InvalidInput):
+    """A commit id prefix matches several commits."""
+
+    kind = "ambiguous_ref"
+
+    def __init__(self, ref: str, candidates: list[str]) -> None:
+        self.candidates = candidates
+        super().__init__(
+            f"{ref!r} is ambiguous: it matches {', '.join(c[:16] for c in candidates)}; give more characters"
+        )
+
+
+# --- things that are not there (exit 4) -------------------------------------------------------------------------
+
+
+class NotFound(LakeopsError):
+    """Something named by the caller does not exist."""
+
+    kind = "not_found"
+    exit_code = 4
+
+
+class RepositoryNotFound(NotFound):
+    """No such repository."""
+
+    kind = "repository_not_found"
+
+
+class RefNotFound(NotFound):
+    """No branch, tag or commit answers to this ref expression."""
+
+    kind = "ref_not_found"
+
+
+class ObjectNotFound(NotFound):
+    """No object at this path of this ref, or a file that metadata names is missing from the store."""
+
+    kind = "object_not_found"
+
+
+# --- conflicts (exit 3) -----------------------------------------------------------------------------------------
+
+
+class MergeConflict(LakeopsError):
+    """Both sides changed the same paths; nothing was published. ``conflicts`` lists every path, in order."""
+
+    kind = "merge_conflict"
+    exit_code = 3
+
+    def __init__(self, source: str, destination: str, conflicts: list[str]) -> None:
+        self.source = source
+        self.destination = destination
+        self.conflicts = conflicts
+        shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
+        paths = "path" if len(conflicts) == 1 else "paths"
+        super().__init__(
+            f"merging {source!r} into {destination!r} conflicts on {len(conflicts)} {paths}: {shown}; "
+            "merge with a strategy (source-wins or dest-wins), or change one side"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.source, self.destination, self.conflicts))
+
+    @property
+    def conflict_count(self) -> int:
+        """How many paths conflict."""
+        return len(self.conflicts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object of the public contract, with every conflicting path."""
+        return {**super().to_json(), "conflicts": self.conflicts, "conflict_count": self.conflict_count}
+
+
+# --- the state does not allow it (exit 5) -----------------------------------------------------------------------
+
+
+class PreconditionFailed(LakeopsError):
+    """The call is fine, but not in the state that things are in."""
+
+    kind = "precondition_failed"
+    exit_code = 5
+
+
+class AlreadyExists(PreconditionFailed):
+    """A repository, branch or tag with this name exists."""
+
+    kind = "already_exists"
+
+
+class NamespaceTaken(PreconditionFailed):
+    """The storage namespace holds a repository already, or is not empty where lakeops would write."""
+
+    kind = "namespace_taken"
+
+
+class ProtectedBranch(PreconditionFailed):
+    """The branch matches a protection pattern: it changes through merges only."""
+
+    kind = "protected_branch"
+
+
+class ReadOnlyRepository(PreconditionFailed):
+    """The repository is read-only, for instance a mirror."""
+
+    kind = "read_only_repository"
+
+
+class DirtyBranch(PreconditionFailed):
+    """The branch has uncommitted changes that the verb would mix up with its own."""
+
+    kind = "dirty_branch"
+
+
+class DefaultBranch(PreconditionFailed):
+    """The default branch cannot be deleted."""
+
+    kind = "default_branch"
+
+
+class CommitExpired(PreconditionFailed):
+    """Retention expired this commit: its objects may be gone."""
+
+    kind = "expired"
+
+
+class NoMergeBase(PreconditionFailed):
+    """The two refs share no history."""
+
+    kind = "no_merge_base"
+
+
+class AttemptExpired(PreconditionFailed):
+    """The attempt began too long ago to be published safely beside garbage collection; start it again."""
+
+    kind = "attempt_expired"
+
+
+class KeyReused(PreconditionFailed):
+    """The idempotency key belongs to an earlier call that asked for something else."""
+
+    kind = "idempotency_key_reused"
+
+
+class CatalogVersion(PreconditionFailed):
+    """The catalog's schema is newer than this code, or not a lakeops catalog."""
+
+    kind = "catalog_version"
+
+
+# --- everything else (exit 1) -----------------------------------------------------------------------------------
+
+
+class NoChanges(LakeopsError):
+    """There is nothing to commit, revert or pick."""
+
+    kind = "no_changes"
+
+
+class Corrupted(LakeopsError):
+    """A metadata file does not match its digest, or cannot be decoded; its content was not used."""
+
+    kind = "corrupted"
+
+
+class StoreError(LakeopsError):
+    """The object store refused: access denied, no such bucket, no space left."""
+
+    kind = "store_error"
+
+
+class Unsupported(LakeopsError):
+    """This store or engine cannot do what was asked."""
+
+    kind = "unsupported"
+
+
+class Transient(LakeopsError):
+    """It may work if tried again: nothing was changed, or the change is safe to repeat."""
+
+    kind = "transient"
+
+
+class StoreUnavailable(Transient):
+    """The object store did not answer, or answered with an error of its own, after all retries."""
+
+    kind = "store_unavailable"
+
+
+class CatalogUnavailable(Transient):
+    """The database did not answer, or is locked by others for too long."""
+
+    kind = "catalog_unavailable"
+
+
+class BranchMoved(Transient):
+    """The branch's head or staging changed while the call was at work, more often than it would try again."""
+
+    kind = "branch_moved"

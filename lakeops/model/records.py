@@ -1,0 +1,241 @@
+"""The domain's records: frozen, plain, comparable.
+
+Attribute names are the JSON keys of the public contract (lakeFS's API names). Times are whole Unix seconds, UTC.
+``to_json`` gives exactly the keys of the contract; what is stored beside them (file names, digests, states) stays
+out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+DEFAULT_CONTENT_TYPE = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where ranges end: a format parameter of a repository, fixed at its creation because ids depend on it.
+
+    A range ends after a path whose hash is below ``2**64 / target_entries``, once it has ``min_entries``; and after
+    ``max_entries`` in any case. The defaults give about 23,000 entries a range.
+    """
+
+    min_entries: int = 6_000
+    target_entries: int = 19_000
+    max_entries: int = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A namespace for objects, branches and commits, tied to one storage namespace.
+
+    ``storage_namespace`` is a URL without a trailing slash (``file:///data/flights``, ``s3://bucket/flights``).
+    """
+
+    id: str
+    storage_namespace: str
+    default_branch: str
+    creation_date: int
+    read_only: bool = False
+    split: Split = Split()
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``repository`` record."""
+        return {
+            "id": self.id,
+            "storage_namespace": self.storage_namespace,
+            "default_branch": self.default_branch,
+            "creation_date": self.creation_date,
+            "read_only": self.read_only,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A branch or a tag and the commit it points to."""
+
+    id: str
+    commit_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``ref`` record."""
+        return {"id": self.id, "commit_id": self.commit_id}
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An immutable snapshot of a repository.
+
+    ``id`` digests committer, message, creation date, metadata, parents and metarange id (see ``model.ids``).
+    ``parents`` holds the destination first and the source second for a merge. ``generation`` is 1 for the initial
+    commit and one more than the highest parent's otherwise. ``meta_range_file`` is the file's name under
+    ``_lakefs/metaranges/`` and ``meta_range_digest`` the SHA-256 of its bytes (hex): both belong to this copy of the
+    commit and are not part of its id.
+    """
+
+    id: str
+    parents: tuple[str, ...]
+    committer: str
+    message: str
+    creation_date: int
+    metadata: Mapping[str, str]
+    meta_range_id: str
+    generation: int
+    meta_range_file: str = ""
+    meta_range_digest: str = ""
+    expired: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``commit`` record."""
+        return {
+            "id": self.id,
+            "parents": list(self.parents),
+            "committer": self.committer,
+            "message": self.message,
+            "creation_date": self.creation_date,
+            "metadata": dict(self.metadata),
+            "meta_range_id": self.meta_range_id,
+            "generation": self.generation,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of a ref: a row of a range, or a staged row.
+
+    ``physical_address`` is stored relative to the storage namespace for managed objects (``data/...``) and absolute
+    for imported ones; records that leave the public API carry the absolute form.
+    """
+
+    path: str
+    physical_address: str
+    checksum: str
+    size_bytes: int
+    mtime: int
+    content_type: str = DEFAULT_CONTENT_TYPE
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path_type(self) -> str:
+        """Always ``object``."""
+        return "object"
+
+    @property
+    def identity(self) -> tuple[str, int, str, tuple[tuple[str, str], ...]]:
+        """What a user calls the same object, at one path: checksum, size, content type, user metadata."""
+        return (self.checksum, self.size_bytes, self.content_type, tuple(sorted(self.metadata.items())))
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``object`` record."""
+        return {
+            "path": self.path,
+            "path_type": "object",
+            "physical_address": self.physical_address,
+            "checksum": self.checksum,
+            "size_bytes": self.size_bytes,
+            "mtime": self.mtime,
+            "metadata": dict(self.metadata),
+            "content_type": self.content_type,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CommonPrefix:
+    """A folder of a listing with a delimiter: every object below it is summed up as this one row."""
+
+    path: str
+
+    @property
+    def path_type(self) -> str:
+        """Always ``common_prefix``."""
+        return "common_prefix"
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``object`` record of a common prefix: the object's own keys are null."""
+        return {
+            "path": self.path,
+            "path_type": "common_prefix",
+            "physical_address": None,
+            "checksum": None,
+            "size_bytes": None,
+            "mtime": None,
+            "metadata": None,
+            "content_type": None,
+        }
+
+
+class ChangeType(StrEnum):
+    """What happened to a path."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+    CONFLICT = "conflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path of a diff; ``size_bytes`` is the new object's, or the removed one's."""
+
+    type: ChangeType
+    path: str
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``change`` record."""
+        return {"type": self.type.value, "path": self.path, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How many paths a commit or merge added, removed and changed."""
+
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All changed paths."""
+        return self.added + self.removed + self.changed
+
+    def to_json(self) -> dict[str, int]:
+        """The contract's ``summary`` object."""
+        return {"added": self.added, "removed": self.removed, "changed": self.changed}
+
+
+class Strategy(StrEnum):
+    """Which side settles every conflict of a merge. A deletion counts as a side's state."""
+
+    SOURCE_WINS = "source-wins"
+    DEST_WINS = "dest-wins"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge."""
+
+    reference: str | None
+    up_to_date: bool
+    summary: Summary
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``merge`` record."""
+        return {"reference": self.reference, "up_to_date": self.up_to_date, "summary": self.summary.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class ReflogRecord:
+    """One move of a branch or tag: ``old`` or ``new`` is None when the ref began or ended there."""
+
+    sequence: int
+    ref: str
+    old: str | None
+    new: str | None
+    action: str
+    actor: str
+    at: int

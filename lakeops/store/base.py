@@ -1,0 +1,114 @@
+"""What lakeops asks of an object store.
+
+A store is rooted at one location (a storage namespace, or a place that objects were imported from) and takes keys
+relative to it. Keys are byte-exact UTF-8 strings with ``/`` as the separator. Every store keeps three things true:
+
+* a key appears whole or not at all, and a reader never sees a mixture of two writes;
+* a listing comes in the order of the keys' UTF-8 bytes;
+* no key, however spelled, reaches outside the root.
+
+Nothing in lakeops rests on conditional puts alone: written files have fresh names, and heads live in the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """What a store tells of one object: size in bytes, time of the last write in Unix seconds.
+
+    ``etag`` is the store's own checksum or version mark without quotes, empty where it has none.
+    """
+
+    key: str
+    size_bytes: int
+    mtime: int
+    etag: str = ""
+    content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """What was written: size in bytes and the SHA-256 of the contents in hex, computed while they streamed by."""
+
+    size_bytes: int
+    checksum: str
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFailure:
+    """A key that the store refused to delete, and why."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a probe found out about a store. Correctness never rests on any of these."""
+
+    conditional_put: bool = False
+    range_reads: bool = False
+    metadata_case: bool = False
+    etag_is_md5: bool = False
+    batch_delete: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+class ObjectStore(Protocol):
+    """One location of an object store."""
+
+    @property
+    def url(self) -> str:
+        """The root: ``file:///...`` or ``s3://bucket/prefix``, without a trailing slash."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The object's contents. Raises ``ObjectNotFound``."""
+        ...
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """``length`` bytes from ``start``; fewer at the end of the object. Raises ``ObjectNotFound``."""
+        ...
+
+    def open(self, key: str) -> BinaryIO:
+        """A seekable binary file that reads the object piece by piece. Raises ``ObjectNotFound``."""
+        ...
+
+    def put(
+        self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = ""
+    ) -> PutResult:
+        """Write an object of any size, durably, whole or not at all.
+
+        With ``if_absent`` an existing object raises ``AlreadyExists`` where the store can tell (see ``Capabilities``).
+        """
+        ...
+
+    def head(self, key: str) -> StoredObject:
+        """What the store tells of an object without reading it. Raises ``ObjectNotFound``."""
+        ...
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
+        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
+        ...
+
+    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        """Delete many; what is not there counts as deleted. Returns what the store refused."""
+        ...
+
+    def checksum(self, item: StoredObject) -> str:
+        """A checksum of the contents that costs as little as the store allows (S3: the ETag; local: SHA-256)."""
+        ...
+
+    def presign(self, key: str, expires: int = 900) -> str:
+        """A URL that reads the object for ``expires`` seconds. Raises ``Unsupported`` where there is no such thing."""
+        ...
+
+    def probe(self) -> Capabilities:
+        """Find out what the store can do, with a few small objects under ``_lakefs/probe/`` that are removed again."""
+        ...
