@@ -1,0 +1,160 @@
+"""The commit graph: common ancestors, ancestry and logs.
+
+Every function asks a ``CommitSource`` for commits by id: each one at most once a call, and only those that the answer
+needs. Generation numbers make that possible: a parent's is always lower, so a walk from high to low generations meets
+a commit only after all its descendants. The answers are functions of the commits alone; no order of arrival, of
+insertion or of a hash table shows in them. Expired commits are walked like any other.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from lakeops.model.records import Commit
+
+CommitSource = Callable[[str], Commit]
+"""Gives the commit of a full id, or raises ``RefNotFound``. ``ReadAhead`` makes one of a catalog's statement."""
+
+_LEFT, _RIGHT = 1, 2
+
+
+def merge_base(get: CommitSource, left: str, right: str) -> str | None:
+    """The best common ancestor of two commits, or None when they share no history.
+
+    As for ``git merge-base``, a commit is an ancestor of itself, and no other common ancestor descends from the one
+    returned. When several are that good (a criss-cross), it is the one with the highest generation, then the newest
+    date, then the smallest id; so the order of the arguments does not matter.
+
+    Commits are read down to the generation of the answer, and their parents.
+    """
+    if left == right:
+        return left
+    sides = {left: _LEFT, right: _RIGHT}
+    queue = [_by_generation(get(commit_id)) for commit_id in sides]
+    heapq.heapify(queue)
+    while queue:
+        commit = heapq.heappop(queue)[-1]
+        side = sides.pop(commit.id)
+        if side == _LEFT | _RIGHT:
+            return commit.id
+        for parent in commit.parents:
+            if parent not in sides:
+                heapq.heappush(queue, _by_generation(get(parent)))
+            sides[parent] = sides.get(parent, 0) | side
+    return None
+
+
+def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
+    """Whether a commit can be reached from another over parents; each commit is its own ancestor.
+
+    Commits are read down to the ancestor's generation, and their parents; first parents first.
+    """
+    if ancestor == descendant:
+        return True
+    lowest = get(ancestor).generation
+    seen = {descendant}
+    stack = [descendant]
+    while stack:
+        commit = get(stack.pop())
+        if commit.generation <= lowest:
+            continue
+        if ancestor in commit.parents:
+            return True
+        new = [parent for parent in reversed(commit.parents) if parent not in seen]
+        seen.update(new)
+        stack.extend(new)
+    return False
+
+
+def first_parents(get: CommitSource, start: str) -> Iterator[Commit]:
+    """The commit and its first parents down to the initial commit: a branch's history, newest first."""
+    commit = get(start)
+    yield commit
+    while commit.parents:
+        commit = get(commit.parents[0])
+        yield commit
+
+
+def first_parent_distance(get: CommitSource, ancestor: str, descendant: str) -> int | None:
+    """How many steps along first parents lead from ``descendant`` to ``ancestor``; None when none do.
+
+    Reads the commits in between, and at most one more on each side.
+    """
+    if ancestor == descendant:
+        return 0
+    lowest = get(ancestor).generation
+    for distance, commit in enumerate(first_parents(get, descendant)):
+        if commit.id == ancestor:
+            return distance
+        if commit.generation <= lowest:
+            break
+    return None
+
+
+def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterator[Commit]:
+    """The commits that a commit can reach, itself included: newest first, and no parent before all its children.
+
+    That is the order of ``git log --date-order``. Of equally new commits the one with the higher generation comes
+    first, then the one with the smaller id. With ``first_parent`` only first parents are followed.
+
+    It reads as it is consumed: little more than the commits that were taken, as long as dates grow with generations.
+    """
+    return first_parents(get, start) if first_parent else _by_date(get, start)
+
+
+def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
+    # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
+    # all its children, everything reachable of a higher generation must have been expanded: that is the inner walk,
+    # which runs only as far ahead as the next commit asks.
+    walk = _Walk(get, start)
+    ready = [_by_age(walk.commits[start])]
+    while ready:
+        commit = heapq.heappop(ready)[-1]
+        walk.expand_above(commit.generation)
+        if walk.children[commit.id]:
+            continue  # A child turned up that was not known before; the commit comes back after it.
+        yield commit
+        walk.expand(commit)
+        for parent in dict.fromkeys(commit.parents):
+            walk.children[parent] -= 1
+            if not walk.children[parent]:
+                heapq.heappush(ready, _by_age(walk.commits[parent]))
+        del walk.commits[commit.id]
+
+
+class _Walk:
+    """The part of a graph that was seen: commits, how many children of each are known and not yielded yet."""
+
+    def __init__(self, get: CommitSource, start: str) -> None:
+        self._get = get
+        first = get(start)
+        self.commits = {start: first}
+        self.children = {start: 0}
+        self._queue = [_by_generation(first)]
+        self._expanded: set[str] = set()
+
+    def expand(self, commit: Commit) -> None:
+        """Read the commit's parents, once, and count it as a child of each."""
+        if commit.id in self._expanded:
+            return
+        self._expanded.add(commit.id)
+        for parent in dict.fromkeys(commit.parents):
+            if parent not in self.children:
+                self.children[parent] = 0
+                self.commits[parent] = self._get(parent)
+                heapq.heappush(self._queue, _by_generation(self.commits[parent]))
+            self.children[parent] += 1
+
+    def expand_above(self, generation: int) -> None:
+        """Expand every known commit of a higher generation, so that no child of this generation stays unknown."""
+        while self._queue and -self._queue[0][0] > generation:
+            self.expand(heapq.heappop(self._queue)[-1])
+
+
+def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
+    return (-commit.generation, -commit.creation_date, commit.id, commit)
+
+
+def _by_age(commit: Commit) -> tuple[int, int, str, Commit]:
+    return (-commit.creation_date, -commit.generation, commit.id, commit)

@@ -1,0 +1,103 @@
+"""Names of repositories, branches and tags.
+
+Branch and tag names follow ``git check-ref-format --branch``, with two changes: ``/`` is refused, because it would
+make URIs ambiguous, and ``:`` is allowed. What this room keeps true: every name that exists can be written in a
+``lakefs://`` URI and in a ref expression, and means only itself there. Hence three rules beyond Git's: no name ends
+with ``@`` (``main@`` is the committed head of ``main``), none looks like a full commit id (ids are looked up first),
+and white space and control characters are refused in all of Unicode, not in ASCII alone.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from lakeops.model.errors import InvalidName
+from lakeops.model.text import excerpt, flaw
+
+MAX_NAME_BYTES = 255
+"""A branch or tag name's limit in UTF-8 bytes, the length of a file name."""
+
+COMMIT_ID = re.compile(r"[0-9a-fA-F]{64}")
+"""What a full commit id looks like; ids are lower-case, users may write either."""
+
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
+_STEPS = "~^"
+_GLOBS = "?*[\\"
+
+
+def check_repository(name: str) -> str:
+    """The name, when it is a repository name: 3 to 63 of ``a-z``, ``0-9`` and ``-``, not beginning with ``-``.
+
+    Raises:
+        InvalidName: it is not.
+    """
+    if flaw(name, at_most=MAX_NAME_BYTES) is None and _REPOSITORY.fullmatch(name):
+        return name
+    raise InvalidName(
+        f"{excerpt(name)} is not a repository name: it takes 3 to 63 lower-case letters, digits and hyphens, "
+        "and begins with a letter or digit"
+    )
+
+
+def check_branch(name: str) -> str:
+    """The name, when it is a branch name.
+
+    Raises:
+        InvalidName: it is not; the message says which rule it breaks, and where.
+    """
+    return _check(name, "branch")
+
+
+def check_tag(name: str) -> str:
+    """The name, when it is a tag name. Tags and branches follow the same rules.
+
+    Raises:
+        InvalidName: it is not; the message says which rule it breaks, and where.
+    """
+    return _check(name, "tag")
+
+
+def _check(name: str, what: str) -> str:
+    broken = broken_rule(name)
+    if broken is not None:
+        raise InvalidName(f"{excerpt(name)} is not a {what} name: it {broken}")
+    return name
+
+
+def broken_rule(name: str) -> str | None:
+    """The first rule that a branch or tag name breaks, in words that follow "it"; None when it breaks none."""
+    return flaw(name, at_least=1, at_most=MAX_NAME_BYTES) or _broken_by_character(name) or _broken_by_place(name)
+
+
+def _broken_by_character(name: str) -> str | None:
+    for place, character in enumerate(name, start=1):
+        here = f"{character!r} at character {place}"
+        if character == "/":
+            return f"has {here}, which separates the parts of a URI"
+        if character in _STEPS:
+            return f"has {here}, which leads to an ancestor in a ref expression"
+        if character in _GLOBS:
+            return f"has {here}, which Git refuses"
+        if character.isspace():
+            return f"has white space, {here}"
+        if unicodedata.category(character) == "Cc":
+            return f"has a control character, {here}"
+    return None
+
+
+def _broken_by_place(name: str) -> str | None:
+    if name in {"@", "HEAD"}:
+        return "stands for the checked-out commit in Git, and nothing is checked out here"
+    for start in ("-", "."):
+        if name.startswith(start):
+            return f"begins with {start!r}"
+    for inside in ("..", "@{"):
+        if inside in name:
+            return f"has {inside!r} at character {name.index(inside) + 1}"
+    for end in (".", ".lock"):
+        if name.endswith(end):
+            return f"ends with {end!r}"
+    if name.endswith("@"):
+        return "ends with '@', which asks for the committed head of a branch"
+    return "looks like a commit id" if COMMIT_ID.fullmatch(name) else None

@@ -1,0 +1,198 @@
+"""Ref expressions: a branch, a tag, a commit id or a unique prefix of one, then steps to its ancestors.
+
+::
+
+    expression  = base step*  |  branch "@"
+    step        = "^" [number]  |  "~" [number]
+
+Steps have Git's meaning: ``^N`` is the N-th parent and ``~N`` the N-th ancestor along first parents, ``^`` is ``^1``,
+``~`` is ``~1``, and ``^0`` and ``~0`` are the commit itself. ``<branch>@`` is the committed head of a branch, without
+its staging area; no step follows it, because a step leads to a commit anyway.
+
+A base means, in this order: a full commit id, a branch, a tag, a prefix of a commit id. Any length of prefix will do
+as long as it is unique; one that is not unique is an error that lists what it could be, never a guess. What this room
+keeps true: an expression of any size is read in linear time, and no number in it can make the walk longer than
+history is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from lakeops.model.errors import AmbiguousRef, InvalidRef, RefNotFound
+from lakeops.model.names import COMMIT_ID, broken_rule
+from lakeops.model.records import Commit
+from lakeops.model.text import excerpt, flaw
+
+MAX_EXPRESSION_BYTES = 64 * 1024
+
+_STEP = re.compile(r"([~^])([0-9]*)")
+_PREFIX = re.compile(r"[0-9a-fA-F]{1,63}")
+_BEYOND = 2**63 - 1
+"""What any number with more than 18 digits is read as: past every root, beyond every parent."""
+
+
+class Step(NamedTuple):
+    """Go to the ``parent``-th parent, ``times`` times. ``~3`` is ``Step(1, 3)``, ``^2`` is ``Step(2, 1)``."""
+
+    parent: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefExpression:
+    """A ref expression in parts.
+
+    ``text`` is what was written. Steps that lead nowhere (``^0``, ``~0``) are left out of ``steps`` and equal ones
+    are summed up: ``^^~2`` is ``(Step(1, 4),)``. ``committed_only`` stands for the ``@`` of ``<branch>@``.
+    """
+
+    text: str
+    base: str
+    steps: tuple[Step, ...] = ()
+    committed_only: bool = False
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is a bare base: then it may be a branch, whose staging area is meant too."""
+        return not self.committed_only and self.text == self.base
+
+
+class RefLookup(Protocol):
+    """What resolving needs to know of a repository."""
+
+    def branch(self, name: str) -> str | None:
+        """The head of a branch, or None when there is no such branch."""
+        ...
+
+    def tag(self, name: str) -> str | None:
+        """The commit of a tag, or None when there is no such tag."""
+        ...
+
+    def commit(self, commit_id: str) -> Commit | None:
+        """The commit with this full id, or None."""
+        ...
+
+    def commits_with_prefix(self, prefix: str) -> list[str]:
+        """Ids that begin with these lower-case hex digits, in order; enough of them to show when there are many."""
+        ...
+
+
+def parse_ref(text: str) -> RefExpression:
+    """The parts of a ref expression.
+
+    Raises:
+        InvalidRef: it is not one; the message says where it goes wrong.
+    """
+    reason = flaw(text, at_least=1, at_most=MAX_EXPRESSION_BYTES)
+    if reason is not None:
+        raise _invalid(text, f"it {reason}")
+    end = min((place for place in map(text.find, "~^") if place >= 0), default=len(text))
+    if end == 0:
+        raise _invalid(text, f"nothing comes before {text[0]!r}")
+    base, committed_only = text[:end], False
+    if len(base) > 1 and base.endswith("@"):
+        base, committed_only = base[:-1], True
+    broken = None if COMMIT_ID.fullmatch(base) else broken_rule(base)
+    if broken is not None:
+        raise _invalid(text, f"{excerpt(base)} cannot be a ref, it {broken}")
+    if committed_only and end < len(text):
+        raise _invalid(
+            text, f"nothing may follow the '@' at character {end}; {excerpt(base + text[end:])} is a commit already"
+        )
+    return RefExpression(text, base, _steps(text, end), committed_only)
+
+
+def _invalid(text: str, reason: str) -> InvalidRef:
+    return InvalidRef(f"{excerpt(text)} is not a ref expression: {reason}")
+
+
+def _steps(text: str, start: int) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    place = start
+    while place < len(text):
+        match = _STEP.match(text, place)
+        if match is None:
+            raise _invalid(
+                text, f"{text[place]!r} at character {place + 1}, where only '^', '^N', '~' or '~N' may follow"
+            )
+        place = match.end()
+        number = _number(match[2])
+        step = Step(1, number) if match[1] == "~" else Step(number, 1)
+        if 0 in step:
+            continue
+        if steps and steps[-1].parent == step.parent:
+            step = Step(step.parent, steps.pop().times + step.times)
+        steps.append(step)
+    return tuple(steps)
+
+
+def _number(digits: str) -> int:
+    if not digits:
+        return 1
+    digits = digits.lstrip("0")
+    return _BEYOND if len(digits) > 18 else int(digits or "0")
+
+
+def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:
+    """The id of the commit that a ref expression means.
+
+    Without steps, nothing is read but the base.
+
+    Raises:
+        InvalidRef: the text is not a ref expression.
+        RefNotFound: nothing answers to the base, or a step leads past the root or to a parent that is not there.
+        AmbiguousRef: the base is a prefix of several commit ids.
+    """
+    if isinstance(expression, str):
+        expression = parse_ref(expression)
+    commit_id = _base(expression, lookup)
+    for step in expression.steps:
+        commit_id = _walk(expression, commit_id, step, lookup)
+    return commit_id
+
+
+def _base(expression: RefExpression, lookup: RefLookup) -> str:
+    name = expression.base
+    if expression.committed_only:
+        head = lookup.branch(name)
+        if head is None:
+            raise RefNotFound(f"no branch is called {excerpt(name)}, and only a branch can be followed by '@'")
+        return head
+    if COMMIT_ID.fullmatch(name):
+        commit = lookup.commit(name.lower())
+        if commit is None:
+            raise RefNotFound(f"there is no commit {name}")
+        return commit.id
+    found = lookup.branch(name) or lookup.tag(name)
+    if found is not None:
+        return found
+    candidates = lookup.commits_with_prefix(name.lower()) if _PREFIX.fullmatch(name) else []
+    if not candidates:
+        raise RefNotFound(f"no branch, tag or commit answers to {excerpt(name)}")
+    if len(candidates) > 1:
+        raise AmbiguousRef(name, candidates)
+    return candidates[0]
+
+
+def _walk(expression: RefExpression, commit_id: str, step: Step, lookup: RefLookup) -> str:
+    for taken in range(step.times):
+        commit = lookup.commit(commit_id)
+        if commit is None:
+            raise RefNotFound(f"{excerpt(expression.text)} needs commit {commit_id}, which is not there")
+        # Every step lowers the generation: a walk that is longer than that ends past the root, so it need not begin.
+        if step.parent > len(commit.parents) or step.times - taken >= commit.generation:
+            raise RefNotFound(_past(expression, commit, step))
+        commit_id = commit.parents[step.parent - 1]
+    return commit_id
+
+
+def _past(expression: RefExpression, commit: Commit, step: Step) -> str:
+    text = excerpt(expression.text)
+    if step.parent > 1 and commit.parents:
+        count = len(commit.parents)
+        parents = "one parent" if count == 1 else f"{count} parents"
+        return f"{text} is not there: it asks for parent {step.parent} of commit {commit.id[:16]}, which has {parents}"
+    return f"{text} is not there: it leads past the first commit"

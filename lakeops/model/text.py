@@ -1,0 +1,36 @@
+"""Text from outside: what any store and database can keep, and how it is shown in a message.
+
+Names, paths, expressions and metadata come from users, files and other systems. PostgreSQL cannot keep NUL and UTF-8
+has no lone surrogates, so both are refused wherever text comes in, and its size is bounded. A message that repeats
+such a text must not be broken by a line end, redraw a terminal, or grow with its input.
+"""
+
+from __future__ import annotations
+
+_SHOWN = 80
+
+
+def excerpt(text: object) -> str:
+    """The text in quotes, with unprintable characters escaped and all but the first 80 characters left out."""
+    if not isinstance(text, str):
+        return f"a value of type {type(text).__name__}"
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+
+
+def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
+    """Why a text cannot be kept, in words that follow "it"; None when it can.
+
+    ``at_least`` and ``at_most`` bound its size in UTF-8 bytes.
+    """
+    if not isinstance(text, str):
+        return "is not text"
+    nul = text.find("\0")
+    if nul >= 0:
+        return f"has NUL at character {nul + 1}"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        return f"has half of a character at character {error.start + 1}"
+    if size < at_least:
+        return "is empty" if size == 0 else f"takes {size} bytes in UTF-8, and needs {at_least}"
+    return f"takes {size} bytes in UTF-8, and {at_most} is the limit" if size > at_most else None
