@@ -1,7 +1,76 @@
-"""lakeops: Git for an object store, without a server."""
+"""lakeops: Git for an object store, without a server.
+
+    from lakeops import Lake
+
+    lake = Lake.open()
+    repo = lake.create_repository("flights")
+    dev = repo.create_branch("dev", source="main")
+    dev.put("raw/a.csv", b"1,2\\n")
+    dev.commit("load day 1")
+    repo.merge("dev", "main")
+
+Importing this package is cheap: what it offers is loaded when it is first used, and Airflow, PySpark and boto3 only
+by those parts that need them.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from lakeops.model.errors import (
+    LakeopsError,
+    MergeConflict,
+    NotFound,
+    PreconditionFailed,
+    Transient,
+)
+from lakeops.model.records import Change, ChangeType, Commit, CommonPrefix, Entry, MergeResult, Split, Strategy, Summary
 from lakeops.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Lake, Ref, Repository
+    from lakeops.settings import Settings
+
+__all__ = [
+    "Branch",
+    "Change",
+    "ChangeType",
+    "Commit",
+    "CommonPrefix",
+    "Entry",
+    "Lake",
+    "LakeopsError",
+    "MergeConflict",
+    "MergeResult",
+    "NotFound",
+    "PreconditionFailed",
+    "Ref",
+    "Repository",
+    "Settings",
+    "Split",
+    "Strategy",
+    "Summary",
+    "Transient",
+    "__version__",
+]
+
+_LATE = {
+    "Branch": "lakeops.lake",
+    "Lake": "lakeops.lake",
+    "Ref": "lakeops.lake",
+    "Repository": "lakeops.lake",
+    "Settings": "lakeops.settings",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_LATE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

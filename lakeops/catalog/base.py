@@ -227,6 +227,10 @@ class Catalog(Protocol):
 
     # --- staging ---
 
+    def stageable(self, repository_id: str, branch: str) -> BranchState:
+        """The branch's row, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
+        ...
+
     def put_staged(
         self,
         repository_id: str,
@@ -281,6 +285,13 @@ class Catalog(Protocol):
         """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths; counts a reset."""
         ...
 
+    def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
+        """Retire sealed tokens whose rows change nothing over ``state``'s head.
+
+        Raises ``BranchMoved`` when head, tokens or resets are no longer ``state``'s: the rows may matter now.
+        """
+        ...
+
     def has_staged(self, repository_id: str, branch: str) -> bool:
         """Whether any row is staged on the branch, effective or not."""
         ...
@@ -304,6 +315,14 @@ class Catalog(Protocol):
 
     def key(self, repository_id: str, key: str) -> KeyRecord | None:
         """What an idempotency key stands for, if it was used."""
+        ...
+
+    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        """Let a key stand for a commit that exists already. An existing key stays as it is."""
+        ...
+
+    def taken_by(self, repository_id: str, token: str) -> str | None:
+        """The commit that consumed a sealed token, if one did (not: a reset)."""
         ...
 
     # --- uploads in flight ---

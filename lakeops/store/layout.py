@@ -7,21 +7,28 @@
     _lakefs/ranges/<range id>-<attempt>.parquet
     _lakefs/metaranges/<metarange id>-<attempt>.parquet
     _lakefs/retention/gc/<run id>/...                      garbage collection's marks and reports
+    _lakefs/probe/<id>                                     a probe's objects, removed again
 
 Partitions sort by time (the UTC hour), so that listings can be cut by age and parallelised.
 """
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
+from urllib.parse import quote, unquote
 
 from lakeops.model.clock import Ids
 
 DATA = "data/"
+METADATA = "_lakefs/"
 CLAIM = "_lakefs/repository.json"
 RANGES = "_lakefs/ranges/"
 METARANGES = "_lakefs/metaranges/"
 GC = "_lakefs/retention/gc/"
+PROBE = "_lakefs/probe/"
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
 def partition(moment: datetime) -> str:
@@ -56,15 +63,25 @@ def attempt_file(content_id: str, attempt: str) -> str:
 
 def is_absolute(address: str) -> bool:
     """Whether a physical address points outside the namespace (an imported object)."""
-    return "://" in address
+    return _SCHEME.match(address) is not None
 
 
 def absolute(namespace: str, address: str) -> str:
     """The address as a full URL."""
-    return address if is_absolute(address) else f"{namespace}/{address}"
+    if is_absolute(address):
+        return address
+    return f"{namespace}/{quote_path(address) if namespace.startswith('file://') else address}"
 
 
 def relative(namespace: str, address: str) -> str:
     """The address as it is stored: relative when it lies in the namespace, unchanged otherwise."""
     root = namespace + "/"
-    return address[len(root) :] if address.startswith(root) else address
+    if not address.startswith(root):
+        return address
+    key = address[len(root) :]
+    return unquote(key) if namespace.startswith("file://") else key
+
+
+def quote_path(path: str) -> str:
+    """A path as it stands in a ``file://`` URL: only what a URL cannot hold is percent-encoded."""
+    return quote(path, safe="/:@!$&'()*+,;=~")

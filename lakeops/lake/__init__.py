@@ -1,0 +1,11 @@
+"""The composition root: settings -> Lake -> Repository -> Branch and Ref handles.
+
+Handles are cheap, hold no state of their own and may be used from several threads; each method is one verb of
+``lakeops.ops``.
+"""
+
+from lakeops.lake.lake import Lake
+from lakeops.lake.refs import Branch, Ref
+from lakeops.lake.repository import Repository
+
+__all__ = ["Branch", "Lake", "Ref", "Repository"]

@@ -1,0 +1,167 @@
+"""A lake: one catalog and the stores of its repositories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lakeops.catalog.base import Catalog
+from lakeops.catalog.open import open_catalog
+from lakeops.lake.repository import Repository
+from lakeops.model.clock import Clock, Ids, SystemClock
+from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.model.records import Split
+from lakeops.ops import repository as verbs
+from lakeops.ops.context import Context, Progress, quiet
+from lakeops.settings import Settings
+
+if TYPE_CHECKING:
+    from lakeops.engine.base import Engine
+    from lakeops.ranges.read import RangeCache
+    from lakeops.store.base import ObjectStore
+    from lakeops.store.open import Stores
+
+
+class Lake:
+    """Repositories in one catalog. Open it with ``Lake.open()``; it may be used as a context manager."""
+
+    def __init__(self, catalog: Catalog, settings: Settings, *, ids: Ids | None = None) -> None:
+        self.catalog = catalog
+        self.settings = settings
+        self.progress: Progress = quiet
+        self._ids = ids or Ids()
+        self._stores: Stores | None = None
+        self._cache: RangeCache | None = None
+
+    @classmethod
+    def open(
+        cls,
+        home: str | Path | None = None,
+        *,
+        database_url: str | None = None,
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+        ids: Ids | None = None,
+    ) -> Lake:
+        """The lake that the settings name: arguments, then ``LAKEOPS_*``, then a settings file, then the default.
+
+        Args:
+            home: directory of the embedded default (SQLite catalog and local storage).
+            database_url: the catalog, for instance ``postgresql+psycopg://user@host/lakeops``.
+            clock: tells the time in place of the machine; with SQLite it is the database's clock too.
+            settings: ready-made settings; ``home`` and ``database_url`` must then be left out.
+            ids: where fresh names come from; tests hand in a seeded source.
+
+        Raises:
+            InvalidSettings: a setting makes no sense.
+            CatalogVersion: the catalog is newer than this code, or needs ``lakeops doctor --upgrade``.
+            CatalogUnavailable: the database does not answer.
+        """
+        chosen = settings or Settings.load(home=home, database_url=database_url)
+        catalog = open_catalog(
+            chosen.catalog_url, clock=clock or SystemClock(), grace_seconds=int(chosen.grace_hours * 3600)
+        )
+        return cls(catalog, chosen, ids=ids)
+
+    def close(self) -> None:
+        """Give back the catalog's connections."""
+        self.catalog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create_repository(
+        self,
+        name: str,
+        storage_namespace: str | None = None,
+        *,
+        default_branch: str = "main",
+        split: Split | None = None,
+    ) -> Repository:
+        """A new repository with one initial commit.
+
+        Args:
+            name: ``[a-z0-9][a-z0-9-]{2,62}``.
+            storage_namespace: ``file:///...`` or ``s3://bucket/prefix``; below the home directory when left out.
+            default_branch: the first branch.
+            split: where ranges end, for ever; the default suits everything but tests.
+
+        Raises:
+            InvalidName, InvalidUri, AlreadyExists, NamespaceTaken, StoreError.
+        """
+        record = verbs.create_repository(
+            self.catalog,
+            self.stores(),
+            name,
+            storage_namespace or self.settings.default_namespace(name),
+            default_branch=default_branch,
+            split=split or Split(),
+            ids=self._ids,
+            actor=self.settings.committer,
+        )
+        return self._handle(record)
+
+    def repository(self, name: str) -> Repository:
+        """An existing repository. Raises ``RepositoryNotFound``."""
+        return self._handle(self.catalog.repository(name))
+
+    def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
+        """All repositories by name."""
+        page = 1000
+        while True:
+            records = self.catalog.repositories(prefix=prefix, after=after, limit=page)
+            yield from map(self._handle, records)
+            if len(records) < page:
+                return
+            after = records[-1].id
+
+    def delete_repository(self, name: str) -> None:
+        """Forget a repository; its storage namespace is left as it is. Raises ``RepositoryNotFound``."""
+        self.catalog.delete_repository(name)
+
+    def stores(self) -> Stores:
+        """The stores that addresses lead to."""
+        if self._stores is None:
+            from lakeops.store.open import Stores, StoreSettings
+
+            self._stores = Stores(
+                StoreSettings(
+                    endpoint_url=self.settings.s3_endpoint_url,
+                    region=self.settings.s3_region,
+                    fsync=self.settings.fsync,
+                )
+            )
+        return self._stores
+
+    def _range_cache(self) -> RangeCache:
+        if self._cache is None:
+            from lakeops.ranges.read import RangeCache
+
+            self._cache = RangeCache(self.settings.cache_mb << 20)
+        return self._cache
+
+    def _engine(self, store: ObjectStore) -> Engine:
+        from lakeops.engine.local import LocalEngine
+
+        return LocalEngine(store)
+
+    def _handle(self, record: RepositoryRecord) -> Repository:
+        return Repository(
+            Context(
+                catalog=self.catalog,
+                repository=record,
+                settings=self.settings,
+                ids=self._ids,
+                open_stores=self.stores,
+                open_cache=self._range_cache,
+                open_engine=self._engine,
+                progress=lambda label, done, total: self.progress(label, done, total),
+            )
+        )

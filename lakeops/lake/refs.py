@@ -1,0 +1,180 @@
+"""Handles of refs: reading anything, and writing branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, BinaryIO, Literal
+
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, Commit, CommonPrefix, Entry
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import resolve_commit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lakeops.ops.output import OutputUrl
+
+
+class Readable:
+    """What a ref expression shows: a commit, or a branch with its uncommitted changes over its head.
+
+    The expression is resolved at every call, so a branch's handle follows its head.
+    """
+
+    def __init__(self, context: Context, ref: str) -> None:
+        self._ctx = context
+        self.id = ref
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} lakefs://{self._ctx.repository_id}/{self.id}>"
+
+    @property
+    def head(self) -> Commit:
+        """The commit that the ref means now. Raises ``RefNotFound``, ``InvalidRef``, ``AmbiguousRef``."""
+        return resolve_commit(self._ctx, self.id, live=False)
+
+    @property
+    def commit_id(self) -> str:
+        """The id of ``head``."""
+        return self.head.id
+
+    def read(self, path: str) -> bytes:
+        """An object's contents, whole. Raises ``ObjectNotFound``, ``CommitExpired``."""
+        from lakeops.ops import view
+
+        return view.read(self._ctx, self.id, path)
+
+    def open(self, path: str) -> BinaryIO:
+        """A seekable binary file over an object's contents. Raises ``ObjectNotFound``."""
+        from lakeops.ops import view
+
+        return view.open_object(self._ctx, self.id, path)
+
+    def stat(self, path: str) -> Entry:
+        """The entry at a path, its physical address as a full URL. Raises ``ObjectNotFound``."""
+        from lakeops.ops import view
+
+        return view.require(self._ctx, self.id, path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object at a path."""
+        from lakeops.ops import view
+
+        return view.stat(self._ctx, self.id, path) is not None
+
+    def presign(self, path: str, expires: int = 900) -> str:
+        """A URL that reads the object for ``expires`` seconds. Raises ``Unsupported`` on local storage."""
+        from lakeops.ops import view
+
+        return view.presign(self._ctx, self.id, path, expires)
+
+    def list(self, prefix: str = "", after: str = "", delimiter: str = "") -> Iterator[Entry | CommonPrefix]:
+        """Objects under a prefix in byte order; with a delimiter, deeper ones are summed up as common prefixes.
+
+        ``after`` is the last path of an earlier listing, to go on from there.
+        """
+        from lakeops.ops.listing import list_objects
+
+        return list_objects(self._ctx, self.id, prefix=prefix, after=after, delimiter=delimiter)
+
+    def entries(self, prefix: str = "") -> pa.RecordBatchReader:
+        """Entries under a prefix as Arrow (``model.schema.ENTRY_SCHEMA``), sorted by path, read as they are asked for."""
+        from lakeops.ops.listing import entries
+
+        return entries(self._ctx, self.id, prefix=prefix)
+
+
+class Ref(Readable):
+    """Anything that a ref expression may name, for reading."""
+
+    @property
+    def commit(self) -> Commit:
+        """The commit that the ref means now. Raises ``RefNotFound``, ``InvalidRef``, ``AmbiguousRef``."""
+        return self.head
+
+
+class Branch(Readable):
+    """A branch: its head, and the staging area that uncommitted changes go to."""
+
+    def put(
+        self,
+        path: str,
+        data: bytes | BinaryIO,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Entry:
+        """Write an object of any size from bytes or a binary file; returns the staged entry."""
+        from lakeops.ops.put import put
+
+        return put(self._ctx, self.id, path, data, metadata=metadata, content_type=content_type or DEFAULT_CONTENT_TYPE)
+
+    def delete(self, path: str) -> None:
+        """Stage the deletion of an object. Raises ``ObjectNotFound``."""
+        from lakeops.ops.put import delete
+
+        delete(self._ctx, self.id, path)
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Stage the deletion of every object under a prefix; returns how many."""
+        from lakeops.ops.stage import delete_prefix
+
+        return delete_prefix(self._ctx, self.id, prefix)
+
+    def stage(self, table: pa.Table) -> int:
+        """Stage objects that exist already, without copying; returns how many.
+
+        ``table`` has the columns path, physical_address, checksum, size_bytes, mtime (Unix seconds or a timestamp)
+        and may have metadata (map or struct list of strings) and content_type.
+        """
+        from lakeops.ops.stage import stage
+
+        return stage(self._ctx, self.id, table)
+
+    def output(self, prefix: str, mode: Literal["replace", "append"] = "replace") -> AbstractContextManager[OutputUrl]:
+        """A fresh directory for any engine to write to; on success its files are staged under ``prefix`` at once.
+
+        ``replace`` lets the new files take the place of everything under the prefix, ``append`` adds to it. After an
+        exception nothing is staged.
+        """
+        from lakeops.ops.output import output
+
+        return output(self._ctx, self.id, prefix, mode)
+
+    def uncommitted(self, prefix: str = "") -> Iterator[Change]:
+        """What a commit would change now, by path."""
+        from lakeops.ops.uncommitted import uncommitted
+
+        return uncommitted(self._ctx, self.id, prefix=prefix)
+
+    def reset(self, prefix: str | None = None, path: str | None = None) -> int:
+        """Drop uncommitted changes: all, under a prefix, or at one path; returns how many staged paths went."""
+        from lakeops.ops.stage import reset
+
+        return reset(self._ctx, self.id, prefix=prefix, path=path)
+
+    def commit(
+        self,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:
+        """Publish the uncommitted changes as one commit.
+
+        Raises:
+            NoChanges: there is nothing to commit, and ``allow_empty`` is not set.
+            ProtectedBranch, ReadOnlyRepository: the branch takes no commits.
+            BranchMoved: others moved the branch at every try; try again.
+        """
+        from lakeops.ops.commit import commit
+
+        return commit(self._ctx, self.id, message, metadata=metadata, key=idempotency_key, allow_empty=allow_empty)
+
+    def revert(self, ref: str, parent_number: int | None = None, *, idempotency_key: str | None = None) -> Commit:
+        """A new commit that undoes what ``ref`` did; a merge commit needs the number of the parent to go back to."""
+        from lakeops.ops.pick import revert
+
+        return revert(self._ctx, self.id, ref, parent_number=parent_number, key=idempotency_key)

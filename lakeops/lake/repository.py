@@ -1,0 +1,166 @@
+"""A repository's handle: refs, history, diffs and merges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lakeops.lake.refs import Branch, Ref
+from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
+from lakeops.model.records import Ref as RefRecord
+from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.ops import branch as branch_verbs
+from lakeops.ops import history
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import require_branch
+
+
+class Repository:
+    """One repository of a lake."""
+
+    def __init__(self, context: Context) -> None:
+        self._ctx = context
+
+    def __repr__(self) -> str:
+        return f"<Repository lakefs://{self.id}>"
+
+    @property
+    def id(self) -> str:
+        """The repository's name."""
+        return self._ctx.repository_id
+
+    @property
+    def record(self) -> RepositoryRecord:
+        """The repository's record, as it was when this handle was made."""
+        return self._ctx.repository
+
+    @property
+    def storage_namespace(self) -> str:
+        """Where the objects lie."""
+        return self.record.storage_namespace
+
+    @property
+    def default_branch(self) -> str:
+        """The branch that cannot be deleted."""
+        return self.record.default_branch
+
+    # --- refs ---
+
+    def ref(self, expression: str) -> Ref:
+        """A handle for reading at any ref expression; it is resolved when it is used."""
+        return Ref(self._ctx, expression)
+
+    def branch(self, name: str) -> Branch:
+        """A branch that exists. Raises ``RefNotFound``."""
+        return Branch(self._ctx, require_branch(self._ctx, name))
+
+    def create_branch(self, name: str, source: str | None = None) -> Branch:
+        """A new branch at ``source`` (the default branch when left out). Copies nothing."""
+        branch_verbs.create_branch(self._ctx, name, source or self.default_branch)
+        return Branch(self._ctx, name)
+
+    def delete_branch(self, name: str) -> RefRecord:
+        """Delete a branch with its uncommitted changes; returns where it was."""
+        return branch_verbs.delete_branch(self._ctx, name)
+
+    def branches(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
+        """Branches by name in byte order."""
+        return branch_verbs.pages(self._ctx.catalog.branches, self.id, prefix, after)
+
+    def create_tag(self, name: str, ref: str) -> RefRecord:
+        """A new tag at ``ref``."""
+        return branch_verbs.create_tag(self._ctx, name, ref)
+
+    def tag(self, name: str) -> RefRecord:
+        """A tag. Raises ``RefNotFound``."""
+        return self._ctx.catalog.tag(self.id, name)
+
+    def delete_tag(self, name: str) -> RefRecord:
+        """Delete a tag; returns where it was."""
+        return branch_verbs.delete_tag(self._ctx, name)
+
+    def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
+        """Tags by name in byte order."""
+        return branch_verbs.pages(self._ctx.catalog.tags, self.id, prefix, after)
+
+    # --- protection ---
+
+    def protections(self) -> list[str]:
+        """Glob patterns of branches that change through merges only."""
+        return self._ctx.catalog.protections(self.id)
+
+    def protect(self, pattern: str) -> None:
+        """Protect branches that match a glob pattern."""
+        branch_verbs.protect(self._ctx, pattern)
+
+    def unprotect(self, pattern: str) -> None:
+        """Drop a protection pattern. Raises ``NotFound``."""
+        self._ctx.catalog.unprotect(self.id, pattern)
+
+    def set_read_only(self, read_only: bool = True) -> None:
+        """Refuse every change to this repository, or allow changes again."""
+        self._ctx.catalog.set_read_only(self.id, read_only)
+
+    # --- history ---
+
+    def log(self, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
+        """Commits reachable from ``ref``: newest first, children before parents."""
+        return history.log(self._ctx, ref, first_parent=first_parent, amount=amount)
+
+    def merge_base(self, left: str, right: str) -> Commit:
+        """A best common ancestor. Raises ``NoMergeBase``."""
+        return history.merge_base(self._ctx, left, right)
+
+    def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
+        """Moves of a branch or tag, or of all, newest first."""
+        return self._ctx.catalog.reflog(self.id, ref, limit=limit)
+
+    # --- diff and merge ---
+
+    def diff(self, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
+        """What differs between two refs' commits, from left to right (two-way)."""
+        from lakeops.ops.diff import two_way
+
+        return two_way(self._ctx, left, right, prefix=prefix)
+
+    def compare(self, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
+        """What ``right`` changed since its merge base with ``left``; changed on both sides: a conflict."""
+        from lakeops.ops.diff import since_merge_base
+
+        return since_merge_base(self._ctx, left, right, prefix=prefix)
+
+    def merge(
+        self,
+        source: str,
+        destination: str,
+        *,
+        strategy: str | Strategy | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> MergeResult:
+        """Merge what ``source`` (any ref) changed into the branch ``destination``, as one commit.
+
+        Raises:
+            MergeConflict: both sides changed the same paths and no ``strategy`` (``source-wins``, ``dest-wins``)
+                settles it; ``conflicts`` lists all of them and nothing is published.
+            DirtyBranch: the destination has uncommitted changes.
+        """
+        from lakeops.ops.merge import merge
+
+        return merge(
+            self._ctx,
+            source,
+            destination,
+            strategy=strategy,
+            message=message,
+            metadata=metadata,
+            key=idempotency_key,
+        )
+
+    def cherry_pick(
+        self, ref: str, destination: str, parent_number: int | None = None, *, idempotency_key: str | None = None
+    ) -> Commit:
+        """Apply what the commit ``ref`` did onto a branch, as one commit."""
+        from lakeops.ops.pick import cherry_pick
+
+        return cherry_pick(self._ctx, ref, destination, parent_number=parent_number, key=idempotency_key)

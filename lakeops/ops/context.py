@@ -1,0 +1,103 @@
+"""What every verb works with: one repository, and the seams that its work goes through.
+
+A verb takes a context first and plain values after it. Everything that touches the world (store, catalog, time,
+randomness) comes from here, so a test that hands in its own can fail, delay or count any effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from lakeops.catalog.base import BranchState, Catalog
+from lakeops.model.clock import Ids, unix_seconds
+from lakeops.model.errors import CommitExpired
+from lakeops.model.records import Commit, Repository
+from lakeops.settings import Settings
+
+if TYPE_CHECKING:
+    from lakeops.engine.base import Engine
+    from lakeops.ranges.metarange import Metarange
+    from lakeops.ranges.read import RangeCache, RangeReader
+    from lakeops.store.base import ObjectStore
+    from lakeops.store.open import Stores
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+def quiet(label: str, done: int, total: int) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """One repository and the seams that verbs work through.
+
+    Stores, readers and engines are made when they are first asked for: a ref or log command never needs them.
+    """
+
+    catalog: Catalog
+    repository: Repository
+    settings: Settings
+    ids: Ids
+    open_stores: Callable[[], Stores]
+    open_cache: Callable[[], RangeCache]
+    open_engine: Callable[[ObjectStore], Engine]
+    progress: Progress = quiet
+
+    @property
+    def repository_id(self) -> str:
+        """The repository's name."""
+        return self.repository.id
+
+    @property
+    def actor(self) -> str:
+        """Who commits and ref moves are recorded as made by."""
+        return self.settings.committer
+
+    @cached_property
+    def stores(self) -> Stores:
+        """The stores that addresses lead to."""
+        return self.open_stores()
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """The repository's own storage namespace."""
+        return self.stores.at(self.repository.storage_namespace)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """Where range work runs."""
+        return self.open_engine(self.store)
+
+    @cached_property
+    def reader(self) -> RangeReader:
+        """Reads ranges and metaranges of the namespace, through the process's cache."""
+        from lakeops.ranges.read import RangeReader
+
+        return RangeReader(self.store, self.open_cache())
+
+    def metarange(self, commit: Commit) -> Metarange:
+        """The commit's metarange, verified. Raises ``CommitExpired`` for a commit that retention took."""
+        return self.reader.metarange(require_live(commit))
+
+    def seconds(self, moment: datetime | None = None) -> int:
+        """A moment, or now by the catalog's clock, as Unix seconds."""
+        return unix_seconds(moment or self.catalog.now())
+
+    def head(self, state: BranchState) -> Commit:
+        """The commit that a branch points to."""
+        return self.catalog.commit(self.repository_id, state.commit_id)
+
+
+def require_live(commit: Commit) -> Commit:
+    """The commit itself, unless retention expired it. Raises ``CommitExpired``."""
+    if commit.expired:
+        raise CommitExpired(
+            f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone"
+        )
+    return commit

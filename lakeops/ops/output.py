@@ -1,0 +1,115 @@
+"""Managed output: any engine writes files to a fresh directory, and they are staged under a prefix all at once.
+
+The directory is recorded as an upload in flight while it is written to. On success the files are listed and staged in
+one transaction that also ends the upload; after an exception, or a crash, nothing is staged and garbage collection
+takes the files.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from typing import Literal
+
+import pyarrow as pa
+
+from lakeops.catalog.base import BranchState
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.paths import check_path, check_prefix
+from lakeops.model.records import DEFAULT_CONTENT_TYPE
+from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import require_stageable
+from lakeops.ops.stage import branch_paths, put_consistently, tombstones
+from lakeops.store import layout
+
+
+class OutputUrl(str):
+    """The directory's URL. It is a plain string; ``file`` gives the URL of one file in it, ready to be written."""
+
+    __slots__ = ("_make",)
+
+    def file(self, name: str) -> str:
+        """The URL of a file in the directory."""
+        return f"{self}/{name}"
+
+
+@contextmanager
+def output(ctx: Context, branch: str, prefix: str, mode: Literal["replace", "append"]) -> Iterator[OutputUrl]:
+    """A fresh directory to write to; see ``Branch.output``.
+
+    Yields:
+        The directory's URL, without a trailing slash. It exists, except in a process that has PySpark loaded: Spark
+        makes its own directories and refuses to write to one that is there.
+    """
+    if mode not in ("replace", "append"):
+        raise InvalidInput(f"mode {mode!r} is not one of 'replace' and 'append'")
+    folder = _folder(prefix)
+    require_stageable(ctx, branch)
+    upload = ctx.ids.new()
+    address = layout.output_prefix(ctx.catalog.now(), ctx.ids)
+    started = ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload)
+    try:
+        if "pyspark" not in sys.modules:
+            ctx.store.make_directory(address)
+        yield OutputUrl(layout.absolute(ctx.repository.storage_namespace, address.rstrip("/")))
+        _link(ctx, branch, folder, address, mode, started, upload)
+    except BaseException:
+        with suppress(LakeopsError):  # the first error is the one to show; an upload left open only delays collection
+            ctx.catalog.end_upload(ctx.repository_id, upload)
+        raise
+
+
+def _link(ctx: Context, branch: str, folder: str, address: str, mode: str, started: datetime, upload: str) -> None:
+    files = _files(ctx, folder, address)
+
+    def rows(state: BranchState) -> pa.Table:
+        if mode == "append":
+            return files
+        gone = set(branch_paths(ctx, state, folder)) - set(files.column("path").to_pylist())
+        return pa.concat_tables([files, tombstones(sorted(gone))]).sort_by("path")
+
+    put_consistently(
+        ctx,
+        branch,
+        rows,
+        started=started,
+        clear_prefix=folder if mode == "replace" else None,
+        upload=upload,
+    )
+
+
+def _files(ctx: Context, folder: str, address: str) -> pa.Table:
+    """What was written, as staged rows sorted by path."""
+    columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
+    for item in ctx.store.list(address):
+        name = item.key[len(address) :]
+        if _scratch(name):
+            continue
+        row = {
+            "path": check_path(folder + name),
+            "tombstone": False,
+            "physical_address": item.key,
+            "checksum": ctx.store.checksum(item),
+            "size_bytes": item.size_bytes,
+            "mtime": item.mtime,
+            "content_type": item.content_type or DEFAULT_CONTENT_TYPE,
+            "metadata": {},
+        }
+        for column, value in row.items():
+            columns[column].append(value)
+    columns["metadata"] = [list(value.items()) for value in columns["metadata"] if isinstance(value, dict)]
+    return pa.table(columns, schema=STAGED_SCHEMA)
+
+
+def _scratch(name: str) -> bool:
+    """Whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
+    parts = name.split("/")
+    return "_temporary" in parts[:-1] or (parts[-1].startswith(".") and parts[-1].endswith(".crc"))
+
+
+def _folder(prefix: str) -> str:
+    check_prefix(prefix)
+    return prefix if not prefix or prefix.endswith("/") else prefix + "/"

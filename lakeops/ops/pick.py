@@ -1,0 +1,101 @@
+"""Revert and cherry-pick: a merge with another base.
+
+Reverting R merges R's parent over base R; picking R merges R over the base of its parent. Both make a commit with one
+parent, the branch's head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakeops.model.errors import InvalidRef, NoChanges
+from lakeops.model.records import Commit
+from lakeops.ops.context import Context, require_live
+from lakeops.ops.merge import decide
+from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
+from lakeops.ops.resolve import lookup, require_branch, resolve_commit
+from lakeops.ops.write import apply_merge, require_clean
+
+
+def revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None, key: str | None = None) -> Commit:
+    """A new commit on a branch that undoes what the commit ``ref`` did.
+
+    Raises:
+        InvalidRef: a merge commit needs a parent number; the initial commit cannot be reverted.
+        MergeConflict: later commits changed the same paths.
+        NoChanges: it is undone already.
+        DirtyBranch: the branch has uncommitted changes.
+    """
+    move = Move(require_branch(ctx, branch), "revert", (ref, str(parent_number or "")), key)
+    known = replay(ctx, move)
+    if known is not None:
+        return known
+    undone = resolve_commit(ctx, ref)
+    parent = _parent(ctx, undone, parent_number, ref)
+    message = f"Revert {undone.message.splitlines()[0]!r}"
+    return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), message, {"revert-origin": undone.id}))
+
+
+def cherry_pick(
+    ctx: Context, ref: str, branch: str, *, parent_number: int | None = None, key: str | None = None
+) -> Commit:
+    """A new commit on a branch that does what the commit ``ref`` did, with its message and metadata.
+
+    Raises:
+        InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
+    """
+    move = Move(require_branch(ctx, branch), "cherry-pick", (ref, str(parent_number or "")), key)
+    known = replay(ctx, move)
+    if known is not None:
+        return known
+    picked = resolve_commit(ctx, ref)
+    parent = _parent(ctx, picked, parent_number, ref)
+    metadata = {
+        **picked.metadata,
+        "cherry-pick-origin": picked.id,
+        "cherry-pick-committer": picked.committer,
+    }
+    return _replay_change(ctx, move, _Step(parent, picked, (ref, branch), picked.message, metadata))
+
+
+@dataclass(frozen=True)
+class _Step:
+    base: Commit
+    source: Commit
+    names: tuple[str, str]
+    message: str
+    metadata: Mapping[str, str]
+
+
+def _replay_change(ctx: Context, move: Move, step: _Step) -> Commit:
+    def plan(attempt: Attempt) -> Draft:
+        require_clean(ctx, attempt)
+        decided = decide(ctx, step.base, step.source, attempt.head, None, step.names)
+        metarange, summary = apply_merge(ctx, decided, step.source, attempt.head)
+        if not summary.total:
+            raise NoChanges(f"{move.action} of {step.names[0]!r} changes nothing on branch {move.branch!r}")
+        return Draft(
+            metarange,
+            (attempt.head,),
+            step.message,
+            step.metadata,
+            summary,
+            rests_on=(step.base, step.source),
+        )
+
+    return publish(ctx, move, plan).commit
+
+
+def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commit:
+    """The parent that a change is taken against. Raises ``InvalidRef``."""
+    count = len(commit.parents)
+    if not count:
+        raise InvalidRef(f"{ref!r} is the initial commit: it has no parent to compare with")
+    if number is None:
+        if count > 1:
+            raise InvalidRef(f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1")
+        number = 1
+    if not 1 <= number <= count:
+        raise InvalidRef(f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}")
+    return require_live(lookup(ctx).get(commit.parents[number - 1]))

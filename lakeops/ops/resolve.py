@@ -1,0 +1,99 @@
+"""From a ref expression to what it means: a commit, or a branch with its staging area over its head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakeops.catalog.base import BranchState, Catalog
+from lakeops.model.errors import InvalidRef, NotFound
+from lakeops.model.readahead import ReadAhead
+from lakeops.model.records import Commit
+from lakeops.model.refs import parse_ref
+from lakeops.model.refs import resolve as resolve_expression
+from lakeops.ops.context import Context, require_live
+
+
+@dataclass(frozen=True)
+class View:
+    """What a reader of a ref sees: a commit, or a branch's staging area over its head when ``branch`` is set."""
+
+    text: str
+    branch: str | None
+    commit: Commit
+
+
+class CatalogLookup:
+    """The names of one repository, as the ref grammar asks for them. One serves one call, so it never grows stale."""
+
+    def __init__(self, catalog: Catalog, repository_id: str) -> None:
+        self._catalog = catalog
+        self._repository_id = repository_id
+        self.get = ReadAhead(lambda commit_id, count: catalog.first_parents(repository_id, commit_id, limit=count))
+
+    def branch(self, name: str) -> str | None:
+        """The head of a branch."""
+        try:
+            return self._catalog.branch(self._repository_id, name).commit_id
+        except NotFound:
+            return None
+
+    def tag(self, name: str) -> str | None:
+        """The commit of a tag."""
+        try:
+            return self._catalog.tag(self._repository_id, name).commit_id
+        except NotFound:
+            return None
+
+    def commit(self, commit_id: str) -> Commit | None:
+        """A commit by full id."""
+        try:
+            return self.get(commit_id)
+        except NotFound:
+            return None
+
+    def commits_with_prefix(self, prefix: str) -> list[str]:
+        """Commit ids that start with some hex digits."""
+        return self._catalog.commits_with_prefix(self._repository_id, prefix)
+
+
+def lookup(ctx: Context) -> CatalogLookup:
+    """The repository's names and commits."""
+    return CatalogLookup(ctx.catalog, ctx.repository_id)
+
+
+def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
+    """The commit that a ref expression means.
+
+    Raises:
+        InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
+        CommitExpired: retention took it, and ``live`` asks for one that can be read.
+    """
+    names = lookup(ctx)
+    commit = names.get(resolve_expression(text, names))
+    return require_live(commit) if live else commit
+
+
+def resolve_view(ctx: Context, text: str) -> View:
+    """What a reader of this ref sees; a plain branch name shows its staging area too."""
+    names = lookup(ctx)
+    expression = parse_ref(text)
+    branch = expression.base if expression.is_name and names.branch(expression.base) is not None else None
+    return View(text, branch, require_live(names.get(resolve_expression(expression, names))))
+
+
+def require_branch(ctx: Context, name: str) -> str:
+    """The name, when it is a branch's. Raises ``RefNotFound``, or ``InvalidRef`` for an expression."""
+    if not parse_ref(name).is_name:
+        raise InvalidRef(f"{name!r} is an expression; this needs the name of a branch")
+    return ctx.catalog.branch(ctx.repository_id, name).id
+
+
+def require_stageable(ctx: Context, name: str) -> BranchState:
+    """The state of a branch that may take uncommitted changes.
+
+    The catalog decides again in every transition; asking first spares an upload that would be refused.
+
+    Raises:
+        RefNotFound, ReadOnlyRepository, ProtectedBranch.
+    """
+    return ctx.catalog.stageable(ctx.repository_id, require_branch(ctx, name))

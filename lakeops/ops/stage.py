@@ -1,0 +1,202 @@
+"""Staging in bulk: many objects that exist already, whole prefixes deleted, and changes dropped again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.catalog.base import BranchState
+from lakeops.model.errors import InvalidInput, InvalidPath
+from lakeops.model.paths import MAX_PATH_BYTES, check_path, check_prefix
+from lakeops.model.records import DEFAULT_CONTENT_TYPE
+from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
+from lakeops.ops.context import Context
+from lakeops.ops.overlay import overlay
+from lakeops.ops.resolve import require_branch, require_stageable
+from lakeops.ops.retry import when_moved
+from lakeops.store import layout
+
+
+def stage(ctx: Context, branch: str, table: pa.Table) -> int:
+    """Stage objects that exist already, without reading or copying them; returns how many.
+
+    Args:
+        ctx: the repository.
+        branch: the branch's name.
+        table: path, physical_address (relative to the namespace, or a full URL), checksum, size_bytes, mtime (Unix
+            seconds or a timestamp) and, if wanted, metadata (map of strings) and content_type.
+
+    Raises:
+        InvalidInput: a column is missing, has another type, or holds values that no object has.
+        InvalidPath: a path breaks the rules, or comes twice.
+    """
+    require_stageable(ctx, branch)
+    started = ctx.catalog.now()
+    rows = _normalise(ctx, table)
+    if rows.num_rows:
+        ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started)
+    return int(rows.num_rows)
+
+
+def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
+    """Stage the deletion of every object under a prefix; returns how many there were."""
+    check_prefix(prefix)
+    require_stageable(ctx, branch)
+    count = 0
+
+    def rows(state: BranchState) -> pa.Table:
+        nonlocal count
+        gone = list(branch_paths(ctx, state, prefix))
+        count = len(gone)
+        return tombstones(gone)
+
+    put_consistently(ctx, branch, rows, started=ctx.catalog.now(), clear_prefix=prefix)
+    return count
+
+
+def reset(ctx: Context, branch: str, *, prefix: str | None = None, path: str | None = None) -> int:
+    """Drop uncommitted changes: all, those under a prefix, or one path's; returns how many staged paths went."""
+    if prefix is not None and path is not None:
+        raise InvalidInput("reset takes a prefix or a path, not both")
+    if path is not None:
+        check_path(path)
+    if prefix is not None:
+        check_prefix(prefix)
+    name = require_branch(ctx, branch)
+    count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor)
+    ctx.catalog.purge_retired(ctx.repository_id)
+    return count
+
+
+def put_consistently(
+    ctx: Context,
+    branch: str,
+    rows: Callable[[BranchState], pa.Table],
+    *,
+    started: datetime,
+    clear_prefix: str | None,
+    upload: str | None = None,
+) -> None:
+    """Stage rows that were worked out from what the branch shows; again when it shows something else meanwhile."""
+
+    def once() -> None:
+        state = ctx.catalog.branch(ctx.repository_id, branch)
+        ctx.catalog.put_staged(
+            ctx.repository_id,
+            branch,
+            rows(state),
+            started=started,
+            clear_prefix=clear_prefix,
+            expected=state,
+            upload=upload,
+        )
+
+    when_moved(ctx)(once)
+
+
+def branch_paths(ctx: Context, state: BranchState, prefix: str) -> Iterator[str]:
+    """Paths that a branch shows under a prefix, in order."""
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, prefix=prefix)
+    committed = ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix)
+    return chain.from_iterable(batch.column("path").to_pylist() for batch in overlay(committed, staged))
+
+
+def tombstones(paths: list[str]) -> pa.Table:
+    """Staged deletions of these paths."""
+    nulls = {name: pa.nulls(len(paths), STAGED_SCHEMA.field(name).type) for name in STAGED_SCHEMA.names[2:]}
+    return pa.table({"path": paths, "tombstone": [True] * len(paths), **nulls}, schema=STAGED_SCHEMA)
+
+
+def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
+    """The table as staged rows, sorted, every value checked; all of it without a loop over rows."""
+    rows = len(table)
+    path = _column(table, "path", pa.string())
+    columns = {
+        "path": path,
+        "tombstone": pa.chunked_array([pa.repeat(pa.scalar(False), rows)]),
+        "physical_address": _addresses(ctx, _column(table, "physical_address", pa.string())),
+        "checksum": _column(table, "checksum", pa.string()),
+        "size_bytes": _column(table, "size_bytes", pa.int64()),
+        "mtime": _seconds(table),
+        "content_type": _optional(table, "content_type", pa.scalar(DEFAULT_CONTENT_TYPE)),
+        "metadata": _optional(table, "metadata", pa.scalar([], METADATA_TYPE)),
+    }
+    staged = pa.table(columns, schema=STAGED_SCHEMA)
+    staged.validate(full=True)
+    _refuse(pc.less(staged["size_bytes"], 0), staged["path"], "has a negative size")
+    _refuse(pc.equal(staged["checksum"], ""), staged["path"], "has no checksum")
+    _check_paths(path)
+    ordered = staged.sort_by("path").combine_chunks()
+    paths = ordered["path"].combine_chunks()
+    if rows > 1:
+        _refuse(pc.equal(paths[1:], paths[:-1]), paths[1:], "comes twice", InvalidPath)
+    return ordered
+
+
+def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        raise InvalidInput(f"the table has no column {name!r}; it needs path, physical_address, checksum, ...")
+    column = table[name]
+    if column.null_count:
+        raise InvalidInput(f"column {name!r} holds nulls")
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(f"column {name!r} is {column.type}, not {kind}: {error}") from None
+
+
+def _seconds(table: pa.Table) -> pa.ChunkedArray:
+    if "mtime" in table.column_names and pa.types.is_timestamp(table["mtime"].type):
+        whole = pc.floor_temporal(table["mtime"], unit="second").cast(pa.timestamp("s", "UTC"))
+        return _column(pa.table({"mtime": whole}), "mtime", pa.int64())
+    return _column(table, "mtime", pa.int64())
+
+
+def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        return pa.chunked_array([pa.repeat(default, len(table))])
+    column = table[name]
+    try:
+        column = column.cast(default.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidInput(f"column {name!r} is {column.type}, not {default.type}: {error}") from None
+    if not column.null_count:
+        return column
+    filled = pc.if_else(pc.is_valid(column), column, pa.repeat(default, len(table)))
+    return filled if isinstance(filled, pa.ChunkedArray) else pa.chunked_array([filled])
+
+
+def _addresses(ctx: Context, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Addresses as they are stored: relative inside the namespace, absolute elsewhere; nothing that climbs out."""
+    root = ctx.repository.storage_namespace + "/"
+    inside = pc.starts_with(addresses, root)
+    local = pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
+    managed = pc.and_(
+        pc.starts_with(local, layout.DATA), pc.invert(pc.match_substring_regex(local, r"(^|/)\.\.?(/|$)|//|\x00"))
+    )
+    imported = pc.and_(
+        pc.match_substring_regex(local, r"^(file:///|s3://[^/]+/)."),
+        pc.invert(pc.match_substring_regex(local, r"/\.\.(/|$)|\x00")),
+    )
+    _refuse(
+        pc.invert(pc.or_(managed, imported)),
+        addresses,
+        "is not an object's address (data/... in this namespace, or a file:// or s3:// URL)",
+    )
+    return local
+
+
+def _check_paths(paths: pa.ChunkedArray) -> None:
+    size = pc.binary_length(paths)
+    bad = pc.or_(pc.equal(size, 0), pc.or_(pc.greater(size, MAX_PATH_BYTES), pc.match_substring(paths, "\0")))
+    if pc.any(bad).as_py():
+        check_path(pc.filter(paths, bad)[0].as_py())
+
+
+def _refuse(bad: pa.ChunkedArray, shown: pa.ChunkedArray, why: str, error: type[InvalidInput] = InvalidInput) -> None:
+    if pc.any(bad).as_py():
+        raise error(f"{pc.filter(shown, bad)[0].as_py()!r} {why}")

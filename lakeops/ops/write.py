@@ -1,0 +1,72 @@
+"""From changes to a written metarange: the part that commits, merges, reverts and cherry-picks share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakeops.engine.apply import Applied, apply
+from lakeops.engine.apply import merge as apply_plan
+from lakeops.model.errors import DirtyBranch
+from lakeops.model.records import Commit, Summary
+from lakeops.ops.context import Context
+from lakeops.ops.publish import Attempt
+from lakeops.ops.uncommitted import effective
+from lakeops.ranges.merge import MergePlan
+from lakeops.ranges.write import MetarangeFile, write_metarange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def apply_changes(ctx: Context, head: Commit, changes: pa.Table) -> tuple[MetarangeFile, Summary]:
+    """The head's metarange with staged changes applied, written to the namespace."""
+    attempt = ctx.ids.new()
+    applied = apply(
+        ctx.reader,
+        ctx.metarange(head),
+        changes,
+        engine=ctx.engine,
+        split=ctx.repository.split,
+        attempt=attempt,
+        on_progress=lambda done, total: ctx.progress("commit", done, total),
+    )
+    return _written(ctx, applied, (head,), attempt), applied.summary
+
+
+def apply_merge(ctx: Context, plan: MergePlan, source: Commit, destination: Commit) -> tuple[MetarangeFile, Summary]:
+    """The destination's metarange with a merge's changes applied, written to the namespace."""
+    attempt = ctx.ids.new()
+    applied = apply_plan(
+        ctx.reader,
+        plan,
+        ctx.metarange(source),
+        ctx.metarange(destination),
+        engine=ctx.engine,
+        split=ctx.repository.split,
+        attempt=attempt,
+        on_progress=lambda done, total: ctx.progress("merge", done, total),
+    )
+    return _written(ctx, applied, (destination, source), attempt), applied.summary
+
+
+def require_clean(ctx: Context, attempt: Attempt) -> None:
+    """Refuse a branch with uncommitted changes.
+
+    Sealed rows that change nothing over the head are no changes; the publish transaction takes them off the branch,
+    so that they cannot come to matter over the new head. Raises ``DirtyBranch``.
+    """
+    state = attempt.state
+    if not state.sealed_tokens:
+        return
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
+    for batch in effective(ctx, attempt.head, staged):
+        first = batch.column("path")[0].as_py()
+        raise DirtyBranch(f"branch {state.id!r} has uncommitted changes, {first!r} for one; commit or reset them first")
+
+
+def _written(ctx: Context, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
+    """The metarange's file: one that a parent has already when the content is the same, a new one otherwise."""
+    for commit in known:
+        if commit.meta_range_id == applied.metarange.id:
+            return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
+    return write_metarange(ctx.store, applied.metarange, attempt)
