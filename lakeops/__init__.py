@@ -5,7 +5,7 @@
     lake = Lake.open()
     repo = lake.create_repository("flights")
     dev = repo.create_branch("dev", source="main")
-    dev.put("raw/a.csv", b"1,2\\n")
+    dev.put("raw/a.csv", b"1,2,3")
     dev.commit("load day 1")
     repo.merge("dev", "main")
 

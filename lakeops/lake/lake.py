@@ -13,7 +13,6 @@ from lakeops.lake.repository import Repository
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.records import Split
-from lakeops.ops import repository as verbs
 from lakeops.ops.context import Context, Progress, quiet
 from lakeops.settings import Settings
 
@@ -96,7 +95,9 @@ class Lake:
         Raises:
             InvalidName, InvalidUri, AlreadyExists, NamespaceTaken, StoreError.
         """
-        record = verbs.create_repository(
+        from lakeops.ops.repository import create_repository
+
+        record = create_repository(
             self.catalog,
             self.stores(),
             name,
@@ -152,6 +153,9 @@ class Lake:
 
         return LocalEngine(store)
 
+    def _show(self, label: str, done: int, total: int) -> None:
+        self.progress(label, done, total)  # looked up at each call: handles made before it was set show progress too
+
     def _handle(self, record: RepositoryRecord) -> Repository:
         return Repository(
             Context(
@@ -162,6 +166,6 @@ class Lake:
                 open_stores=self.stores,
                 open_cache=self._range_cache,
                 open_engine=self._engine,
-                progress=lambda label, done, total: self.progress(label, done, total),
+                progress=self._show,
             )
         )

@@ -79,7 +79,7 @@ class Readable:
         return list_objects(self._ctx, self.id, prefix=prefix, after=after, delimiter=delimiter)
 
     def entries(self, prefix: str = "") -> pa.RecordBatchReader:
-        """Entries under a prefix as Arrow (``model.schema.ENTRY_SCHEMA``), sorted by path, read as they are asked for."""
+        """Entries under a prefix as Arrow (``model.schema.ENTRY_SCHEMA``), by path, read as they are asked for."""
         from lakeops.ops.listing import entries
 
         return entries(self._ctx, self.id, prefix=prefix)
