@@ -237,6 +237,12 @@ class StoreError(LakeopsError):
     kind = "store_error"
 
 
+class CatalogError(LakeopsError):
+    """The database refused: no permission, no space left, not a database."""
+
+    kind = "catalog_error"
+
+
 class Unsupported(LakeopsError):
     """This store or engine cannot do what was asked."""
 

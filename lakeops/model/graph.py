@@ -112,8 +112,8 @@ def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
     while ready:
         commit = heapq.heappop(ready)[-1]
         walk.expand_above(commit.generation)
-        if walk.children[commit.id]:
-            continue  # A child turned up that was not known before; the commit comes back after it.
+        if commit.id not in walk.commits or walk.children[commit.id]:
+            continue  # Yielded before; or a child turned up that was not known, and the commit comes back after it.
         yield commit
         walk.expand(commit)
         for parent in dict.fromkeys(commit.parents):
