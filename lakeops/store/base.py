@@ -80,9 +80,7 @@ class ObjectStore(Protocol):
         """A seekable binary file that reads the object piece by piece. Raises ``ObjectNotFound``."""
         ...
 
-    def put(
-        self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = ""
-    ) -> PutResult:
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size, durably, whole or not at all.
 
         With ``if_absent`` an existing object raises ``AlreadyExists`` where the store can tell (see ``Capabilities``).
@@ -93,12 +91,12 @@ class ObjectStore(Protocol):
         """What the store tells of an object without reading it. Raises ``ObjectNotFound``."""
         ...
 
-    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
-        ...
-
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
         """Delete many; what is not there counts as deleted. Returns what the store refused."""
+        ...
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
+        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
         ...
 
     def checksum(self, item: StoredObject) -> str:

@@ -1,0 +1,109 @@
+"""Hidden files that contents go to before they get their key's name.
+
+They lie under the store's own hidden directory, on the same file system. Whoever writes one removes it; what a crash
+left behind goes once nobody has written to it for a day, judged by the file system's own clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import BinaryIO
+
+from lakeops.model.clock import Ids
+from lakeops.store.base import PutResult
+from lakeops.store.local.failures import translated
+from lakeops.store.local.tree import HIDDEN, Tree, refuse_link
+from lakeops.store.source import pieces
+
+ABANDONED_SECONDS = 24 * 3600
+"""Age after which a hidden file that nobody wrote to counts as left behind."""
+
+_PIECE = 1024 * 1024
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Draft:
+    """One hidden file, open for writing until it is filled."""
+
+    def __init__(self, url: str, key: str, hidden: int, name: bytes) -> None:
+        self._url = url
+        self._key = key
+        self._hidden = hidden
+        self._name = name
+        self._file = os.open(name, _CREATE, 0o666, dir_fd=hidden)
+        self.mtime = os.fstat(self._file).st_mtime
+
+    def fill(self, data: bytes | BinaryIO, *, fsync: bool) -> PutResult:
+        """Write the contents; what the caller's own file raises passes through as it is."""
+        digest, size = hashlib.sha256(), 0
+        for piece in pieces(data, _PIECE):
+            digest.update(piece)
+            size += len(piece)
+            with translated(self._url, self._key):
+                _write_all(self._file, piece)
+        with translated(self._url, self._key):
+            if fsync:
+                os.fsync(self._file)
+            self.close()
+        return PutResult(size, digest.hexdigest())
+
+    def take_name(self, folder: int, name: bytes, *, if_absent: bool) -> None:
+        """Become the file ``name`` of a directory, in one step; a name in use raises when it must be new."""
+        with suppress(FileNotFoundError):
+            refuse_link(folder, name)
+        if if_absent:
+            os.link(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder, follow_symlinks=False)
+        else:
+            os.replace(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder)
+
+    def close(self) -> None:
+        """Close the file, once."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def discard(self) -> None:
+        """Remove the hidden file if it is still there."""
+        self.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._hidden)
+
+
+class Drafts:
+    """The hidden files of one store."""
+
+    def __init__(self, tree: Tree, url: str, ids: Ids) -> None:
+        self._tree = tree
+        self._url = url
+        self._ids = ids
+        self._swept = False
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[Draft]:
+        """A fresh hidden file for a key, gone again after the ``with`` whatever happened."""
+        with ExitStack() as stack:
+            with translated(self._url, key):
+                hidden = stack.enter_context(self._tree.folder([HIDDEN, b"tmp"], create=True))
+                draft = Draft(self._url, key, hidden, self._ids.new().encode())
+                stack.callback(draft.discard)
+                if not self._swept:
+                    self._swept = True
+                    _sweep(hidden, draft.mtime - ABANDONED_SECONDS)
+            yield draft
+
+
+def _sweep(hidden: int, before: float) -> None:
+    """Remove hidden files last written before a moment; a neighbour may be doing the same."""
+    for name in os.listdir(hidden):
+        with suppress(FileNotFoundError):
+            if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_mtime < before:
+                os.unlink(name, dir_fd=hidden)
+
+
+def _write_all(file: int, piece: bytes | memoryview) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[os.write(file, rest) :]

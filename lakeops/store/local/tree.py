@@ -1,0 +1,123 @@
+"""Directories below one root, reached one step at a time so that no link can lead out.
+
+Every step opens the next directory relative to the one before and refuses to follow a link (``openat`` with
+``O_NOFOLLOW``), so that nothing depends on a path staying what it was when it was checked.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from lakeops.model.errors import InvalidPath, StoreError
+
+HIDDEN = b".lakeops"
+"""The name, at any depth, that is the store's own: no key may hold it and no listing shows it."""
+
+MAX_KEY_BYTES = 1024
+_MAX_NAME_BYTES = 255
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def split_key(key: str) -> list[bytes]:
+    """The names that lead from the root to the key's file. Raises ``InvalidPath`` for what a file system cannot hold.
+
+    Refused are keys that would come back changed or land elsewhere: empty, ``.`` and ``..`` segments, NUL, lone
+    surrogates, names over 255 bytes, keys over 1,024, and the store's own hidden name.
+    """
+    try:
+        raw = key.encode()
+    except UnicodeError:
+        raise InvalidPath(f"key {key[:200]!a} holds a lone surrogate, which is no text") from None
+    shown = ascii(key[:200])
+    names = raw.split(b"/")
+    if len(raw) > MAX_KEY_BYTES or any(len(name) > _MAX_NAME_BYTES for name in names):
+        raise InvalidPath(f"key {shown} is too long: 1,024 bytes in all and 255 between slashes are the limits here")
+    if b"\0" in raw:
+        raise InvalidPath(f"key {shown} holds NUL, which no file name may")
+    if any(name in {b"", b".", b".."} for name in names):
+        raise InvalidPath(f"key {shown} has an empty, '.' or '..' segment, which a file system cannot keep apart")
+    if HIDDEN in names:
+        raise InvalidPath(f"key {shown} has the segment {HIDDEN.decode()!r}, which is the store's own")
+    return names
+
+
+class Tree:
+    """The directories of one store."""
+
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self.root = root
+        self._fsync = fsync
+
+    @contextmanager
+    def folder(self, names: Sequence[bytes], *, create: bool = False) -> Iterator[int]:
+        """A file descriptor of the directory that ``names`` lead to, open inside the ``with``.
+
+        Raises ``FileNotFoundError`` or ``NotADirectoryError`` when there is none, ``InvalidPath`` when a link is in
+        the way. With ``create`` missing directories are made, and last through a crash.
+        """
+        if create:
+            self._make_root()
+        current = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in names:
+                below = self._step(current, name, create=create)
+                os.close(current)
+                current = below
+            yield current
+        finally:
+            os.close(current)
+
+    def prune(self, names: Sequence[bytes]) -> None:
+        """Remove directories on the way to ``names`` that are empty, the deepest first, never the root."""
+        for depth in range(len(names), 0, -1):
+            try:
+                with self.folder(names[: depth - 1]) as above:
+                    os.rmdir(names[depth - 1], dir_fd=above)
+            except OSError:
+                return
+
+    def sync(self, folder: int) -> None:
+        """Force a directory's entries to the disk, where that was asked for."""
+        if self._fsync:
+            os.fsync(folder)
+
+    def _step(self, above: int, name: bytes, *, create: bool) -> int:
+        if create:
+            try:
+                os.mkdir(name, dir_fd=above)
+            except FileExistsError:
+                pass
+            else:
+                self.sync(above)
+        try:
+            return os.open(name, _FOLDER, dir_fd=above)
+        except NotADirectoryError:
+            refuse_link(above, name)
+            raise
+
+    def _make_root(self) -> None:
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"{str(self.root)!a} is not a directory; choose another storage namespace")
+        missing = []
+        path = self.root
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for path in reversed(missing):
+            path.mkdir(exist_ok=True)
+            if self._fsync:
+                above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(above)
+                finally:
+                    os.close(above)
+
+
+def refuse_link(folder: int, name: bytes) -> None:
+    """Raise ``InvalidPath`` when this name is a symbolic link."""
+    if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise InvalidPath(f"{os.fsdecode(name)!a} is a symbolic link; a store keeps real files and directories only")

@@ -1,0 +1,131 @@
+"""URLs of stores: the one place that takes them apart and writes them in one way.
+
+A location has exactly one spelling here, so that two spellings of a storage namespace can never pass for two places.
+``file://`` URLs are percent-encoded where a path needs it; ``s3://`` URLs are not encoded at all, which is how every
+S3 tool writes them: what follows the bucket is the key, byte for byte.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from lakeops.model.errors import InvalidUri
+from lakeops.store.layout import quote_path
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
+_MAX_PREFIX_BYTES = 512
+"""Longest prefix of a namespace: it leaves half of S3's 1,024 bytes to the keys below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A root: a directory (absolute path, no bucket) or a bucket and a prefix without slashes around it."""
+
+    scheme: str
+    bucket: str
+    path: str
+
+    @property
+    def url(self) -> str:
+        """The location's one spelling, without a trailing slash."""
+        if self.scheme == "file":
+            return "file://" + quote_path(self.path)
+        return f"s3://{self.bucket}/{self.path}" if self.path else f"s3://{self.bucket}"
+
+
+def parse_location(url: str) -> Location:
+    """The location that a storage namespace names. Raises ``InvalidUri`` for everything that is not clearly one."""
+    scheme, rest = _scheme(url)
+    if "?" in rest or "#" in rest:
+        raise InvalidUri(f"{_shown(url)} has a query or a fragment; a storage namespace is a plain location")
+    if scheme == "file":
+        return Location("file", "", _directory(url, rest))
+    bucket, _, path = rest.partition("/")
+    path = path.rstrip("/")
+    _check_bucket(url, bucket)
+    if path.startswith("/") or any(part in {"", ".", ".."} for part in path.split("/") if path):
+        raise InvalidUri(f"{_shown(url)} has an empty, '.' or '..' segment; write the prefix out plainly")
+    if _UNSAFE.search(path) or "\\" in path:
+        raise InvalidUri(f"{_shown(url)} has control characters or a backslash; choose a plain prefix")
+    if _size(url, path) > _MAX_PREFIX_BYTES:
+        raise InvalidUri(f"the prefix of {_shown(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
+    return Location("s3", bucket, path)
+
+
+def normalise_namespace(url: str) -> str:
+    """The URL as it is kept: absolute, one spelling, no trailing slash. Raises ``InvalidUri``."""
+    return parse_location(url).url
+
+
+def split_address(address: str) -> tuple[Location, str]:
+    """The place that an absolute physical address lies in, and its key there.
+
+    The place is the bucket, or the file's directory. Keys are taken byte for byte; ``InvalidUri`` when there is none.
+    """
+    scheme, rest = _scheme(address)
+    if scheme == "s3":
+        bucket, _, key = rest.partition("/")
+        _check_bucket(address, bucket)
+        place = Location("s3", bucket, "")
+    else:
+        path, _, quoted = rest.rpartition("/")
+        place, key = Location("file", "", _directory(address, path + "/", allow_root=True)), _unquote(address, quoted)
+    if not key:
+        raise InvalidUri(f"{_shown(address)} names no object; add its key")
+    return place, key
+
+
+def _scheme(url: str) -> tuple[str, str]:
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme in {"file", "s3"}:
+        return scheme, rest
+    if scheme in {"s3a", "s3n"}:
+        raise InvalidUri(f"{_shown(url)} is Hadoop's spelling; write s3://")
+    raise InvalidUri(f"{_shown(url)} is not a location; write file:///absolute/path or s3://bucket/prefix")
+
+
+def _check_bucket(url: str, bucket: str) -> None:
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+        raise InvalidUri(f"{_shown(url)} has no proper bucket name; write s3://bucket/prefix, without user or port")
+
+
+def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:
+    host, slash, quoted = rest.partition("/")
+    if host not in {"", "localhost"} or not slash:
+        raise InvalidUri(f"{_shown(url)} is not an absolute path on this machine; write file:///absolute/path")
+    path = _unquote(url, quoted)
+    if any(part in {".", ".."} for part in path.split("/")):
+        raise InvalidUri(f"{_shown(url)} has a '.' or '..' segment; write the path out")
+    path = posixpath.normpath("/" + path.strip("/"))
+    if path == "/" and not allow_root:
+        raise InvalidUri(f"{_shown(url)} is the whole file system; name a directory")
+    return path
+
+
+def _unquote(url: str, quoted: str) -> str:
+    try:
+        path = unquote_to_bytes(quoted).decode()
+    except UnicodeError:
+        raise InvalidUri(f"{_shown(url)} is not UTF-8 once it is percent-decoded") from None
+    if "\0" in path:
+        raise InvalidUri(f"{_shown(url)} holds NUL, which no file name may")
+    return path
+
+
+def _size(url: str, path: str) -> int:
+    try:
+        return len(path.encode())
+    except UnicodeError:
+        raise InvalidUri(f"{_shown(url)} holds a lone surrogate, which is no text") from None
+
+
+def _shown(url: str) -> str:
+    """The URL for a message: no user-info, no query, no control characters, not endless."""
+    scheme, separator, rest = url.partition("://")
+    authority, slash, path = rest.partition("/")
+    plain = f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+    return ascii(re.split(r"[?#]", plain, maxsplit=1)[0][:200])

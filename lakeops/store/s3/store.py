@@ -1,0 +1,256 @@
+"""The store in a bucket.
+
+How it keeps the seam's promises: S3 shows an object when all of it arrived; listings are checked to come in byte
+order; names are built in one place (``address``). An instance holds settings only, so it pickles and crosses a fork.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
+from itertools import islice
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from botocore.exceptions import ClientError
+
+from lakeops.model.clock import Ids, pause
+from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
+from lakeops.store.base import Capabilities, DeleteFailure, PutResult, StoredObject
+from lakeops.store.layout import PROBE
+from lakeops.store.s3.address import fits_xml, listing_prefix, object_name
+from lakeops.store.s3.client import client
+from lakeops.store.s3.failures import CONNECTION, code_of, no_bucket, status_of, translated
+from lakeops.store.s3.probe import probe
+from lakeops.store.s3.reader import BUFFER_BYTES, RangeReader
+from lakeops.store.s3.upload import Upload
+from lakeops.store.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+
+_BATCH = 1000
+"""Most keys that one batch delete takes."""
+
+_PAUSE = 0.2
+"""Seconds, at most, before a broken download is tried again."""
+
+_LONGEST_PRESIGN = 7 * 24 * 3600
+
+
+class S3Store:
+    """A bucket, or a prefix of one, as an object store.
+
+    Args:
+        bucket: the bucket's name.
+        prefix: what all names start with, without slashes around it; empty for the whole bucket.
+        settings: endpoint, region, timeouts; credentials come from boto3's chain.
+    """
+
+    def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
+        self._bucket = bucket
+        self._prefix = prefix
+        self._settings = settings or StoreSettings()
+        self._bucket_seen = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (S3Store, (self._bucket, self._prefix, self._settings))
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The root: ``s3://bucket/prefix``, without a trailing slash."""
+        return f"s3://{self._bucket}/{self._prefix}" if self._prefix else f"s3://{self._bucket}"
+
+    def get(self, key: str) -> bytes:
+        """The object's contents. Raises ``ObjectNotFound``."""
+        return self._read(key, {})
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """``length`` bytes from ``start``; fewer at the end of the object. Raises ``ObjectNotFound``."""
+        if start < 0 or length < 0:
+            raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
+        if length == 0:
+            self.head(key)
+            return b""
+        return self._read(key, {}, start, length)
+
+    def open(self, key: str) -> BinaryIO:
+        """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
+        found = self.head(key)
+        unchanged = {"IfMatch": f'"{found.etag}"'}
+        raw = RangeReader(found.size_bytes, lambda start, length: self._read(key, unchanged, start, length))
+        return io.BufferedReader(raw, BUFFER_BYTES)
+
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
+        """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
+        name = object_name(self._prefix, key)
+        with self._translated(key):
+            upload = Upload(
+                client=self._client,
+                settings=self._settings,
+                bucket=self._bucket,
+                name=name,
+                where=f"{self.url}/{key}",
+                if_absent=if_absent,
+                content_type=content_type,
+                mark=Ids().new(),
+            )
+            return upload.write(data)
+
+    def head(self, key: str) -> StoredObject:
+        """What the server tells of an object. Raises ``ObjectNotFound``."""
+        name = object_name(self._prefix, key)
+        with self._translated(key):
+            try:
+                found = self._client.head_object(Bucket=self._bucket, Key=name)
+            except ClientError as error:
+                if status_of(error) == 404:
+                    self._require_bucket()
+                raise
+        self._bucket_seen = True
+        return StoredObject(
+            key=key,
+            size_bytes=found["ContentLength"],
+            mtime=int(found["LastModified"].timestamp()),
+            etag=found["ETag"].strip('"'),
+            content_type=found.get("ContentType", ""),
+        )
+
+    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        """Delete many, 1,000 a request. Returns what the server refused, and why."""
+        refused: list[DeleteFailure] = []
+        remaining = iter(keys)
+        while batch := list(islice(remaining, _BATCH)):
+            names: dict[str, str] = {}
+            for key in batch:
+                try:
+                    names[object_name(self._prefix, key)] = key
+                except InvalidPath as error:
+                    refused.append(DeleteFailure(key, error.message))
+            refused.extend(self._delete_batch(names))
+        return refused
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
+        """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
+        params: dict[str, Any] = {"Prefix": listing_prefix(self._prefix, prefix)}
+        if after:
+            params["StartAfter"] = listing_prefix(self._prefix, after)
+        return self._listing(params)
+
+    def checksum(self, item: StoredObject) -> str:
+        """The ETag, which costs nothing when the item comes from a listing."""
+        return item.etag or self.head(item.key).etag
+
+    def presign(self, key: str, expires: int = 900) -> str:
+        """A URL that reads the object for ``expires`` seconds, a week at most.
+
+        Whoever has it may read the object, so it belongs in no log.
+        """
+        if not 0 < expires <= _LONGEST_PRESIGN:
+            raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
+        params = {"Bucket": self._bucket, "Key": object_name(self._prefix, key)}
+        with self._translated(key):
+            return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
+
+    def probe(self) -> Capabilities:
+        """Find out what the server can do."""
+        with self._translated(PROBE):
+            return probe(self._client, self._bucket, listing_prefix(self._prefix, PROBE))
+
+    @property
+    def _client(self) -> S3Client:
+        return client(self._settings)
+
+    def _translated(self, key: str) -> AbstractContextManager[None]:
+        return translated(self._bucket, f"{self.url}/{key}")
+
+    def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:
+        """The contents or a range of them; a connection that breaks half-way is tried again."""
+        params: dict[str, Any] = {"Bucket": self._bucket, "Key": object_name(self._prefix, key), **conditions}
+        if length is not None:
+            params["Range"] = f"bytes={start}-{start + length - 1}"
+        with self._translated(key):
+            for attempts_left in range(self._settings.max_attempts - 1, -1, -1):
+                try:
+                    answer = self._client.get_object(**params)
+                except ClientError as error:
+                    if length is not None and status_of(error) == 416:
+                        return b""
+                    if conditions and status_of(error) == 412:
+                        raise Transient(f"{self.url}/{key} was replaced while it was read; open it again") from None
+                    raise
+                try:
+                    return _body(answer, start, length)
+                except CONNECTION:
+                    if not attempts_left:
+                        raise
+                    pause(Ids().jitter(_PAUSE))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _listing(self, params: dict[str, Any]) -> Iterator[StoredObject]:
+        root, last = listing_prefix(self._prefix, ""), params.get("StartAfter", "")
+        with self._translated(""):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **params):
+                for item in page.get("Contents", ()):
+                    name = item["Key"]
+                    # Garbage collection deletes what a listing shows: a server that cannot list must not go unnoticed.
+                    if name <= last or not name.startswith(params["Prefix"]):
+                        raise StoreError(
+                            f"bucket {self._bucket!r} does not list names in byte order; use another server"
+                        )
+                    last = name
+                    if name != root:
+                        yield StoredObject(
+                            key=name.removeprefix(root),
+                            size_bytes=item["Size"],
+                            mtime=int(item["LastModified"].timestamp()),
+                            etag=item["ETag"].strip('"'),
+                        )
+
+    def _delete_batch(self, names: dict[str, str]) -> Iterator[DeleteFailure]:
+        """Delete objects, given as name to key: in one request but for names that XML cannot spell."""
+        batch = [name for name in names if fits_xml(name)]
+        singles = [name for name in names if not fits_xml(name)]
+        with self._translated(""):
+            if batch:
+                try:
+                    answer = self._client.delete_objects(
+                        Bucket=self._bucket, Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True}
+                    )
+                except ClientError as error:
+                    if status_of(error) not in {400, 405, 501}:
+                        raise
+                    singles += batch
+                else:
+                    for one in answer.get("Errors", ()):
+                        yield DeleteFailure(names[one["Key"]], one.get("Code", "refused"))
+            for name in singles:
+                try:
+                    self._client.delete_object(Bucket=self._bucket, Key=name)
+                except ClientError as error:
+                    if status_of(error) != 403:
+                        raise
+                    yield DeleteFailure(names[name], code_of(error))
+
+    def _require_bucket(self) -> None:
+        """Tell a missing bucket from a missing object, which a HEAD request alone cannot."""
+        if self._bucket_seen:
+            return
+        try:
+            self._client.head_bucket(Bucket=self._bucket)
+        except ClientError as error:
+            if status_of(error) == 404:
+                raise no_bucket(self._bucket) from None
+        self._bucket_seen = True
+
+
+def _body(answer: GetObjectOutputTypeDef, start: int, length: int | None) -> bytes:
+    with closing(answer["Body"]) as body:
+        if length is None or answer.get("ContentRange"):
+            return body.read()
+        # The server sent the object from its first byte.
+        return body.read(start + length)[start:]

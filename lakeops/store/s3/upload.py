@@ -1,0 +1,202 @@
+"""Writing an object of any size from a stream, with little memory, whole or not at all.
+
+Contents of one part go in one request. Bigger ones go as a multipart upload, a few parts at a time, which shows
+nothing until its last request; every failure on the way aborts it, so that no hidden parts are left to pay for.
+
+An answer can get lost. Where that matters (a key that must be new, the last request of a multipart upload) the object
+carries a mark of this very write, and reading it back tells whose object is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from lakeops.model.clock import Ids, pause
+from lakeops.model.errors import AlreadyExists
+from lakeops.store.base import PutResult
+from lakeops.store.s3.failures import code_of, status_of
+from lakeops.store.settings import StoreSettings
+from lakeops.store.source import pieces
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import CompletedPartTypeDef
+
+MARK = "lakeops-write"
+"""User metadata that tells which write an object comes from."""
+
+_PAUSE = 0.2
+"""Seconds, at most, before a write that met another one of the same key is tried again."""
+
+_GROW_AFTER = 1000
+"""Parts of one size before they double: 10,000 parts then reach S3's largest object, 5 TiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One write: where to, and under which conditions.
+
+    ``where`` is the object's URL for messages, ``mark`` a fresh name of this write.
+    """
+
+    client: S3Client
+    settings: StoreSettings
+    bucket: str
+    name: str
+    where: str
+    if_absent: bool
+    content_type: str
+    mark: str
+
+    def write(self, data: bytes | BinaryIO) -> PutResult:
+        """Send the contents. Raises ``AlreadyExists`` with ``if_absent``, and botocore's errors as they are."""
+        tally = _Tally(_grown(pieces(data, self.settings.part_bytes)))
+        first = next(tally, b"")
+        second = next(tally, None)
+        etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), tally))
+        return PutResult(tally.size, tally.digest.hexdigest(), etag.strip('"'))
+
+    # --- one request ---
+
+    def _write_whole(self, body: bytes) -> str:
+        if not self.if_absent:
+            return self.client.put_object(**self._target(), **self._kind(), Body=body)["ETag"]
+        params: dict[str, Any] = {**self._target(), **self._kind(), **self._marked(), "Body": body, "IfNoneMatch": "*"}
+        for attempt in range(self.settings.max_attempts, 0, -1):
+            try:
+                return self.client.put_object(**params)["ETag"]
+            except ClientError as error:
+                if (etag := self._etag_if_ours(error)) is not None:
+                    return etag
+                if status_of(error) == 501 and "IfNoneMatch" in params:
+                    self._refuse_existing()
+                    params.pop("IfNoneMatch")
+                elif code_of(error) == "ConditionalRequestConflict" and attempt > 1:
+                    pause(Ids().jitter(_PAUSE))
+                else:
+                    raise
+            except BotoCoreError as error:
+                if (etag := self._etag_if_ours(error)) is not None:
+                    return etag
+                raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    # --- many requests ---
+
+    def _write_parts(self, parts: Iterator[bytes]) -> str:
+        if self.if_absent:
+            self._refuse_existing()
+        started = self.client.create_multipart_upload(**self._target(), **self._kind(), **self._marked())
+        upload = started["UploadId"]
+        try:
+            return self._complete(upload, self._send(upload, parts))
+        except BaseException:
+            with suppress(ClientError, BotoCoreError):
+                self.client.abort_multipart_upload(**self._target(), UploadId=upload)
+            raise
+
+    def _send(self, upload: str, parts: Iterator[bytes]) -> list[CompletedPartTypeDef]:
+        sent: dict[int, Future[str]] = {}
+        with ThreadPoolExecutor(self.settings.parallel_parts, thread_name_prefix="lakeops-part") as pool:
+            travelling: set[Future[str]] = set()
+            try:
+                for number, part in enumerate(parts, 1):
+                    while len(travelling) >= self.settings.parallel_parts:
+                        arrived, travelling = wait(travelling, return_when=FIRST_COMPLETED)
+                        for one in arrived:
+                            one.result()
+                    sent[number] = pool.submit(self._send_part, upload, number, part)
+                    travelling.add(sent[number])
+                return [{"PartNumber": number, "ETag": one.result()} for number, one in sent.items()]
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _send_part(self, upload: str, number: int, part: bytes) -> str:
+        return self.client.upload_part(**self._target(), UploadId=upload, PartNumber=number, Body=part)["ETag"]
+
+    def _complete(self, upload: str, parts: list[CompletedPartTypeDef]) -> str:
+        params: dict[str, Any] = {**self._target(), "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+        if self.if_absent:
+            self._refuse_existing()
+            params["IfNoneMatch"] = "*"
+        try:
+            return self.client.complete_multipart_upload(**params)["ETag"]
+        except (ClientError, BotoCoreError) as error:
+            if (etag := self._etag_if_ours(error)) is not None:
+                return etag
+            if not self.if_absent or not isinstance(error, ClientError) or status_of(error) not in {400, 501}:
+                raise
+        params.pop("IfNoneMatch")
+        return self.client.complete_multipart_upload(**params)["ETag"]
+
+    # --- who wrote what is there ---
+
+    def _etag_if_ours(self, error: Exception) -> str | None:
+        """The ETag when the write went through in spite of its error; ``AlreadyExists`` when another's is there."""
+        refused = isinstance(error, ClientError) and status_of(error) == 412
+        try:
+            found = self.client.head_object(**self._target())
+        except (ClientError, BotoCoreError):
+            if refused:
+                raise AlreadyExists(f"{self.where} exists") from None
+            return None
+        marks = {name.lower(): value for name, value in found["Metadata"].items()}
+        if marks.get(MARK) == self.mark:
+            return found["ETag"]
+        if refused:
+            raise AlreadyExists(f"{self.where} exists") from None
+        return None
+
+    def _refuse_existing(self) -> None:
+        """The best a server without conditional writes allows: look first."""
+        try:
+            self.client.head_object(**self._target())
+        except ClientError as error:
+            if status_of(error) == 404:
+                return
+            raise
+        raise AlreadyExists(f"{self.where} exists")
+
+    def _target(self) -> dict[str, Any]:
+        return {"Bucket": self.bucket, "Key": self.name}
+
+    def _kind(self) -> dict[str, Any]:
+        return {"ContentType": self.content_type} if self.content_type else {}
+
+    def _marked(self) -> dict[str, Any]:
+        return {"Metadata": {MARK: self.mark}}
+
+
+class _Tally:
+    """Parts as they stream by, with the SHA-256 and the size of all that went."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+        self.digest = hashlib.sha256()
+        self.size = 0
+
+    def __iter__(self) -> _Tally:
+        return self
+
+    def __next__(self) -> bytes:
+        part = next(self._parts)
+        self.digest.update(part)
+        self.size += len(part)
+        return part
+
+
+def _grown(small: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+    """Parts that double in size as their number grows, because a multipart upload takes 10,000 at most."""
+    number = 0
+    while group := list(islice(small, 2 ** (number // _GROW_AFTER))):
+        yield bytes(group[0]) if len(group) == 1 else b"".join(group)
+        number += 1
