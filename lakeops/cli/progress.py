@@ -1,0 +1,82 @@
+"""Progress bars, drawn on stderr while a person watches, and never in a pipe, a log or beside JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import BinaryIO
+
+from lakeops.cli.output import Output, is_terminal
+from lakeops.cli.text import safe
+
+Report = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+
+
+@contextmanager
+def watched(out: Output, *, hidden: bool, size: bool = False) -> Iterator[Report]:
+    """Somewhere to report progress to: a bar on a terminal, otherwise nowhere.
+
+    Args:
+        out: the command's output.
+        hidden: show nothing in any case.
+        size: whether amounts are bytes.
+    """
+    if hidden or out.as_json or not is_terminal(sys.stderr):
+        yield lambda _label, _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    amount = DownloadColumn() if size else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(label: str, done: int, total: int) -> None:
+            bar.update(task, description=safe(label), completed=done, total=total or None)
+
+        yield report
+
+
+class Tally:
+    """Adds up the bytes that several threads move, and reports the sum.
+
+    Args:
+        report: where to.
+        label: what is being done.
+        total: how many bytes there are.
+    """
+
+    def __init__(self, report: Report, label: str, total: int) -> None:
+        self._report = report
+        self._label = label
+        self._total = total
+        self._done = 0
+        self._lock = Lock()
+
+    def counting(self, file: BinaryIO) -> CountedFile:
+        """The file, counted as it is read."""
+        return CountedFile(file, self)
+
+    def add(self, size: int) -> None:
+        """Count some more bytes."""
+        with self._lock:
+            self._done += size
+            self._report(self._label, self._done, self._total)
+
+
+class CountedFile:
+    """A binary file that can only be read, and tells a tally how much of it was."""
+
+    def __init__(self, file: BinaryIO, tally: Tally) -> None:
+        self._file = file
+        self._tally = tally
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes, at most ``size`` of them."""
+        data = self._file.read(size)
+        self._tally.add(len(data))
+        return data

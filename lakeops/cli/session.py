@@ -1,0 +1,23 @@
+"""Opening the lake for one command. The core is imported here, late: ``--help`` and completion go without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lakeops.cli.output import Output
+from lakeops.cli.progress import watched
+
+if TYPE_CHECKING:
+    from lakeops.lake import Lake
+
+
+@contextmanager
+def open_lake(out: Output, *, hide_progress: bool = True) -> Iterator[Lake]:
+    """The lake that the settings name, showing progress of long work unless it is hidden."""
+    from lakeops.lake import Lake
+
+    with Lake.open() as lake, watched(out, hidden=hide_progress) as report:
+        lake.progress = report
+        yield lake
