@@ -13,7 +13,7 @@ Time is the database's: ``now()`` gives it, ``started`` parameters are values it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
@@ -105,6 +105,34 @@ class StagedPage:
 
     state: BranchState
     rows: Sequence[Staged] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Every ref and every commit of a repository at one instant: what retention decides on.
+
+    ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included.
+    """
+
+    branches: Mapping[str, str]
+    tags: Mapping[str, str]
+    commits: Mapping[str, Commit]
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What garbage collection must keep, at one instant.
+
+    Attributes:
+        commits: every commit that is not expired.
+        staged: physical addresses (as stored) of all staged entries of all branches, shadowed ones included: one
+            string column ``physical_address``, in any order, with repetitions.
+        uploads: uploads in flight, id to (address, started).
+    """
+
+    commits: Sequence[Commit]
+    staged: pa.Table
+    uploads: Mapping[str, tuple[str, datetime]]
 
 
 class Catalog(Protocol):
@@ -221,8 +249,21 @@ class Catalog(Protocol):
         """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
         ...
 
-    def expire_commits(self, repository_id: str, ids: Iterable[str]) -> None:
-        """Mark commits expired, with the repository's row locked against every other transition."""
+    def history(self, repository_id: str) -> History:
+        """Every ref and every commit of a repository at one instant."""
+        ...
+
+    def expire_commits(self, repository_id: str, ids: Iterable[str] | Callable[[History], Iterable[str]]) -> list[str]:
+        """Mark commits expired, with the repository's row locked against every other transition.
+
+        ``ids`` may be a function: it is called with the history as it is under that lock, so no ref moves between the
+        decision and the mark. Commits that a branch or tag points to are left alone whatever it says. Returns the ids
+        that this call marked.
+        """
+        ...
+
+    def roots(self, repository_id: str) -> Roots:
+        """Live commits, staged addresses and uploads in flight, at one instant (after ``expire_commits``)."""
         ...
 
     # --- staging ---

@@ -1,0 +1,129 @@
+"""Transitions of branches, and their protection.
+
+| transition | before | after | recovery |
+|---|---|---|---|
+| create | name free, commit live | branch with an empty staging area, reflog row | none needed |
+| delete | neither default nor protected | branch gone, its tokens retired, reflog row | rows of retired tokens: ``purge_retired`` |
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, insert, select
+
+from lakeops.catalog.base import BranchState
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import (
+    check_live,
+    check_writable,
+    find_branch,
+    find_repository,
+    lock_branch,
+    lock_repository,
+    under,
+)
+from lakeops.catalog.part import Part
+from lakeops.catalog.tables import BRANCH, PROTECTION
+from lakeops.model.errors import AlreadyExists, DefaultBranch, NotFound
+from lakeops.model.records import Ref
+
+
+class Branches(Part):
+    """Branches: mutable pointers to commits, each with a staging area."""
+
+    def branch(self, repository_id: str, name: str) -> BranchState:
+        """The branch's row. Raises ``RefNotFound``."""
+        return self.database.read(lambda conn: find_branch(conn, repository_id, name))
+
+    def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
+        """Branches by name in byte order, keyset-paged."""
+        name = BRANCH.c.name
+        query = (
+            select(name, BRANCH.c.commit_id)
+            .where(BRANCH.c.repository_id == repository_id, name > after, *under(name, prefix))
+            .order_by(name)
+            .limit(limit)
+        )
+
+        def work(conn: Connection) -> list[Ref]:
+            find_repository(conn, repository_id)
+            return [Ref(row.name, row.commit_id) for row in conn.execute(query)]
+
+        return self.database.read(work)
+
+    def create_branch(self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str) -> BranchState:
+        """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
+        state = BranchState(repository_id, name, commit_id, token)
+        mine = select(BRANCH.c.staging_token).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
+
+        def work(conn: Connection) -> BranchState:
+            check_writable(conn, lock_repository(conn, repository_id), action="create-branch")
+            if conn.execute(mine).first():
+                raise AlreadyExists(f"branch {name!r} exists already in repository {repository_id!r}")
+            check_live(conn, repository_id, [commit_id])
+            conn.execute(
+                insert(BRANCH).values(
+                    repository_id=repository_id,
+                    name=name,
+                    commit_id=commit_id,
+                    staging_token=token,
+                    sealed_tokens=[],
+                    resets=0,
+                )
+            )
+            self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
+            return state
+
+        def settle(conn: Connection) -> BranchState | None:
+            return state if conn.execute(mine).scalar() == token else None
+
+        return self.database.write(work, settle=settle)
+
+    def delete_branch(self, repository_id: str, name: str, *, actor: str) -> str:
+        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``."""
+
+        def work(conn: Connection) -> str:
+            repository = lock_repository(conn, repository_id)
+            state = lock_branch(conn, repository_id, name, exclusive=True)
+            check_writable(conn, repository, action="delete-branch", branch=name)
+            if repository.default_branch == name:
+                raise DefaultBranch(f"{name!r} is the default branch of repository {repository_id!r}: it stays")
+            conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
+            self._retire(conn, repository_id, state.tokens)
+            self._record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
+            return state.commit_id
+
+        return self.database.write(work)
+
+    def protections(self, repository_id: str) -> list[str]:
+        """The glob patterns of protected branches."""
+        pattern = PROTECTION.c.pattern
+        query = select(pattern).where(PROTECTION.c.repository_id == repository_id).order_by(pattern)
+
+        def work(conn: Connection) -> list[str]:
+            find_repository(conn, repository_id)
+            return list(conn.execute(query).scalars())
+
+        return self.database.read(work)
+
+    def protect(self, repository_id: str, pattern: str) -> None:
+        """Protect branches that match a glob pattern; repeating it changes nothing."""
+        same = (PROTECTION.c.repository_id == repository_id, PROTECTION.c.pattern == pattern)
+
+        def work(conn: Connection) -> None:
+            # Exclusive, so that no transition that found the branch open is still under way afterwards.
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
+            if not conn.execute(select(PROTECTION.c.pattern).where(*same)).first():
+                conn.execute(insert(PROTECTION).values(repository_id=repository_id, pattern=pattern))
+
+        self.database.write(work, settle=run_again)
+
+    def unprotect(self, repository_id: str, pattern: str) -> None:
+        """Drop a pattern. Raises ``NotFound``."""
+        same = (PROTECTION.c.repository_id == repository_id, PROTECTION.c.pattern == pattern)
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
+            if not conn.execute(delete(PROTECTION).where(*same)).rowcount:
+                raise NotFound(f"repository {repository_id!r} has no branch protection {pattern!r}")
+
+        self.database.write(work)

@@ -1,0 +1,122 @@
+"""Reading commits, and the transition that expires them.
+
+| transition | before | after | recovery |
+|---|---|---|---|
+| expire | any state | the commits that no ref points to are marked; every transition refuses them from then on | repeat it |
+
+Expiry holds the repository's row exclusively. So a transition either finished before, and its commits and refs were
+seen, or begins afterwards, and finds them expired: garbage collection can trust the set that is left live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from sqlalchemy import ColumnElement, Connection, Table, literal, select, update
+
+from lakeops.catalog.base import History
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.part import Part
+from lakeops.catalog.rows import commit_record
+from lakeops.catalog.tables import BRANCH, COMMIT, TAG
+from lakeops.model.errors import RefNotFound
+from lakeops.model.records import Commit
+
+
+class Commits(Part):
+    """Commits: immutable, but for the mark that retention expired them."""
+
+    def commit(self, repository_id: str, commit_id: str) -> Commit:
+        """The commit, expired or not. Raises ``RefNotFound``."""
+        query = select(COMMIT).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
+
+        def work(conn: Connection) -> Commit:
+            row = conn.execute(query).one_or_none()
+            if row is None:
+                find_repository(conn, repository_id)
+                raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+            return commit_record(row)
+
+        return self.database.read(work)
+
+    def commits(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
+        """The commits that exist among these ids."""
+        wanted = sorted(set(ids))
+
+        def work(conn: Connection) -> dict[str, Commit]:
+            found: dict[str, Commit] = {}
+            for start in range(0, len(wanted), IN_CHUNK):
+                some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
+                for row in conn.execute(select(COMMIT).where(COMMIT.c.repository_id == repository_id, some)):
+                    found[row.id] = commit_record(row)
+            return found
+
+        return self.database.read(work)
+
+    def commits_with_prefix(self, repository_id: str, prefix: str, *, limit: int = 8) -> list[str]:
+        """Ids that start with a hex prefix, in order, at most ``limit``."""
+        name: ColumnElement[str] = COMMIT.c.id
+        query = select(name).where(COMMIT.c.repository_id == repository_id, *under(name, prefix))
+        query = query.order_by(name).limit(limit)
+        return self.database.read(lambda conn: list(conn.execute(query).scalars()))
+
+    def first_parents(self, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:
+        """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
+        here = COMMIT.c.repository_id == repository_id
+        start = select(COMMIT.c.id, COMMIT.c.first_parent, literal(1).label("depth"))
+        chain = start.where(here, COMMIT.c.id == commit_id).cte("chain", recursive=True)
+        parent = select(COMMIT.c.id, COMMIT.c.first_parent, chain.c.depth + 1)
+        chain = chain.union_all(parent.where(here, COMMIT.c.id == chain.c.first_parent, chain.c.depth < limit))
+        query = select(COMMIT).join(chain, chain.c.id == COMMIT.c.id).where(here).order_by(chain.c.depth)
+
+        def work(conn: Connection) -> list[Commit]:
+            found = [commit_record(row) for row in conn.execute(query)]
+            if not found:
+                find_repository(conn, repository_id)
+                raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+            return found[:limit]
+
+        return self.database.read(work)
+
+    def history(self, repository_id: str) -> History:
+        """Every ref and every commit of a repository at one instant: what retention decides on."""
+
+        def work(conn: Connection) -> History:
+            find_repository(conn, repository_id)
+            return _history(conn, repository_id)
+
+        return self.database.read(work)
+
+    def expire_commits(self, repository_id: str, ids: Iterable[str] | Callable[[History], Iterable[str]]) -> list[str]:
+        """Mark commits expired, with the repository's row locked against every other transition."""
+        chosen = ids if callable(ids) else frozenset(ids)
+
+        def work(conn: Connection) -> list[str]:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
+            asked = set(chosen(_history(conn, repository_id)) if callable(chosen) else chosen)
+            for refs in (BRANCH, TAG):
+                asked.difference_update(
+                    conn.execute(select(refs.c.commit_id).where(refs.c.repository_id == repository_id)).scalars()
+                )
+            return self._mark(conn, repository_id, sorted(asked))
+
+        return self.database.write(work, settle=run_again)
+
+    @staticmethod
+    def _mark(conn: Connection, repository_id: str, ids: list[str]) -> list[str]:
+        marked: list[str] = []
+        for start in range(0, len(ids), IN_CHUNK):
+            some = COMMIT.c.id.in_(ids[start : start + IN_CHUNK])
+            change = update(COMMIT).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.expired.is_(False))
+            marked.extend(conn.execute(change.values(expired=True).returning(COMMIT.c.id)).scalars())
+        return sorted(marked)
+
+
+def _history(conn: Connection, repository_id: str) -> History:
+    def refs(table: Table) -> dict[str, str]:
+        query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
+        return {row.name: row.commit_id for row in conn.execute(query)}
+
+    rows = conn.execute(select(COMMIT).where(COMMIT.c.repository_id == repository_id))
+    return History(branches=refs(BRANCH), tags=refs(TAG), commits={row.id: commit_record(row) for row in rows})

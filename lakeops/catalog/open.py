@@ -1,0 +1,101 @@
+"""Opening a catalog: the URL decides the database, and the schema is made or checked before anything else."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import URL, Connection, make_url
+from sqlalchemy.exc import ArgumentError
+
+from lakeops.catalog import schema
+from lakeops.catalog.base import DEFAULT_GRACE_SECONDS, Catalog
+from lakeops.catalog.branches import Branches
+from lakeops.catalog.commits import Commits
+from lakeops.catalog.database import Database
+from lakeops.catalog.dialect import Dialect
+from lakeops.catalog.postgres import Postgres
+from lakeops.catalog.publishing import Publishing
+from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.sqlite import Sqlite
+from lakeops.catalog.staged import StagedRows
+from lakeops.catalog.staging import Staging
+from lakeops.catalog.tags import Tags
+from lakeops.catalog.uploads import Uploads
+from lakeops.model.clock import Clock
+from lakeops.model.errors import InvalidSettings
+
+
+class SqlCatalog(Repositories, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads):
+    """The catalog over SQLite or PostgreSQL; see ``catalog.base.Catalog`` for what each transition promises."""
+
+    def now(self) -> datetime:
+        """The database's time, aware, in UTC (with SQLite: the clock that the catalog was opened with)."""
+        return self.database.read(self.database.dialect.now)
+
+    def upgrade(self) -> None:
+        """Bring the schema to this code's version; safe to call at any time from many processes."""
+        schema.upgrade(self.database)
+
+    def describe(self) -> dict[str, str]:
+        """What ``doctor`` shows: dialect, server version, schema revision, journal mode. No secrets."""
+
+        def work(conn: Connection) -> dict[str, str]:
+            return {
+                "dialect": self.database.dialect.name,
+                "database": self.database.shown,
+                "schema_revision": schema.revision(conn) or "none",
+                **self.database.dialect.facts(conn),
+            }
+
+        return self.database.read(work)
+
+    def close(self) -> None:
+        """Give back all connections."""
+        self.database.close()
+
+
+def open_catalog(
+    database_url: str, *, clock: Clock, grace_seconds: int = DEFAULT_GRACE_SECONDS, upgrade: bool = False
+) -> Catalog:
+    """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
+
+    SQLite's file and schema are made and brought up to date here. PostgreSQL's schema is made when the database has
+    none; an older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
+
+    Args:
+        database_url: where it is. Its password never shows in an error.
+        clock: the time, where the database has none of its own (SQLite).
+        grace_seconds: the age below which garbage collection touches nothing; attempts expire after half of it.
+        upgrade: whether an older PostgreSQL schema may be brought up to date.
+
+    Raises:
+        InvalidSettings: the URL makes no sense.
+        CatalogUnavailable: the database does not answer.
+        CatalogVersion: its schema is newer than this code, or older and ``upgrade`` was not given.
+    """
+    url = _parse(database_url)
+    dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
+    database = Database(url, dialect)
+    catalog = SqlCatalog(database, timedelta(seconds=grace_seconds) / 2)
+    try:
+        found = database.read(schema.revision)
+        if found is None or schema.check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
+            catalog.upgrade()
+    except BaseException:
+        catalog.close()
+        raise
+    return catalog
+
+
+def _parse(database_url: str) -> URL:
+    try:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):
+        raise InvalidSettings("the catalog's database URL cannot be parsed: quote special characters in it") from None
+    if url.drivername in {"postgresql", "postgres"}:
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
+        raise InvalidSettings(
+            f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}"
+        )
+    return url

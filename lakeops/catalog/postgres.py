@@ -1,0 +1,105 @@
+"""PostgreSQL: the catalog that a team shares.
+
+Writers run at READ COMMITTED and lock the rows that they decide on; reads of several statements run at REPEATABLE
+READ, read-only, on one snapshot. Nothing outlives a transaction on a connection (settings are ``SET LOCAL``, no
+prepared statements, temporary tables dropped at commit), so pools that hand out connections by transaction work.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+
+from lakeops.catalog.dialect import Described, Failure, first_line
+from lakeops.model.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+LOCK_SECONDS = 15
+STATEMENT_SECONDS = 600
+IDLE_SECONDS = 120
+"""A client that stops in the middle of a transaction keeps others waiting no longer than this."""
+
+_LOCK_KEY = 0x6C616B656F7073  # "lakeops", for the advisory lock around schema changes
+_CONNECT: dict[str, Any] = {
+    "application_name": "lakeops",
+    "client_encoding": "utf8",
+    "connect_timeout": 10,
+    "prepare_threshold": None,
+}
+_AGAIN = {
+    "40001",  # serialization failure
+    "40P01",  # deadlock
+    "55P03",  # lock not available in time
+    "57014",  # statement timeout
+}
+_LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
+
+
+class Postgres:
+    """A catalog on a server."""
+
+    name = "postgresql"
+
+    def engine(self, url: URL) -> Engine:
+        """An engine over psycopg 3."""
+        given = {name: value for name, value in _CONNECT.items() if name not in url.query}
+        try:
+            engine = create_engine(
+                url,
+                connect_args=given,
+                pool_pre_ping=True,
+                pool_size=5,
+                max_overflow=15,
+                isolation_level="READ COMMITTED",
+                hide_parameters=True,
+            )
+        except ModuleNotFoundError:
+            raise InvalidSettings("PostgreSQL needs its driver: pip install 'lakeops[postgres]'") from None
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def reader(self, engine: Engine) -> Engine:
+        """The same connections, for read-only transactions on one snapshot."""
+        return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+    def now(self, conn: Connection) -> datetime:
+        """The server's clock at this moment."""
+        moment = conn.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
+        return cast("datetime", moment).astimezone(UTC)
+
+    def describe_failure(self, error: BaseException) -> Described:
+        """By SQLSTATE; no state at all means that the server did not answer."""
+        state = getattr(error, "sqlstate", None) or ""
+        if state in _AGAIN:
+            failure = Failure.RETRY
+        elif not state or state.startswith(_LOST):
+            failure = Failure.LOST
+        else:
+            failure = Failure.REFUSED
+        return Described(failure, first_line(error))
+
+    def lock_schema(self, conn: Connection) -> None:
+        """An advisory lock of this transaction."""
+        conn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK_KEY})")
+
+    def facts(self, conn: Connection) -> dict[str, str]:
+        """Version, encoding and durability."""
+        names = ("server_version", "server_encoding", "synchronous_commit", "fsync")
+        return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names}
+
+    def bulk(self) -> ModuleType:
+        """Bulk staging by COPY."""
+        from lakeops.catalog import bulk_postgres
+
+        return bulk_postgres
+
+
+def _begin(conn: Connection) -> None:
+    conn.exec_driver_sql(
+        f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
+        f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+    )

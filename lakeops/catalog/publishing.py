@@ -1,0 +1,155 @@
+"""The transition that makes a commit visible.
+
+| transition | before | after | recovery |
+|---|---|---|---|
+| publish | head, resets and tokens as planned on; what it rests on live; attempt young | commit, reflog row and key inserted; head moved; tokens retired | none needed |
+
+All of it happens or nothing. When the answer to COMMIT is lost, the reflog tells: the branch moved from the expected
+head to this commit, or it did not and the transaction runs again.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select, update
+
+from lakeops.catalog.base import BranchState, KeyRecord, Publish
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import check_live, check_started, check_writable, expired, lock_branch, lock_repository
+from lakeops.catalog.part import Part
+from lakeops.catalog.rows import commit_record, commit_values
+from lakeops.catalog.staging import without
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG
+from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import BranchMoved, KeyReused
+from lakeops.model.records import Commit
+
+
+class Publishing(Part):
+    """Publishing commits, and the idempotency keys that they stand under."""
+
+    def publish(self, publish: Publish) -> Commit:
+        """The transaction that makes a commit visible: all of it or nothing."""
+
+        def work(conn: Connection) -> Commit:
+            repository = lock_repository(conn, publish.repository_id)
+            earlier = _earlier(conn, publish)
+            if earlier is not None:
+                return earlier
+            state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
+            earlier = _earlier(conn, publish)  # again: a call under the same key may have held the lock until now
+            if earlier is not None:
+                return earlier
+            check_writable(conn, repository, action=publish.action, branch=publish.branch)
+            rest = _check_state(state, publish)
+            check_started(self.database.dialect.now(conn), publish.started, self.deadline)
+            check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+            commit = _insert_commit(conn, publish.repository_id, publish.commit)
+            _move_head(conn, publish, rest)
+            self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
+            self._record_move(
+                conn,
+                publish.repository_id,
+                publish.branch,
+                publish.expected_head,
+                commit.id,
+                publish.action,
+                publish.actor,
+            )
+            if publish.key is not None:
+                self._insert_key(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
+            return commit
+
+        return self.database.write(work, settle=lambda conn: _published(conn, publish))
+
+    def key(self, repository_id: str, key: str) -> KeyRecord | None:
+        """What an idempotency key stands for, if it was used."""
+        return self.database.read(lambda conn: _find_key(conn, repository_id, key))
+
+    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        """Let a key stand for a commit that exists already. An existing key stays as it is."""
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+            if _find_key(conn, repository_id, key) is None:
+                self._insert_key(conn, repository_id, key, fingerprint, commit_id)
+
+        self.database.write(work, settle=run_again)
+
+    def _insert_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        conn.execute(
+            insert(KEY).values(
+                repository_id=repository_id,
+                key=key,
+                fingerprint=fingerprint,
+                commit_id=commit_id,
+                at=unix_seconds(self.database.dialect.now(conn)),
+            )
+        )
+
+
+def _earlier(conn: Connection, publish: Publish) -> Commit | None:
+    if publish.key is None:
+        return None
+    known = _find_key(conn, publish.repository_id, publish.key)
+    if known is None:
+        return None
+    if known.fingerprint != publish.fingerprint:
+        raise KeyReused(f"idempotency key {publish.key!r} belongs to an earlier call that asked for something else")
+    return _find_commit(conn, publish.repository_id, known.commit_id)
+
+
+def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
+    if state.commit_id != publish.expected_head:
+        raise BranchMoved(f"branch {state.id!r} moved to {state.commit_id} while the commit was being made; try again")
+    rest = without(state, publish.consumed)
+    if state.resets != publish.resets or rest is None:
+        raise BranchMoved(f"staged rows of branch {state.id!r} changed while they were being committed; try again")
+    return rest
+
+
+def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Commit:
+    existing = _find_commit(conn, repository_id, commit.id)
+    if existing is None:
+        conn.execute(insert(COMMIT).values(commit_values(repository_id, commit)))
+        return commit
+    if existing.expired:
+        raise expired(existing.id)
+    return existing
+
+
+def _move_head(conn: Connection, publish: Publish, sealed: tuple[str, ...]) -> None:
+    moved = conn.execute(
+        update(BRANCH)
+        .where(
+            BRANCH.c.repository_id == publish.repository_id,
+            BRANCH.c.name == publish.branch,
+            BRANCH.c.commit_id == publish.expected_head,
+        )
+        .values(commit_id=publish.commit.id, sealed_tokens=list(sealed))
+    )
+    if moved.rowcount != 1:
+        raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
+
+
+def _published(conn: Connection, publish: Publish) -> Commit | None:
+    move = select(REFLOG.c.sequence).where(
+        REFLOG.c.repository_id == publish.repository_id,
+        REFLOG.c.ref == publish.branch,
+        REFLOG.c.old == publish.expected_head,
+        REFLOG.c.new == publish.commit.id,
+    )
+    if conn.execute(move.limit(1)).first() is None:
+        return None
+    return _find_commit(conn, publish.repository_id, publish.commit.id)
+
+
+def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
+    query = select(KEY).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else KeyRecord(row.fingerprint, row.commit_id)
+
+
+def _find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
+    query = select(COMMIT).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else commit_record(row)

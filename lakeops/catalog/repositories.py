@@ -1,0 +1,92 @@
+"""Transitions of repositories.
+
+| transition | before | after | recovery |
+|---|---|---|---|
+| create | name and namespace free | repository, first commit, default branch, reflog row | none needed |
+| delete | exists | no row of it anywhere | none needed; the storage namespace stays |
+| set_read_only | exists | open or closed, once every writer of the old state is done | none needed |
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import find_repository, lock_repository, under
+from lakeops.catalog.part import Part
+from lakeops.catalog.rows import commit_values, repository_record, repository_values
+from lakeops.catalog.tables import BRANCH, COMMIT, METADATA, REPOSITORY
+from lakeops.model.errors import AlreadyExists, NamespaceTaken
+from lakeops.model.records import Commit, Repository
+
+
+class Repositories(Part):
+    """Repositories: a name, a storage namespace, and everything recorded under them."""
+
+    def create_repository(self, repository: Repository, first: Commit, *, token: str, actor: str) -> None:
+        """Insert the repository, its initial commit and its default branch (with staging token ``token``)."""
+
+        def work(conn: Connection) -> None:
+            self._check_free(conn, repository)
+            conn.execute(insert(REPOSITORY).values(repository_values(repository)))
+            conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
+            conn.execute(
+                insert(BRANCH).values(
+                    repository_id=repository.id,
+                    name=repository.default_branch,
+                    commit_id=first.id,
+                    staging_token=token,
+                    sealed_tokens=[],
+                    resets=0,
+                )
+            )
+            branch = repository.default_branch
+            self._record_move(conn, repository.id, branch, None, first.id, "create-repository", actor)
+
+        def settle(conn: Connection) -> bool | None:
+            ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository.id, BRANCH.c.staging_token == token)
+            return True if conn.execute(ours).first() else None
+
+        self.database.write(lambda conn: work(conn) or True, settle=settle)
+
+    def repository(self, repository_id: str) -> Repository:
+        """The repository. Raises ``RepositoryNotFound``."""
+        return self.database.read(lambda conn: repository_record(find_repository(conn, repository_id)))
+
+    def repositories(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Repository]:
+        """Repositories by id, keyset-paged."""
+        name = REPOSITORY.c.id
+        query = select(REPOSITORY).where(name > after, *under(name, prefix)).order_by(name).limit(limit)
+        return self.database.read(lambda conn: [repository_record(row) for row in conn.execute(query)])
+
+    def delete_repository(self, repository_id: str) -> None:
+        """Forget a repository and everything recorded of it; the storage namespace is not touched."""
+
+        def work(conn: Connection) -> None:
+            lock_repository(conn, repository_id, exclusive=True)
+            for table in METADATA.sorted_tables:
+                if table is not REPOSITORY:
+                    conn.execute(delete(table).where(table.c.repository_id == repository_id))
+            conn.execute(delete(REPOSITORY).where(REPOSITORY.c.id == repository_id))
+
+        self.database.write(work)
+
+    def set_read_only(self, repository_id: str, read_only: bool) -> None:
+        """Close a repository to every writing transition, or open it again."""
+
+        def work(conn: Connection) -> None:
+            lock_repository(conn, repository_id, exclusive=True)
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
+
+        self.database.write(work, settle=run_again)
+
+    @staticmethod
+    def _check_free(conn: Connection, repository: Repository) -> None:
+        taken = REPOSITORY.c.storage_namespace == repository.storage_namespace
+        query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | taken)
+        for name in conn.execute(query).scalars():
+            if name == repository.id:
+                raise AlreadyExists(f"repository {repository.id!r} exists already")
+            raise NamespaceTaken(
+                f"storage namespace {repository.storage_namespace} belongs to repository {name!r}; choose another one"
+            )

@@ -1,0 +1,140 @@
+"""Between rows and records: what a statement returned becomes a frozen record, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Row
+
+from lakeops.catalog.base import BranchState, Staged
+from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
+
+AnyRow = Row[Any]
+
+
+def repository_record(row: AnyRow) -> Repository:
+    """The repository of a row of its table."""
+    return Repository(
+        id=row.id,
+        storage_namespace=row.storage_namespace,
+        default_branch=row.default_branch,
+        creation_date=row.creation_date,
+        read_only=row.read_only,
+        split=Split(**row.split),
+        capabilities=row.capabilities,
+    )
+
+
+def repository_values(repository: Repository) -> dict[str, Any]:
+    """A repository as column values."""
+    return asdict(repository)
+
+
+def commit_record(row: AnyRow) -> Commit:
+    """The commit of a row of its table."""
+    return Commit(
+        id=row.id,
+        parents=tuple(row.parents),
+        committer=row.committer,
+        message=row.message,
+        creation_date=row.creation_date,
+        metadata=row._mapping["metadata"],  # noqa: SLF001 - SQLAlchemy's public access by name
+        meta_range_id=row.meta_range_id,
+        generation=row.generation,
+        meta_range_file=row.meta_range_file,
+        meta_range_digest=row.meta_range_digest,
+        expired=row.expired,
+    )
+
+
+def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
+    """A commit as column values."""
+    return {
+        "repository_id": repository_id,
+        "id": commit.id,
+        "parents": list(commit.parents),
+        "first_parent": commit.parents[0] if commit.parents else None,
+        "committer": commit.committer,
+        "message": commit.message,
+        "creation_date": commit.creation_date,
+        "metadata": dict(commit.metadata),
+        "meta_range_id": commit.meta_range_id,
+        "generation": commit.generation,
+        "meta_range_file": commit.meta_range_file,
+        "meta_range_digest": commit.meta_range_digest,
+        "expired": commit.expired,
+    }
+
+
+def branch_record(row: AnyRow) -> BranchState:
+    """The branch of a row of its table."""
+    return BranchState(
+        repository_id=row.repository_id,
+        id=row.name,
+        commit_id=row.commit_id,
+        staging_token=row.staging_token,
+        sealed_tokens=tuple(row.sealed_tokens),
+        resets=row.resets,
+    )
+
+
+def staged_record(row: AnyRow) -> Staged:
+    """The staged row of a row of its table."""
+    if row.tombstone:
+        return Staged(row.path, None)
+    entry = Entry(
+        path=row.path,
+        physical_address=row.physical_address,
+        checksum=row.checksum,
+        size_bytes=row.size_bytes,
+        mtime=row.mtime,
+        content_type=row.content_type,
+        metadata=metadata_map(row._mapping["metadata"]),  # noqa: SLF001
+    )
+    return Staged(row.path, entry)
+
+
+def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, Any]:
+    """A staged row as column values."""
+    entry = staged.entry
+    return {
+        "repository_id": repository_id,
+        "token": token,
+        "path": staged.path,
+        "tombstone": entry is None,
+        "physical_address": entry and entry.physical_address,
+        "checksum": entry and entry.checksum,
+        "size_bytes": entry and entry.size_bytes,
+        "mtime": entry and entry.mtime,
+        "content_type": entry and entry.content_type,
+        "metadata": entry and metadata_text(entry.metadata),
+    }
+
+
+def metadata_text(metadata: Mapping[str, str]) -> str | None:
+    """User metadata as the staging table keeps it: JSON, or null when there is none."""
+    return json.dumps(dict(metadata), ensure_ascii=False) if metadata else None
+
+
+def metadata_map(text: str | None) -> dict[str, str]:
+    """User metadata from what the staging table keeps."""
+    if text is None:
+        return {}
+    parsed: dict[str, str] = json.loads(text)
+    return parsed
+
+
+def reflog_record(row: AnyRow) -> ReflogRecord:
+    """The reflog record of a row of its table."""
+    return ReflogRecord(
+        sequence=row.sequence,
+        ref=row.ref,
+        old=row.old,
+        new=row.new,
+        action=row.action,
+        actor=row.actor,
+        at=row.at,
+    )

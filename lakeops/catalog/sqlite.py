@@ -1,0 +1,93 @@
+"""SQLite: the embedded catalog.
+
+Write-ahead logging, so readers and the one writer do not wait for each other; every commit is forced to disk. Writers
+begin with ``BEGIN IMMEDIATE``: a transaction that begins as a reader and wants to write later fails at once when
+somebody else wrote meanwhile, and no timeout helps. So writers wait at their beginning instead, for up to a minute
+(``?timeout=SECONDS`` in the URL changes it). Readers see one snapshot.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+
+from lakeops.catalog.dialect import Described, Failure, first_line
+from lakeops.model.clock import Clock
+from lakeops.model.errors import CatalogError, InvalidSettings
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+BUSY_SECONDS = 60
+_READ_ONLY = "lakeops_read_only"
+_AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+
+
+class Sqlite:
+    """A catalog in a file."""
+
+    name = "sqlite"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def engine(self, url: URL) -> Engine:
+        """An engine over the file; its directory is made when it is missing."""
+        file = url.database
+        if not file or file == ":memory:" or file.startswith("file:"):
+            raise InvalidSettings("the catalog's SQLite URL must name a file: sqlite:////path/to/catalog.db")
+        try:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CatalogError(f"cannot make the catalog's directory {Path(file).parent}: {error.strerror}") from None
+        wait = {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
+        engine = create_engine(url, connect_args=wait, max_overflow=-1, hide_parameters=True)
+        event.listen(engine, "connect", _set_up)
+        event.listen(engine, "begin", _begin)
+        return engine
+
+    def reader(self, engine: Engine) -> Engine:
+        """The same connections, beginning without the write lock."""
+        return engine.execution_options(**{_READ_ONLY: True})
+
+    def now(self, conn: Connection) -> datetime:  # noqa: ARG002 - the file has no time of its own
+        """The clock that the catalog was opened with."""
+        return self._clock.now()
+
+    def describe_failure(self, error: BaseException) -> Described:
+        """Locked means retry; anything else (disk full, not a database, read-only file) is a refusal."""
+        code = getattr(error, "sqlite_errorcode", None)
+        primary = None if code is None else code & 0xFF
+        return Described(Failure.RETRY if primary in _AGAIN else Failure.REFUSED, first_line(error))
+
+    def lock_schema(self, conn: Connection) -> None:
+        """Nothing to do: the transaction began with the write lock."""
+
+    def facts(self, conn: Connection) -> dict[str, str]:
+        """Version, journal and durability."""
+        return {
+            "server_version": sqlite3.sqlite_version,
+            "journal_mode": str(conn.exec_driver_sql("PRAGMA journal_mode").scalar_one()),
+            "synchronous": str(conn.exec_driver_sql("PRAGMA synchronous").scalar_one()),
+        }
+
+    def bulk(self) -> ModuleType:
+        """Bulk staging by ``executemany``."""
+        from lakeops.catalog import bulk_sqlite
+
+        return bulk_sqlite
+
+
+def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's pool record
+    connection.isolation_level = None  # or the driver would begin and commit by itself
+    if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _begin(conn: Connection) -> None:
+    conn.exec_driver_sql("BEGIN" if conn.get_execution_options().get(_READ_ONLY) else "BEGIN IMMEDIATE")

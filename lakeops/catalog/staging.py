@@ -1,0 +1,205 @@
+"""Transitions of the staging area: rows under tokens, read through the active token, then the sealed ones.
+
+| transition | before | after | recovery |
+|---|---|---|---|
+| put_staged | branch open, attempt young | rows under the token that is active at that instant; upload ended | repeat it |
+| seal | active token has rows | it leads the sealed tokens; a new one is active | the next commit takes sealed tokens along |
+| discard | head, tokens, resets as they were | sealed tokens retired, no commit | none needed |
+| reset | branch exists | rows gone, resets counted: a commit in flight notices | none needed |
+| purge_retired | tokens retired | their rows gone | any later call catches up |
+
+Stagers hold the branch's row shared, so they run beside each other; sealing, resetting and publishing hold it
+exclusively. No row can arrive under a token after it was sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, delete, distinct, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from lakeops.catalog.base import BranchState, Staged
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import (
+    check_started,
+    check_writable,
+    find_branch,
+    find_repository,
+    lock_branch,
+    lock_repository,
+    under,
+)
+from lakeops.catalog.part import Part
+from lakeops.catalog.rows import staged_values
+from lakeops.catalog.tables import BRANCH, RETIRED, STAGED, UPLOAD
+from lakeops.model.errors import BranchMoved
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_KEY = ("repository_id", "token", "path")
+_VALUES = tuple(column.name for column in STAGED.columns if column.name not in _KEY)
+
+
+class Staging(Part):
+    """Uncommitted changes."""
+
+    def stageable(self, repository_id: str, branch: str) -> BranchState:
+        """The branch's row, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
+
+        def work(conn: Connection) -> BranchState:
+            check_writable(conn, find_repository(conn, repository_id), action="stage", branch=branch)
+            return find_branch(conn, repository_id, branch)
+
+        return self.database.read(work)
+
+    def put_staged(
+        self,
+        repository_id: str,
+        branch: str,
+        rows: Sequence[Staged] | pa.Table,
+        *,
+        started: datetime,
+        clear_prefix: str | None = None,
+        expected: BranchState | None = None,
+        upload: str | None = None,
+    ) -> BranchState:
+        """Insert or replace staged rows under the branch's active token."""
+        # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
+        load = None if isinstance(rows, Sequence) else self.database.dialect.bulk().Load(rows)
+
+        def work(conn: Connection) -> BranchState:
+            if load is not None:
+                load.bring(conn)
+            repository = lock_repository(conn, repository_id)
+            state = lock_branch(conn, repository_id, branch, exclusive=False)
+            check_writable(conn, repository, action="stage", branch=branch)
+            if expected is not None and state != expected:
+                raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
+            check_started(self.database.dialect.now(conn), started, self.deadline)
+            if clear_prefix is not None:
+                conn.execute(delete(STAGED).where(*_mine(state, (state.staging_token,)), *_under(clear_prefix)))
+            if load is not None:
+                load.store(conn, repository_id, state.staging_token)
+            elif rows:
+                values = [staged_values(repository_id, state.staging_token, row) for row in rows]
+                conn.execute(_UPSERT[conn.dialect.name], values)
+            if upload is not None:
+                conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
+            return state
+
+        return self.database.write(work, settle=run_again)
+
+    def seal(self, repository_id: str, branch: str, *, token: str) -> BranchState:
+        """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on."""
+
+        def work(conn: Connection) -> BranchState:
+            check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            if state.staging_token == token or not _any_row(conn, state, (state.staging_token,)):
+                return state
+            sealed = BranchState(repository_id, branch, state.commit_id, token, state.tokens, state.resets)
+            conn.execute(_branch_update(state).values(staging_token=token, sealed_tokens=list(sealed.sealed_tokens)))
+            return sealed
+
+        return self.database.write(work, settle=run_again)
+
+    def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
+        """Retire sealed tokens whose rows change nothing over ``state``'s head."""
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
+            now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
+            rest = without(now, tokens) if (now.commit_id, now.resets) == (state.commit_id, state.resets) else None
+            if rest is None:
+                raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
+            conn.execute(_branch_update(now).values(sealed_tokens=list(rest)))
+            self._retire(conn, state.repository_id, tokens)
+
+        if tokens:
+            self.database.write(work)
+
+    def reset(
+        self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str
+    ) -> int:
+        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths; counts a reset."""
+        chosen = [STAGED.c.path == path] if path is not None else _under(prefix or "")
+
+        def work(conn: Connection) -> int:
+            check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
+            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            where = (*_mine(state, state.tokens), *chosen)
+            count = conn.execute(select(func.count(distinct(STAGED.c.path))).where(*where)).scalar_one()
+            conn.execute(delete(STAGED).where(*where))
+            conn.execute(_branch_update(state).values(resets=state.resets + 1))
+            self._record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
+            return count
+
+        return self.database.write(work)
+
+    def purge_retired(self, repository_id: str) -> int:
+        """Remove the rows of retired tokens; returns how many. Called after publishing; any later call catches up."""
+        mine = RETIRED.c.repository_id == repository_id
+        waiting = select(RETIRED.c.token).where(mine, RETIRED.c.purged.is_(False))
+        # Two purges at once share the tokens out between them.
+        mine_now = waiting.with_for_update(skip_locked=True)
+
+        def work(conn: Connection) -> int:
+            lock_repository(conn, repository_id)
+            removed = 0
+            for token in conn.execute(mine_now).scalars().all():
+                rows = (STAGED.c.repository_id == repository_id, STAGED.c.token == token)
+                removed += conn.execute(delete(STAGED).where(*rows)).rowcount
+                this = (mine, RETIRED.c.token == token)
+                conn.execute(update(RETIRED).where(*this, RETIRED.c.commit_id.is_not(None)).values(purged=True))
+                conn.execute(delete(RETIRED).where(*this, RETIRED.c.commit_id.is_(None)))
+            return removed
+
+        def nothing_to_do(conn: Connection) -> bool:
+            find_repository(conn, repository_id)
+            return conn.execute(waiting.limit(1)).first() is None
+
+        return 0 if self.database.read(nothing_to_do) else self.database.write(work, settle=run_again)
+
+    def taken_by(self, repository_id: str, token: str) -> str | None:
+        """The commit that consumed a sealed token, if one did (not: a reset)."""
+        query = select(RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id, RETIRED.c.token == token)
+        return self.database.read(lambda conn: conn.execute(query).scalar())
+
+
+def without(state: BranchState, tokens: Sequence[str]) -> tuple[str, ...] | None:
+    """The sealed tokens that stay when ``tokens`` leave; None when these are not the oldest ones of the branch.
+
+    Only the oldest may leave: an older row that stayed behind would cover what the newer ones put into a commit.
+    """
+    stay = len(state.sealed_tokens) - len(tokens)
+    return state.sealed_tokens[:stay] if stay >= 0 and set(state.sealed_tokens[stay:]) == set(tokens) else None
+
+
+def _mine(state: BranchState, tokens: Sequence[str]) -> tuple[Any, ...]:
+    return (STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(tokens))
+
+
+def _under(prefix: str) -> list[Any]:
+    return under(STAGED.c.path, prefix)
+
+
+def _any_row(conn: Connection, state: BranchState, tokens: Sequence[str]) -> bool:
+    return conn.execute(select(STAGED.c.token).where(*_mine(state, tokens)).limit(1)).first() is not None
+
+
+def _branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Update, before values()
+    return update(BRANCH).where(BRANCH.c.repository_id == state.repository_id, BRANCH.c.name == state.id)
+
+
+def _upsert(insert_into: Any) -> Any:  # noqa: ANN401 - the two dialects' Insert have no common type
+    statement = insert_into(STAGED)
+    return statement.on_conflict_do_update(
+        index_elements=list(_KEY), set_={name: statement.excluded[name] for name in _VALUES}
+    )
+
+
+_UPSERT = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}

@@ -1,0 +1,71 @@
+"""Uploads in flight: addresses that are being written and that no staged row names yet.
+
+| transition | before | after | recovery |
+|---|---|---|---|
+| begin_upload | branch open for staging | a row that garbage collection honours | ends by linking, ``end_upload``, or by age |
+| end_upload | any | the row is gone | repeat it |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, delete, insert, select
+
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import check_writable, find_branch, find_repository, lock_repository
+from lakeops.catalog.part import Part
+from lakeops.catalog.tables import UPLOAD
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
+
+
+class Uploads(Part):
+    """Uploads in flight."""
+
+    def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
+        """Record that objects are being written below ``address``; returns when, for ``started``."""
+        mine = (UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
+
+        def work(conn: Connection) -> datetime:
+            check_writable(conn, lock_repository(conn, repository_id), action="stage", branch=branch)
+            find_branch(conn, repository_id, branch)
+            conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
+            started = self.database.dialect.now(conn)
+            conn.execute(
+                insert(UPLOAD).values(
+                    repository_id=repository_id,
+                    id=upload,
+                    branch=branch,
+                    address=address,
+                    started=(started - _EPOCH) // _TICK,
+                )
+            )
+            return started
+
+        return self.database.write(work, settle=run_again)
+
+    def end_upload(self, repository_id: str, upload: str) -> None:
+        """Forget an upload that will not be linked; what it wrote becomes garbage."""
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
+
+        self.database.write(work, settle=run_again)
+
+    def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
+        """Uploads in flight: id to (address, started)."""
+
+        def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
+            find_repository(conn, repository_id)
+            return uploads_in_flight(conn, repository_id)
+
+        return self.database.read(work)
+
+
+def uploads_in_flight(conn: Connection, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
+    """Uploads in flight as a transaction sees them: id to (address, started)."""
+    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository_id))
+    return {row.id: (row.address, _EPOCH + row.started * _TICK) for row in rows}
