@@ -1,0 +1,140 @@
+"""Commit ids: fixed for ever, different for different commits, and computable by anyone from the description."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lakeops.model.ids import commit_id, make_commit
+
+ROOT = make_commit(
+    parents=[], committer="", message="Repository created", creation_date=1_600_000_000, meta_range_id=""
+)
+
+TEXT = st.text(max_size=6)
+FIELDS = st.fixed_dictionaries(
+    {
+        "committer": TEXT,
+        "message": TEXT,
+        "meta_range_id": TEXT,
+        "creation_date": st.integers(-(2**63), 2**63 - 1),
+        "metadata": st.dictionaries(TEXT, TEXT, max_size=3),
+        "parents": st.lists(TEXT, max_size=3),
+    }
+)
+
+
+def described(fields: dict) -> str:
+    """The docstring of ``commit_id``, word by word."""
+
+    def text(value: str) -> bytes:
+        data = value.encode("utf-8")
+        return b"s" + struct.pack(">Q", len(data)) + data
+
+    out = (
+        text("lakeops:commit:v1") + text(fields["committer"]) + text(fields["message"]) + text(fields["meta_range_id"])
+    )
+    out += b"i" + struct.pack(">q", fields["creation_date"])
+    out += b"m" + struct.pack(">Q", len(fields["metadata"]))
+    for key, value in sorted(fields["metadata"].items(), key=lambda item: item[0].encode("utf-8")):
+        out += text(key) + text(value)
+    out += b"l" + struct.pack(">Q", len(fields["parents"]))
+    for parent in fields["parents"]:
+        out += text(parent)
+    return hashlib.sha256(out).hexdigest()
+
+
+def test_ids_stay_what_they_are() -> None:
+    child = make_commit(
+        parents=[ROOT],
+        committer="ada",
+        message="load day 1 🦆",
+        creation_date=1_600_000_060,
+        meta_range_id="ab" * 32,
+        metadata={"rows": "842", "é": "x"},
+    )
+    merge = make_commit(parents=[child, ROOT], committer="ada", message="", creation_date=-1, meta_range_id="")
+    assert [ROOT.id, child.id, merge.id] == [
+        "e9d837a72331453ae0cad5fd5efd3998278939669a520813e76fd26127a04ab4",
+        "a743fb0522de1d76ea2eae6fcc931d2854a2e8252e155ba55b2eef7bc5118d2a",
+        "978321dec13a94c984848ceef480027c0fda063b580ad0e2e566da6dc85e6bb4",
+    ]
+
+
+@given(FIELDS)
+def test_the_description_is_enough_to_compute_them(fields: dict) -> None:
+    assert commit_id(**fields) == described(fields)
+
+
+@given(FIELDS, FIELDS)
+def test_different_commits_differ(one: dict, other: dict) -> None:
+    assert (commit_id(**one) == commit_id(**other)) == (one == other)
+
+
+def test_nothing_slips_from_one_field_to_the_next() -> None:
+    same = {"committer": "a", "message": "b", "meta_range_id": "", "creation_date": 0, "metadata": {}, "parents": []}
+    variants = [
+        same,
+        {**same, "committer": "ab", "message": ""},
+        {**same, "committer": "", "message": "ab"},
+        {**same, "message": "", "meta_range_id": "b"},
+        {**same, "metadata": {"b": ""}},
+        {**same, "metadata": {"": "b"}},
+        {**same, "metadata": {"x": "yz"}},
+        {**same, "metadata": {"xy": "z"}},
+        {**same, "metadata": {"x": "1", "y": "2"}},
+        {**same, "metadata": {"x": "2", "y": "1"}},
+        {**same, "parents": ["b"]},
+        {**same, "parents": ["b", "c"]},
+        {**same, "parents": ["c", "b"]},
+        {**same, "parents": ["bc"]},
+        {**same, "creation_date": 1},
+        {**same, "creation_date": -1},
+    ]
+    assert len({commit_id(**fields) for fields in variants}) == len(variants)
+
+
+def test_the_order_of_metadata_does_not_matter() -> None:
+    fields = {"committer": "a", "message": "b", "meta_range_id": "", "creation_date": 0, "parents": []}
+    one, other = {"a": "1", "\uffff": "2", "\U00010000": "3"}, {"\U00010000": "3", "\uffff": "2", "a": "1"}
+    assert commit_id(**fields, metadata=one) == commit_id(**fields, metadata=other)
+
+
+def test_generations_follow_the_highest_parent() -> None:
+    def child(*parents):
+        return make_commit(parents=parents, committer="a", message="b", creation_date=0, meta_range_id="")
+
+    one = child(ROOT)
+    assert (ROOT.generation, one.generation) == (1, 2)
+    assert child(ROOT, one).generation == child(one, ROOT).generation == 3
+    assert child(ROOT, one).parents == (ROOT.id, one.id)
+
+
+def test_the_copy_is_not_part_of_the_id() -> None:
+    moved = make_commit(
+        parents=[],
+        committer="",
+        message="Repository created",
+        creation_date=1_600_000_000,
+        meta_range_id="",
+        meta_range_file="x-1.parquet",
+        meta_range_digest="00",
+    )
+    assert moved.id == ROOT.id
+    assert (moved.meta_range_file, moved.meta_range_digest) == ("x-1.parquet", "00")
+
+
+def test_later_changes_of_the_callers_map_do_not_reach_the_commit() -> None:
+    metadata = {"k": "v"}
+    commit = make_commit(parents=[], committer="", message="", creation_date=0, meta_range_id="", metadata=metadata)
+    metadata["k"] = "w"
+    assert commit.metadata == {"k": "v"}
+
+
+def test_a_date_that_no_record_can_hold_is_refused() -> None:
+    with pytest.raises(OverflowError):
+        make_commit(parents=[], committer="", message="", creation_date=2**63, meta_range_id="")

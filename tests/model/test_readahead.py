@@ -1,0 +1,68 @@
+"""Reading ahead: few statements for long walks, few commits for short ones."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support.histories import History, make_history
+
+from lakeops.model import readahead
+from lakeops.model.errors import RefNotFound
+from lakeops.model.graph import first_parents, merge_base
+from lakeops.model.readahead import ReadAhead
+from lakeops.model.records import Commit
+
+
+class Statements:
+    """Loads runs from a history, and writes down how long each was."""
+
+    def __init__(self, commits: list[Commit]) -> None:
+        self.history = History(commits)
+        self.runs: list[int] = []
+
+    def load(self, commit_id: str, limit: int) -> list[Commit]:
+        self.runs.append(limit)
+        return list(itertools.islice(first_parents(self.history, commit_id), limit))
+
+
+@pytest.fixture(scope="module")
+def line() -> list[Commit]:
+    return make_history([(), *((index,) for index in range(9999))])
+
+
+def test_a_long_walk_takes_few_statements(line: list[Commit]) -> None:
+    statements = Statements(line)
+    assert list(first_parents(ReadAhead(statements.load), line[-1].id)) == line[::-1]
+    assert statements.runs[:4] == [1, 2, 4, 8]
+    assert max(statements.runs) == 1024
+    assert len(statements.runs) < 22
+
+
+def test_one_commit_takes_one_row(line: list[Commit]) -> None:
+    statements = Statements(line)
+    source = ReadAhead(statements.load)
+    assert source(line[5].id) is source(line[5].id) is line[5]
+    assert statements.runs == [1]
+
+
+def test_two_diverged_branches(line: list[Commit]) -> None:
+    commits = make_history([(), *((index,) for index in range(500)), (0,), *((index,) for index in range(501, 1000))])
+    statements = Statements(commits)
+    assert merge_base(ReadAhead(statements.load), commits[500].id, commits[-1].id) == commits[0].id
+    assert len(statements.runs) < 14
+
+
+def test_a_missing_commit_is_not_found(line: list[Commit]) -> None:
+    with pytest.raises(RefNotFound):
+        ReadAhead(Statements(line).load)("nothing")
+
+
+def test_what_is_kept_is_bounded(line: list[Commit], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readahead, "MOST_KEPT", 100)
+    monkeypatch.setattr(readahead, "LONGEST_RUN", 64)
+    statements = Statements(line)
+    source = ReadAhead(statements.load)
+    assert list(first_parents(source, line[-1].id)) == line[::-1]
+    assert len(source._kept) < 200
+    assert source(line[-1].id) == line[-1]
