@@ -1,0 +1,250 @@
+"""A store that fails, stalls and counts on demand, for tests: those of this project and of its users.
+
+``Faults`` is the script of a test and its tally; ``FaultyStore`` plays it around any store. Several stores may share
+one script (``Stores(settings, wrap=faults.around)``), so that the n-th effect means the n-th of the whole operation.
+
+Crash enumeration goes like this: run the operation once and read ``faults.effects``; then for every n and for both
+``when``, set ``faults.crash(at=n, when=...)``, run it into ``Crash``, call ``revive()``, and check what is left.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+from lakeops.model.clock import pause
+from lakeops.model.errors import StoreUnavailable
+from lakeops.store.base import Capabilities, DeleteFailure, ObjectStore, PutResult, StoredObject
+from lakeops.store.counted import CountedFile
+
+When = Literal["before", "after"]
+
+EFFECTS = ("put", "delete")
+"""The operations that change a store."""
+
+READS = ("get", "get_range", "open")
+
+
+class Crash(BaseException):
+    """The end of the process, as seen from inside: passes every ``except Exception``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: the operation, the key (or the prefix, or the first of many keys) and the store's URL."""
+
+    operation: str
+    key: str
+    url: str
+
+
+@dataclass(slots=True)
+class _Rule:
+    operations: tuple[str, ...]
+    prefix: str
+    at: int | None
+    when: When
+    action: Callable[[Call], None]
+    met: int = 0
+
+    def concerns(self, call: Call) -> bool:
+        return (not self.operations or call.operation in self.operations) and call.key.startswith(self.prefix)
+
+
+class Faults:
+    """What shall go wrong, and what has been done so far. Threads may share it.
+
+    Attributes:
+        calls: every call so far, in the order they began.
+        counts: how many calls there were, by operation (``put``, ``get``, ``list`` ...).
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.counts: Counter[str] = Counter()
+        self._rules: list[_Rule] = []
+        self._bytes: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._dead = False
+
+    # --- the script ---
+
+    def fail(
+        self,
+        *operations: str,
+        at: int | None = 1,
+        when: When = "before",
+        prefix: str = "",
+        error: BaseException | None = None,
+    ) -> None:
+        """Let the ``at``-th matching call raise ``error``; every matching call when ``at`` is None.
+
+        No operations means all of them. ``after`` means that the call has its effect and only the answer is lost.
+        """
+        self.hook(*operations, at=at, when=when, prefix=prefix, action=lambda call: _raise(error, call))
+
+    def delay(self, *operations: str, seconds: float, at: int | None = None, prefix: str = "") -> None:
+        """Hold matching calls up before they start."""
+        self.hook(*operations, at=at, prefix=prefix, action=lambda _: pause(seconds))
+
+    def crash(self, *, at: int, when: When = "before", operations: tuple[str, ...] = EFFECTS, prefix: str = "") -> None:
+        """Let the process die at the ``at``-th effect: from then on every call raises ``Crash``, until ``revive``."""
+        self.hook(*operations, at=at, when=when, prefix=prefix, action=self._die)
+
+    def hook(
+        self,
+        *operations: str,
+        action: Callable[[Call], None],
+        at: int | None = 1,
+        when: When = "before",
+        prefix: str = "",
+    ) -> None:
+        """Call ``action`` at the ``at``-th matching call, to let something happen at that very moment."""
+        with self._lock:
+            self._rules.append(_Rule(operations, prefix, at, when, action))
+
+    def revive(self) -> None:
+        """A new process: no rules, no counts."""
+        with self._lock:
+            self._dead = False
+            self._rules.clear()
+            self.calls.clear()
+            self.counts.clear()
+            self._bytes.clear()
+
+    # --- the tally ---
+
+    @property
+    def effects(self) -> int:
+        """How many calls so far were meant to change a store."""
+        return sum(self.counts[name] for name in EFFECTS)
+
+    def opened(self, prefix: str = "") -> int:
+        """How many calls read, or began to read, an object whose key starts with ``prefix``."""
+        return sum(call.operation in READS and call.key.startswith(prefix) for call in list(self.calls))
+
+    def keys_opened(self, prefix: str = "") -> set[str]:
+        """The keys that were read."""
+        return {call.key for call in list(self.calls) if call.operation in READS and call.key.startswith(prefix)}
+
+    def bytes_read(self, prefix: str = "") -> int:
+        """How many bytes of objects whose key starts with ``prefix`` were handed out."""
+        with self._lock:
+            return sum(count for key, count in self._bytes.items() if key.startswith(prefix))
+
+    def around(self, store: ObjectStore) -> ObjectStore:
+        """The store with this script around it; what ``Stores(wrap=...)`` takes."""
+        return FaultyStore(store, self)
+
+    # --- what FaultyStore calls ---
+
+    @contextmanager
+    def during(self, operation: str, key: str, url: str) -> Iterator[None]:
+        """Count a call, and act before and after it as the rules say."""
+        call = Call(operation, key, url)
+        with self._lock:
+            self.calls.append(call)
+            self.counts[operation] += 1
+            due = [rule for rule in self._rules if rule.concerns(call) and self._is_due(rule)]
+        self._act(due, "before", call)
+        yield
+        self._act(due, "after", call)
+
+    def count_bytes(self, key: str, count: int) -> None:
+        """Add bytes that were handed out."""
+        with self._lock:
+            self._bytes[key] += count
+
+    def _is_due(self, rule: _Rule) -> bool:
+        rule.met += 1
+        return rule.at is None or rule.met == rule.at
+
+    def _act(self, due: list[_Rule], when: When, call: Call) -> None:
+        if self._dead:
+            raise Crash(f"the process is dead: {call.operation} {call.key}")
+        for rule in due:
+            if rule.when == when:
+                rule.action(call)
+
+    def _die(self, call: Call) -> None:
+        self._dead = True
+        raise Crash(f"killed at {call.operation} {call.key}")
+
+
+class FaultyStore:
+    """Any store, with a script of faults around it."""
+
+    def __init__(self, inner: ObjectStore, faults: Faults | None = None) -> None:
+        self.inner = inner
+        self.faults = faults or Faults()
+
+    @property
+    def url(self) -> str:
+        """The inner store's root."""
+        return self.inner.url
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``."""
+        with self._during("get", key):
+            data = self.inner.get(key)
+            self.faults.count_bytes(key, len(data))
+        return data
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``."""
+        with self._during("get_range", key):
+            data = self.inner.get_range(key, start, length)
+            self.faults.count_bytes(key, len(data))
+        return data
+
+    def open(self, key: str) -> BinaryIO:
+        """See ``ObjectStore.open``; the bytes count as they are read."""
+        with self._during("open", key):
+            return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
+
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
+        """See ``ObjectStore.put``."""
+        with self._during("put", key):
+            return self.inner.put(key, data, if_absent=if_absent, content_type=content_type)
+
+    def head(self, key: str) -> StoredObject:
+        """See ``ObjectStore.head``."""
+        with self._during("head", key):
+            return self.inner.head(key)
+
+    def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
+        """See ``ObjectStore.delete``; one call, whatever the number of keys."""
+        doomed = [*keys]
+        with self._during("delete", doomed[0] if doomed else ""):
+            return self.inner.delete(doomed)
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
+        """See ``ObjectStore.list``; counted when it is asked for."""
+        with self._during("list", prefix):
+            return self.inner.list(prefix, after)
+
+    def checksum(self, item: StoredObject) -> str:
+        """See ``ObjectStore.checksum``."""
+        with self._during("checksum", item.key):
+            return self.inner.checksum(item)
+
+    def presign(self, key: str, expires: int = 900) -> str:
+        """See ``ObjectStore.presign``."""
+        with self._during("presign", key):
+            return self.inner.presign(key, expires)
+
+    def probe(self) -> Capabilities:
+        """See ``ObjectStore.probe``."""
+        with self._during("probe", ""):
+            return self.inner.probe()
+
+    def _during(self, operation: str, key: str) -> AbstractContextManager[None]:
+        return self.faults.during(operation, key, self.url)
+
+
+def _raise(error: BaseException | None, call: Call) -> None:
+    raise error or StoreUnavailable(f"{call.url}/{call.key}: {call.operation} was made to fail")
