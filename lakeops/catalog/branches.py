@@ -1,9 +1,9 @@
 """Transitions of branches, and their protection.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| create | name free, commit live | branch with an empty staging area, reflog row | none needed |
-| delete | neither default nor protected | branch gone, its tokens retired, reflog row | rows of retired tokens: ``purge_retired`` |
+* ``create_branch`` needs a free name and a live commit; leaves a branch with an empty staging area, and a reflog row.
+* ``delete_branch`` refuses the default branch and protected ones; leaves retired tokens and a reflog row. Recovery:
+  ``purge_retired`` removes the rows of retired tokens, now or at any later call.
+* ``protect`` and ``unprotect`` wait for every writer under the old rules.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Reading commits, and the transition that expires them.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| expire | any state | the commits that no ref points to are marked; every transition refuses them from then on | repeat it |
-
-Expiry holds the repository's row exclusively. So a transition either finished before, and its commits and refs were
-seen, or begins afterwards, and finds them expired: garbage collection can trust the set that is left live.
+``expire_commits`` marks commits that no branch and no tag points to; every transition refuses them from then on.
+Recovery: repeat it. It holds the repository's row exclusively. So a transition either finished before, and its
+commits and refs were seen, or begins afterwards, and finds them expired: garbage collection can trust the set that is
+left live.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from lakeops.catalog.base import History
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import commit_record
+from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record
 from lakeops.catalog.tables import BRANCH, COMMIT, TAG
 from lakeops.model.errors import RefNotFound
 from lakeops.model.records import Commit
@@ -29,7 +27,7 @@ class Commits(Part):
 
     def commit(self, repository_id: str, commit_id: str) -> Commit:
         """The commit, expired or not. Raises ``RefNotFound``."""
-        query = select(COMMIT).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
+        query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
 
         def work(conn: Connection) -> Commit:
             row = conn.execute(query).one_or_none()
@@ -48,8 +46,8 @@ class Commits(Part):
             found: dict[str, Commit] = {}
             for start in range(0, len(wanted), IN_CHUNK):
                 some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-                for row in conn.execute(select(COMMIT).where(COMMIT.c.repository_id == repository_id, some)):
-                    found[row.id] = commit_record(row)
+                for row in conn.execute(select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, some)):
+                    found[row[0]] = commit_record(row)
             return found
 
         return self.database.read(work)
@@ -64,11 +62,12 @@ class Commits(Part):
     def first_parents(self, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:
         """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
         here = COMMIT.c.repository_id == repository_id
-        start = select(COMMIT.c.id, COMMIT.c.first_parent, literal(1).label("depth"))
-        chain = start.where(here, COMMIT.c.id == commit_id).cte("chain", recursive=True)
-        parent = select(COMMIT.c.id, COMMIT.c.first_parent, chain.c.depth + 1)
-        chain = chain.union_all(parent.where(here, COMMIT.c.id == chain.c.first_parent, chain.c.depth < limit))
-        query = select(COMMIT).join(chain, chain.c.id == COMMIT.c.id).where(here).order_by(chain.c.depth)
+        columns = (*COMMIT_COLUMNS, COMMIT.c.first_parent)
+        chain = select(*columns, literal(1).label("depth")).where(here, COMMIT.c.id == commit_id)
+        walk = chain.cte("walk", recursive=True)
+        parents = select(*columns, walk.c.depth + 1).where(here, COMMIT.c.id == walk.c.first_parent)
+        walk = walk.union_all(parents.where(walk.c.depth < limit))
+        query = select(*(walk.c[column.name] for column in COMMIT_COLUMNS)).order_by(walk.c.depth)
 
         def work(conn: Connection) -> list[Commit]:
             found = [commit_record(row) for row in conn.execute(query)]
@@ -118,5 +117,5 @@ def _history(conn: Connection, repository_id: str) -> History:
         query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
         return {row.name: row.commit_id for row in conn.execute(query)}
 
-    rows = conn.execute(select(COMMIT).where(COMMIT.c.repository_id == repository_id))
-    return History(branches=refs(BRANCH), tags=refs(TAG), commits={row.id: commit_record(row) for row in rows})
+    rows = conn.execute(select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id))
+    return History(branches=refs(BRANCH), tags=refs(TAG), commits={row[0]: commit_record(row) for row in rows})

@@ -1,10 +1,8 @@
 """The transition that makes a commit visible.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| publish | head, resets and tokens as planned on; what it rests on live; attempt young | commit, reflog row and key inserted; head moved; tokens retired | none needed |
-
-All of it happens or nothing. When the answer to COMMIT is lost, the reflog tells: the branch moved from the expected
+``publish`` needs head, resets and tokens as they were planned on, everything it rests on live, and a young attempt. It
+leaves the commit, a reflog row and the key inserted, the head moved and the tokens retired: all of it or nothing, so
+there is nothing to recover. When the answer to COMMIT is lost, the reflog tells: the branch moved from the expected
 head to this commit, or it did not and the transaction runs again.
 """
 
@@ -16,7 +14,7 @@ from lakeops.catalog.base import BranchState, KeyRecord, Publish
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import check_live, check_started, check_writable, expired, lock_branch, lock_repository
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import commit_record, commit_values
+from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record, commit_values
 from lakeops.catalog.staging import without
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG
 from lakeops.model.clock import unix_seconds
@@ -150,6 +148,6 @@ def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | Non
 
 
 def _find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
-    query = select(COMMIT).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
+    query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
     row = conn.execute(query).one_or_none()
     return None if row is None else commit_record(row)

@@ -1,10 +1,10 @@
 """Transitions of repositories.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| create | name and namespace free | repository, first commit, default branch, reflog row | none needed |
-| delete | exists | no row of it anywhere | none needed; the storage namespace stays |
-| set_read_only | exists | open or closed, once every writer of the old state is done | none needed |
+* ``create_repository`` needs a free name and namespace; leaves repository, first commit, default branch, reflog row.
+* ``delete_repository`` leaves no row of it anywhere; the storage namespace stays.
+* ``set_read_only`` closes or opens it, once every writer under the old state is done.
+
+None of them can be half done, so none needs recovery.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Repositories(Part):
     def create_repository(self, repository: Repository, first: Commit, *, token: str, actor: str) -> None:
         """Insert the repository, its initial commit and its default branch (with staging token ``token``)."""
 
-        def work(conn: Connection) -> None:
+        def work(conn: Connection) -> bool:
             self._check_free(conn, repository)
             conn.execute(insert(REPOSITORY).values(repository_values(repository)))
             conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
@@ -42,12 +42,13 @@ class Repositories(Part):
             )
             branch = repository.default_branch
             self._record_move(conn, repository.id, branch, None, first.id, "create-repository", actor)
+            return True
 
         def settle(conn: Connection) -> bool | None:
             ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository.id, BRANCH.c.staging_token == token)
             return True if conn.execute(ours).first() else None
 
-        self.database.write(lambda conn: work(conn) or True, settle=settle)
+        self.database.write(work, settle=settle)
 
     def repository(self, repository_id: str) -> Repository:
         """The repository. Raises ``RepositoryNotFound``."""

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from lakeops.catalog.base import BranchState, Roots, Staged, StagedPage
 from lakeops.catalog.guards import find_branch, find_repository, under
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import AnyRow, branch_record, commit_record, staged_record
+from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
 from lakeops.catalog.uploads import uploads_in_flight
 
@@ -98,7 +98,7 @@ class StagedRows(Part):
 
         def work(conn: Connection) -> Roots:
             find_repository(conn, repository_id)
-            live = select(COMMIT).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
+            live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
             branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
             tokens = [token for row in branches for token in branch_record(row).tokens]
             return Roots(

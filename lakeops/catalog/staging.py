@@ -1,12 +1,11 @@
 """Transitions of the staging area: rows under tokens, read through the active token, then the sealed ones.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| put_staged | branch open, attempt young | rows under the token that is active at that instant; upload ended | repeat it |
-| seal | active token has rows | it leads the sealed tokens; a new one is active | the next commit takes sealed tokens along |
-| discard | head, tokens, resets as they were | sealed tokens retired, no commit | none needed |
-| reset | branch exists | rows gone, resets counted: a commit in flight notices | none needed |
-| purge_retired | tokens retired | their rows gone | any later call catches up |
+* ``put_staged`` leaves rows under the token that is active at that instant. Recovery: repeat it.
+* ``seal`` puts an active token with rows first among the sealed ones and a new one in its place. Recovery: the next
+  commit takes sealed tokens along.
+* ``discard`` retires sealed tokens without a commit, if head, tokens and resets are as they were.
+* ``reset`` drops rows and counts itself, so that a commit in flight notices.
+* ``purge_retired`` removes the rows of retired tokens. Recovery: any later call catches up.
 
 Stagers hold the branch's row shared, so they run beside each other; sealing, resetting and publishing hold it
 exclusively. No row can arrive under a token after it was sealed.

@@ -1,9 +1,10 @@
-"""The catalog's tables, as SQLModel classes. They never leave this package: SQLModel does not validate table rows,
-so what goes in and out are the frozen records of ``model.records`` and ``catalog.base``.
+"""The catalog's tables, as SQLModel classes.
 
-Three things hold for all of them. Every key begins with the repository, so no query reaches another one's rows. Text
-is ordered by its bytes (``COLLATE "C"`` on PostgreSQL, SQLite's ``BINARY``), which is the order of paths everywhere.
-Names begin with ``lakeops_``, so the catalog may share a PostgreSQL database with others, Airflow's included.
+They never leave this package: SQLModel does not validate table rows, so what goes in and out are the frozen records
+of ``model.records`` and ``catalog.base``. Three things hold for all of them. Every key begins with the repository, so
+no query reaches another one's rows. Text is ordered by its bytes (``COLLATE "C"`` on PostgreSQL, SQLite's ``BINARY``),
+which is the order of paths everywhere. Names begin with ``lakeops_``, so the catalog may share a PostgreSQL database
+with others, Airflow's included.
 """
 
 from __future__ import annotations

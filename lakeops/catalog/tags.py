@@ -1,9 +1,7 @@
 """Transitions of tags, and the reflog, which records the moves of every ref.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| create | name free, commit live | tag, reflog row | none needed |
-| delete | exists | tag gone, reflog row | none needed |
+* ``create_tag`` needs a free name and a live commit; leaves the tag and a reflog row.
+* ``delete_tag`` leaves a reflog row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Uploads in flight: addresses that are being written and that no staged row names yet.
 
-| transition | before | after | recovery |
-|---|---|---|---|
-| begin_upload | branch open for staging | a row that garbage collection honours | ends by linking, ``end_upload``, or by age |
-| end_upload | any | the row is gone | repeat it |
+* ``begin_upload`` needs a branch that may be staged to; leaves a row that garbage collection honours. Recovery: it
+  ends by linking (``put_staged``), by ``end_upload``, or by age.
+* ``end_upload`` leaves no row. Recovery: repeat it.
 """
 
 from __future__ import annotations
