@@ -52,14 +52,14 @@ class LocalStore:
     def __init__(self, root: Path, *, fsync: bool = True) -> None:
         if not root.is_absolute():
             raise InvalidInput(f"the root of a local store must be an absolute path, not {str(root)!r}")
-        self._root = root
+        self.root = root
         self._fsync = fsync
         self._tree = Tree(root, fsync=fsync)
         self._ids = Ids()
         self._drafts = Drafts(self._tree, self.url, self._ids)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_reopen, (self._root, self._fsync))
+        return (_reopen, (self.root, self._fsync))
 
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
@@ -67,7 +67,7 @@ class LocalStore:
     @property
     def url(self) -> str:
         """The root as a percent-encoded ``file://`` URL, without a trailing slash."""
-        return "file://" + quote_path(str(self._root)).rstrip("/")
+        return "file://" + quote_path(str(self.root)).rstrip("/")
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""

@@ -49,13 +49,13 @@ class S3Store:
     """
 
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
-        self._bucket = bucket
-        self._prefix = prefix
-        self._settings = settings or StoreSettings()
+        self.bucket = bucket
+        self.prefix = prefix
+        self.settings = settings or StoreSettings()
         self._bucket_seen = False
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (S3Store, (self._bucket, self._prefix, self._settings))
+        return (S3Store, (self.bucket, self.prefix, self.settings))
 
     def __repr__(self) -> str:
         return f"S3Store({self.url!r})"
@@ -63,7 +63,7 @@ class S3Store:
     @property
     def url(self) -> str:
         """The root: ``s3://bucket/prefix``, without a trailing slash."""
-        return f"s3://{self._bucket}/{self._prefix}" if self._prefix else f"s3://{self._bucket}"
+        return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
@@ -87,12 +87,12 @@ class S3Store:
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
-        name = object_name(self._prefix, key)
+        name = object_name(self.prefix, key)
         with self._translated(key):
             upload = Upload(
                 client=self._client,
-                settings=self._settings,
-                bucket=self._bucket,
+                settings=self.settings,
+                bucket=self.bucket,
                 name=name,
                 where=f"{self.url}/{key}",
                 if_absent=if_absent,
@@ -103,10 +103,10 @@ class S3Store:
 
     def head(self, key: str) -> StoredObject:
         """What the server tells of an object. Raises ``ObjectNotFound``."""
-        name = object_name(self._prefix, key)
+        name = object_name(self.prefix, key)
         with self._translated(key):
             try:
-                found = self._client.head_object(Bucket=self._bucket, Key=name)
+                found = self._client.head_object(Bucket=self.bucket, Key=name)
             except ClientError as error:
                 if status_of(error) == 404:
                     self._require_bucket()
@@ -128,7 +128,7 @@ class S3Store:
             names: dict[str, str] = {}
             for key in batch:
                 try:
-                    names[object_name(self._prefix, key)] = key
+                    names[object_name(self.prefix, key)] = key
                 except InvalidPath as error:
                     refused.append(DeleteFailure(key, error.message))
             refused.extend(self._delete_batch(names))
@@ -136,9 +136,9 @@ class S3Store:
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
-        params: dict[str, Any] = {"Prefix": listing_prefix(self._prefix, prefix)}
+        params: dict[str, Any] = {"Prefix": listing_prefix(self.prefix, prefix)}
         if after:
-            params["StartAfter"] = listing_prefix(self._prefix, after)
+            params["StartAfter"] = listing_prefix(self.prefix, after)
         return self._listing(params)
 
     def checksum(self, item: StoredObject) -> str:
@@ -152,29 +152,29 @@ class S3Store:
         """
         if not 0 < expires <= _LONGEST_PRESIGN:
             raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
-        params = {"Bucket": self._bucket, "Key": object_name(self._prefix, key)}
+        params = {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
         with self._translated(key):
             return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
 
     def probe(self) -> Capabilities:
         """Find out what the server can do."""
         with self._translated(PROBE):
-            return probe(self._client, self._bucket, listing_prefix(self._prefix, PROBE))
+            return probe(self._client, self.bucket, listing_prefix(self.prefix, PROBE))
 
     @property
     def _client(self) -> S3Client:
-        return client(self._settings)
+        return client(self.settings)
 
     def _translated(self, key: str) -> AbstractContextManager[None]:
-        return translated(self._bucket, f"{self.url}/{key}")
+        return translated(self.bucket, f"{self.url}/{key}")
 
     def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:
         """The contents or a range of them; a connection that breaks half-way is tried again."""
-        params: dict[str, Any] = {"Bucket": self._bucket, "Key": object_name(self._prefix, key), **conditions}
+        params: dict[str, Any] = {"Bucket": self.bucket, "Key": object_name(self.prefix, key), **conditions}
         if length is not None:
             params["Range"] = f"bytes={start}-{start + length - 1}"
         with self._translated(key):
-            for attempts_left in range(self._settings.max_attempts - 1, -1, -1):
+            for attempts_left in range(self.settings.max_attempts - 1, -1, -1):
                 try:
                     answer = self._client.get_object(**params)
                 except ClientError as error:
@@ -192,15 +192,15 @@ class S3Store:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _listing(self, params: dict[str, Any]) -> Iterator[StoredObject]:
-        root, last = listing_prefix(self._prefix, ""), params.get("StartAfter", "")
+        root, last = listing_prefix(self.prefix, ""), params.get("StartAfter", "")
         with self._translated(""):
-            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, **params):
+            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **params):
                 for item in page.get("Contents", ()):
                     name = item["Key"]
                     # Garbage collection deletes what a listing shows: a server that cannot list must not go unnoticed.
                     if name <= last or not name.startswith(params["Prefix"]):
                         raise StoreError(
-                            f"bucket {self._bucket!r} does not list names in byte order; use another server"
+                            f"bucket {self.bucket!r} does not list names in byte order; use another server"
                         )
                     last = name
                     if name != root:
@@ -219,7 +219,7 @@ class S3Store:
             if batch:
                 try:
                     answer = self._client.delete_objects(
-                        Bucket=self._bucket, Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True}
+                        Bucket=self.bucket, Delete={"Objects": [{"Key": name} for name in batch], "Quiet": True}
                     )
                 except ClientError as error:
                     if status_of(error) not in {400, 405, 501}:
@@ -230,7 +230,7 @@ class S3Store:
                         yield DeleteFailure(names[one["Key"]], one.get("Code", "refused"))
             for name in singles:
                 try:
-                    self._client.delete_object(Bucket=self._bucket, Key=name)
+                    self._client.delete_object(Bucket=self.bucket, Key=name)
                 except ClientError as error:
                     if status_of(error) != 403:
                         raise
@@ -241,10 +241,10 @@ class S3Store:
         if self._bucket_seen:
             return
         try:
-            self._client.head_bucket(Bucket=self._bucket)
+            self._client.head_bucket(Bucket=self.bucket)
         except ClientError as error:
             if status_of(error) == 404:
-                raise no_bucket(self._bucket) from None
+                raise no_bucket(self.bucket) from None
         self._bucket_seen = True
 
 
