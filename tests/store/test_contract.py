@@ -228,24 +228,6 @@ def test_list_is_in_byte_order_of_whole_keys(store):
 
 
 PREFIXES = ["", "a", "a/", "a/b", "a/b/", "a/b/c", "a/b/c/", "b/y", "nope", "c", "cc", "/", "//", "a//", ".", "../"]
-    "",
-    "a",
-    "a/",
-    "a/b",
-    "a/b/",
-    "a/b/c",
-    "a/b/c/",
-    "b/y",
-    "nope",
-    "c",
-    "cc",
-    "/",
-    "//",
-    "a//",
-    ".",
-    "..",
-    "../",
-]
 
 
 @pytest.fixture

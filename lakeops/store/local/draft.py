@@ -6,8 +6,10 @@ left behind goes once nobody has written to it for a day, judged by the file sys
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import BinaryIO
@@ -53,7 +55,10 @@ class Draft:
     def take_name(self, folder: int, name: bytes, *, if_absent: bool) -> None:
         """Become the file ``name`` of a directory, in one step; a name in use raises when it must be new."""
         with suppress(FileNotFoundError):
-            refuse_link(folder, name)
+            mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+            refuse_link(mode, name)
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if if_absent:
             os.link(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder, follow_symlinks=False)
         else:

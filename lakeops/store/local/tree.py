@@ -96,7 +96,7 @@ class Tree:
         try:
             return os.open(name, _FOLDER, dir_fd=above)
         except NotADirectoryError:
-            refuse_link(above, name)
+            refuse_link(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode, name)
             raise
 
     def _make_root(self) -> None:
@@ -117,7 +117,7 @@ class Tree:
                     os.close(above)
 
 
-def refuse_link(folder: int, name: bytes) -> None:
-    """Raise ``InvalidPath`` when this name is a symbolic link."""
-    if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+def refuse_link(mode: int, name: bytes) -> None:
+    """Raise ``InvalidPath`` when a file's mode is that of a symbolic link."""
+    if stat.S_ISLNK(mode):
         raise InvalidPath(f"{os.fsdecode(name)!a} is a symbolic link; a store keeps real files and directories only")
