@@ -1,0 +1,40 @@
+"""What an engine is: something that runs one function over many plain tasks.
+
+The function is defined at a module's top level and takes a task and the store of the namespace; tasks and results are
+frozen plain data. Whatever runs them may run a task twice or let two copies race: results carry the task's index, and
+callers take the first of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+from lakeops.store.base import ObjectStore
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Engine(Protocol):
+    """A place where work runs."""
+
+    @property
+    def name(self) -> str:
+        """How a plan says where it will run, for instance ``in process``."""
+        ...
+
+    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
+        """The result of each task, in any order, possibly more than once. The first error ends the run and is raised.
+
+        Tasks are taken from the iterable as there is room, so a long stream of them is never held at once.
+        """
+        ...
+
+    def group(self, items: int) -> int:
+        """How many of ``items`` pieces of work (ranges, files, partitions) one task should hold."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+        ...

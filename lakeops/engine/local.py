@@ -1,0 +1,54 @@
+"""The default engine: threads of this process. Arrow, zstd and the store let go of the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+
+from lakeops.engine.base import R, T
+from lakeops.store.base import ObjectStore
+
+_TASKS_PER_THREAD = 4
+_MOST_IN_A_TASK = 16
+
+
+class LocalEngine:
+    """Runs tasks in a pool of threads.
+
+    Args:
+        threads: how many; twice the cores by default, because tasks also wait for the store.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = threads or 2 * (os.cpu_count() or 1)
+
+    @property
+    def name(self) -> str:
+        """Where a plan says that it runs."""
+        return "in process"
+
+    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
+        """The result of each task, as they finish; see ``Engine.run``."""
+        source = iter(tasks)
+        with ThreadPoolExecutor(max_workers=self.threads, thread_name_prefix="engine") as pool:
+            running: set[Future[R]] = set()
+            try:
+                while True:
+                    room = self.threads + 1 - len(running)
+                    running |= {pool.submit(work, task, store) for task in islice(source, room)}
+                    if not running:
+                        return
+                    finished, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        yield future.result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def group(self, items: int) -> int:
+        """Enough tasks to keep every thread busy to the end, and none so large that progress stalls."""
+        return max(1, min(_MOST_IN_A_TASK, -(-items // (self.threads * _TASKS_PER_THREAD))))
+
+    def close(self) -> None:
+        """Nothing is held between runs."""

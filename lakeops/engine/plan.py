@@ -1,0 +1,128 @@
+"""What applying changes to a metarange will take: which ranges are touched, and the tasks that rewrite them.
+
+Ranges that no change touches are not in any task, unread; a segment brings a few of them along only to find the cut
+where the base's own ranges stand again. How the work is cut into tasks never shows in the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.engine.base import Engine
+from lakeops.model.records import Split
+from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges.build import check_ascending
+from lakeops.ranges.metarange import Metarange, RangeRow, Rows
+from lakeops.ranges.split import check_split
+from lakeops.ranges.task import Segment, Task, to_ipc
+
+LOOKAHEAD = 4
+"""Untouched ranges that a segment brings along; nearly every edit re-synchronises within one."""
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def plan(base: Metarange, changes: pa.Table, *, split: Split, attempt: str, reuse: Metarange | None = None) -> Plan:
+    """What applying ``changes`` to ``base`` will take; opens nothing.
+
+    Args:
+        base: what to change.
+        changes: ``STAGED_SCHEMA``, paths strictly ascending; else ``InvalidInput``.
+        split: the repository's split.
+        attempt: fresh for every try.
+        reuse: another metarange whose ranges may be referred to (its commit is checked live when this is published).
+    """
+    check_split(split)
+    changes = changes.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
+    check_ascending(changes.column("path"))
+    if not changes.num_rows:
+        touched, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    elif not len(base):
+        touched, counts = np.zeros(1, np.int64), np.array([changes.num_rows])
+    else:
+        touched, counts = np.unique(base.route(changes.column("path")), return_counts=True)
+    return Plan(base, changes, touched, counts, split, attempt, reuse)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Changes routed over a base: ``counts[i]`` of them concern range ``touched[i]``."""
+
+    base: Metarange
+    changes: pa.Table
+    touched: Rows
+    counts: Rows
+    split: Split
+    attempt: str
+    reuse: Metarange | None = None
+
+    @cached_property
+    def file_bytes(self) -> int:
+        """The size of the range files that will be read and written again."""
+        if not len(self.base):
+            return 0
+        return int(pc.sum(self.base.table.column("file_bytes").take(pa.array(self.touched))).as_py() or 0)
+
+    def describe(self, engine: Engine) -> str:
+        """What will happen, in one line for people."""
+        if not len(self.touched):
+            return "nothing to rewrite"
+        if not len(self.base):
+            return f"will write the first ranges for {self.changes.num_rows:,} changes, {engine.name}"
+        return (
+            f"will rewrite {len(self.touched):,} of {len(self.base):,} ranges, {human_bytes(self.file_bytes)}, "
+            f"{engine.name}"
+        )
+
+    def tasks(self, group: int) -> Iterator[Task]:
+        """The tasks, with ``group`` touched ranges each, made one by one as the engine asks for them."""
+        borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.counts)])
+        for index, start in enumerate(range(0, len(self.touched), group)):
+            stop = min(start + group, len(self.touched))
+            rows = self.changes.slice(borders[start], borders[stop] - borders[start])
+            segments = tuple(self._segments(start, stop))
+            yield Task(index, segments, to_ipc(rows), self.split, self.attempt, self._reusable(segments))
+
+    def _segments(self, start: int, stop: int) -> Iterator[Segment]:
+        """The segments of touched ranges ``[start, stop)``: a wide gap of untouched ranges parts two of them."""
+        if not len(self.base):
+            yield Segment(0, (), (self.changes.num_rows,), last=True)
+            return
+        gaps = np.flatnonzero(np.diff(self.touched[start:stop]) > LOOKAHEAD + 1) + 1 + start
+        for first, last in zip([start, *gaps.tolist()], [*gaps.tolist(), stop], strict=True):
+            begin = int(self.touched[first])
+            following = int(self.touched[last]) if last < len(self.touched) else len(self.base)
+            end = min(int(self.touched[last - 1]) + 1 + LOOKAHEAD, following)
+            changes = np.zeros(end - begin, np.int64)
+            changes[self.touched[first:last] - begin] = self.counts[first:last]
+            rows = tuple(self.base.rows(begin, end))
+            yield Segment(begin, rows, tuple(changes.tolist()), last=end == len(self.base))
+
+    def _reusable(self, segments: tuple[Segment, ...]) -> tuple[RangeRow, ...]:
+        """Ranges of ``reuse`` that the outcome of these segments may equal."""
+        if self.reuse is None or not len(self._fresh):
+            return ()
+        if not len(self.base):
+            return tuple(self.reuse.at(self._fresh))
+        low = self.reuse.find(segments[0].rows[0].first_path.encode())
+        high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
+        chosen = self._fresh[(self._fresh >= low - 1) & (self._fresh <= high + 1)]
+        return tuple(self.reuse.at(chosen))
+
+    @cached_property
+    def _fresh(self) -> Rows:
+        return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
+
+
+def human_bytes(size: int) -> str:
+    """A size as people read it, in powers of 1,000: ``598 MB``."""
+    value, unit = float(size), 0
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if value >= 9.95 or unit == 0 else f"{value:.1f} {_UNITS[unit]}"

@@ -1,0 +1,90 @@
+"""Putting a metarange together from the base's ranges and what the tasks gave back.
+
+A task that could not re-synchronise before its border hands over carry: rows whose range is still open. The driver
+goes on from there, over whatever follows (base ranges or other tasks' output), until a cut falls on a range's end.
+No change is applied again; rows are only cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from lakeops.model.records import Split
+from lakeops.ranges.cutter import Cutter
+from lakeops.ranges.file import open_range
+from lakeops.ranges.metarange import Metarange, RangeRow, rows_table
+from lakeops.ranges.task import Piece, from_ipc
+from lakeops.ranges.write import RangeWriter, Work
+from lakeops.store.base import ObjectStore
+
+
+def stitch(
+    base: Metarange, pieces: Iterable[Piece], *, store: ObjectStore, split: Split, attempt: str
+) -> tuple[Metarange, Work]:
+    """The metarange with the pieces in place of the base's rows, and the work that repairing borders took.
+
+    Args:
+        base: what the pieces were planned on.
+        pieces: those of all tasks, ascending, none twice.
+        store: the namespace.
+        split: the repository's split.
+        attempt: a fresh suffix for what is written here.
+    """
+    stitching = _Stitching(base, store, split, attempt)
+    done = 0
+    for piece in pieces:
+        stitching.keep(done, piece.start)
+        stitching.put(piece.rows)
+        if piece.carry:
+            stitching.open(from_ipc(piece.carry))
+        done = piece.stop
+    stitching.keep(done, len(base))
+    stitching.finish()
+    return Metarange.splice(stitching.parts), stitching.work
+
+
+class _Stitching:
+    def __init__(self, base: Metarange, store: ObjectStore, split: Split, attempt: str) -> None:
+        self.parts: list[pa.Table] = []
+        self.work = Work()
+        self._base = base
+        self._store = store
+        self._attempt = attempt
+        self._cutter = Cutter(split)
+
+    def keep(self, start: int, stop: int) -> None:
+        """Base ranges ``[start, stop)`` follow: by reference, once no range is open."""
+        while start < stop and self._cutter.open:
+            self._absorb(self._base.row(start))
+            start += 1
+        if start < stop:
+            self.parts.append(self._base.table.slice(start, stop - start))
+
+    def put(self, rows: tuple[RangeRow, ...]) -> None:
+        """Ranges that a task wrote follow."""
+        done = 0
+        while done < len(rows) and self._cutter.open:
+            self._absorb(rows[done])
+            done += 1
+        self.parts.append(rows_table(rows[done:]))
+
+    def open(self, carry: pa.Table) -> None:
+        """Rows follow whose range is open."""
+        self._write(self._cutter.add(carry), ())
+
+    def finish(self) -> None:
+        """Nothing follows: what is open is the last range."""
+        if self._cutter.open:
+            self._write([self._cutter.rest()], ())
+
+    def _absorb(self, row: RangeRow) -> None:
+        """A whole range follows while another is open: its rows are cut anew."""
+        self.work += Work(opened=1, bytes_read=row.file_bytes)
+        self._write(self._cutter.add(open_range(self._store, row).read()), (row,))
+
+    def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
+        writer = RangeWriter(self._store, self._attempt, known)
+        self.parts.append(rows_table([writer.write(table) for table in closed]))
+        self.work += writer.work

@@ -1,0 +1,111 @@
+"""Finding the rows that two runs of entry digests do not share, by skipping along what they do.
+
+Both runs are in path order and a digest covers its path, so what they share comes in one order on both sides. Most
+of two differing ranges is equal: comparing whole stretches at a time costs next to nothing, and only the places where
+they part are looked at closely. When there are too many of those, a hash table over both runs is quicker.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Digests = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+
+_FIRST_STEP = 4_096
+_NEAR_STEP = 256
+_LAST_STEP = 65_536
+_WINDOWS = (8, 64, 1_024)
+
+
+def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
+    """Rows of ``left`` and of ``right`` (numbers, ascending) that were not matched with an equal row.
+
+    Rows that are matched are equal. An equal pair may be missed where the runs part, never the other way round; the
+    caller compares paths and contents of what is returned anyway.
+
+    Args:
+        left: digests as pairs of 64-bit words, shape ``(n, 2)``.
+        right: the same, shape ``(m, 2)``.
+    """
+    walk = _Walk(left, right)
+    if walk.finished():
+        return np.array(walk.only_left, np.int64), np.array(walk.only_right, np.int64)
+    return _by_hash(left, right)
+
+
+class _Walk:
+    """A position in both runs, and what was passed on the way."""
+
+    def __init__(self, left: Digests, right: Digests) -> None:
+        self.only_left: list[int] = []
+        self.only_right: list[int] = []
+        self._left = left
+        self._right = right
+        self._columns = [np.ascontiguousarray(side[:, word]) for side in (left, right) for word in (0, 1)]
+        self._budget = 200 + 4 * (len(left) + len(right)) // 1000
+
+    def finished(self) -> bool:
+        """Walk to the end; False when the runs part so often that the walk was given up."""
+        i, j, step = 0, 0, _FIRST_STEP
+        left_size, right_size = len(self._left), len(self._right)
+        while i < left_size and j < right_size:
+            size = min(step, left_size - i, right_size - j)
+            equal = self._equal_run(i, j, size)
+            i, j = i + equal, j + equal
+            if equal == size:
+                step = min(4 * step, _LAST_STEP)
+                continue
+            step = _NEAR_STEP
+            self._budget -= 1
+            if self._budget < 0:
+                return False
+            past_left, past_right = self._apart(i, j)
+            self.only_left += range(i, i + past_left)
+            self.only_right += range(j, j + past_right)
+            i, j = i + past_left, j + past_right
+        self.only_left += range(i, left_size)
+        self.only_right += range(j, right_size)
+        return True
+
+    def _equal_run(self, i: int, j: int, size: int) -> int:
+        """How many rows from ``(i, j)`` on are equal, up to ``size``."""
+        left_a, left_b, right_a, right_b = self._columns
+        unequal = left_a[i : i + size] != right_a[j : j + size]
+        unequal |= left_b[i : i + size] != right_b[j : j + size]
+        first = int(unequal.argmax())
+        return first if unequal[first] else size
+
+    def _apart(self, i: int, j: int) -> tuple[int, int]:
+        """From the unequal rows ``(i, j)``: how many rows to pass on each side until equal rows meet again."""
+        for past in ((1, 1), (0, 1), (1, 0)):
+            if self._meet(i + past[0], j + past[1]):
+                return past
+        for window in (*_WINDOWS, max(len(self._left) - i, len(self._right) - j)):
+            left, right = self._columns[0][i : i + window], self._columns[2][j : j + window]
+            found = pc.index_in(pa.array(left), value_set=pa.array(right)).to_numpy(zero_copy_only=False)
+            hits = np.flatnonzero(~np.isnan(found))
+            if len(hits) and self._meet(i + int(hits[0]), j + int(found[hits[0]])):
+                return int(hits[0]), int(found[hits[0]])
+        return len(self._left) - i, len(self._right) - j
+
+    def _meet(self, i: int, j: int) -> bool:
+        if i >= len(self._left) or j >= len(self._right):
+            return False
+        left_a, left_b, right_a, right_b = self._columns
+        return bool(left_a[i] == right_a[j] and left_b[i] == right_b[j])
+
+
+def _by_hash(left: Digests, right: Digests) -> tuple[Positions, Positions]:
+    """The same answer from a hash table over each run."""
+    arrays = [_binary(side) for side in (left, right)]
+    known = [pc.is_in(one, value_set=other).to_numpy(zero_copy_only=False) for one, other in (arrays, arrays[::-1])]
+    return np.flatnonzero(~known[0]), np.flatnonzero(~known[1])
+
+
+def _binary(digests: Digests) -> pa.Array:
+    data = pa.py_buffer(np.ascontiguousarray(digests))
+    return pa.Array.from_buffers(pa.binary(16), len(digests), [None, data])

@@ -1,0 +1,141 @@
+"""What differs between two metaranges, range by range: the walk under diff and merge.
+
+Ranges with equal ids hold equal rows at equal paths, so they are left out unread on both sides. The others are walked
+in path order, one open range a side, and only the digest column of each is decoded whole. Memory holds a few ranges
+whatever the size of the repository, even when no two ranges line up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.align import Positions, unshared
+from lakeops.ranges.digest import same_identity
+from lakeops.ranges.file import RangeFile
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.order import SortedPaths
+from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.read import RangeReader
+
+IDENTITY_COLUMNS = ["path", "checksum", "size_bytes", "content_type", "metadata"]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The differing rows of one stretch of paths; a later delta's paths all come after an earlier one's.
+
+    ``left`` and ``right`` hold candidate rows in path order. ``removed`` and ``added`` number the rows of ``left``
+    and ``right`` whose path the other side does not have; ``pairs`` those of one path whose identities differ.
+    """
+
+    left: pa.Table
+    right: pa.Table
+    removed: Positions
+    added: Positions
+    pairs: tuple[Positions, Positions]
+
+    @property
+    def total(self) -> int:
+        """How many paths differ."""
+        return len(self.removed) + len(self.added) + len(self.pairs[0])
+
+
+def deltas(
+    reader: RangeReader, left: Metarange, right: Metarange, columns: list[str] | None = None, prefix: str = ""
+) -> Iterator[Delta]:
+    """Everything that differs under ``prefix``, in path order; none of the deltas is empty.
+
+    Args:
+        reader: the namespace of both.
+        left: before.
+        right: after.
+        columns: what the rows of the deltas hold; at least ``IDENTITY_COLUMNS``. All columns by default.
+        prefix: leave out paths that do not start with it.
+    """
+    sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
+    for left_part, right_part in _stretches(*sides):
+        rows = _unequal_rows(left_part, right_part)
+        tables = [part.file.take(found, columns) if part else _none(columns) for part, found in rows]
+        if prefix:
+            tables = [table.filter(pc.starts_with(table.column("path"), prefix)) for table in tables]
+        delta = matched(*tables)
+        if delta.total:
+            yield delta
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Rows ``[start, stop)`` of an open range."""
+
+    file: RangeFile
+    start: int
+    stop: int
+
+
+class _Side:
+    """One side's differing ranges, passed through in order."""
+
+    def __init__(self, reader: RangeReader, own: Metarange, other: Metarange, prefix: str) -> None:
+        start, stop = own.overlapping(prefix)
+        chosen = own.without(other)
+        chosen = chosen[(chosen >= start) & (chosen < stop)]
+        self._files = prefetched(reader.open, (own.row(int(index)) for index in chosen))
+        self._start = 0
+        self.file = next(self._files, None)
+
+    @property
+    def last(self) -> str:
+        """The last path of the open range."""
+        return self.file.row.last_path if self.file else ""
+
+    def cut(self, path: str) -> _Part | None:
+        """Pass the rows up to and including ``path``, which does not come after the open range's last."""
+        if self.file is None:
+            return None
+        file, start = self.file, self._start
+        if path == file.row.last_path:
+            self.file, self._start = next(self._files, None), 0
+            return _Part(file, start, file.row.count)
+        if path < file.row.first_path:
+            return None
+        self._start = SortedPaths(file.paths).first_at(path.encode() + b"\0")
+        return _Part(file, start, self._start)
+
+
+def _stretches(left: _Side, right: _Side) -> Iterator[tuple[_Part | None, _Part | None]]:
+    """Parts of both sides over the same stretch of paths, in order, each at most one range long."""
+    while left.file is not None or right.file is not None:
+        if left.file is None or right.file is None:
+            frontier = (left if right.file is None else right).last
+        else:
+            frontier = min(left.last, right.last)
+        yield left.cut(frontier), right.cut(frontier)
+
+
+def _unequal_rows(left: _Part | None, right: _Part | None) -> list[tuple[_Part | None, Positions]]:
+    """Each part and the numbers of its file's rows that the other part does not share."""
+    if left is not None and right is not None:
+        found = unshared(left.file.digests[left.start : left.stop], right.file.digests[right.start : right.stop])
+        return [(left, found[0] + left.start), (right, found[1] + right.start)]
+    return [(part, np.arange(part.start, part.stop) if part else np.zeros(0, np.int64)) for part in (left, right)]
+
+
+def matched(left: pa.Table, right: pa.Table) -> Delta:
+    """Candidate rows of both sides, paired by path; pairs of one identity are no difference."""
+    partner = pc.index_in(left.column("path"), value_set=right.column("path"))
+    paired = np.flatnonzero(pc.is_valid(partner).to_numpy())
+    partners = pc.drop_null(partner).to_numpy().astype(np.int64)
+    removed = np.setdiff1d(np.arange(left.num_rows), paired, assume_unique=True)
+    added = np.setdiff1d(np.arange(right.num_rows), partners, assume_unique=True)
+    differ = ~same_identity(left.take(pa.array(paired)), right.take(pa.array(partners)))
+    return Delta(left, right, removed, added, (paired[differ], partners[differ]))
+
+
+def _none(columns: list[str] | None) -> pa.Table:
+    return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)

@@ -1,0 +1,152 @@
+"""What rows, ranges and metaranges are called: digests of logical content, never of Parquet bytes.
+
+Three steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
+each other by. An *entry digest* (BLAKE2b, 16 bytes) covers every column of a row, path and address included, so equal
+digests mean equal rows. A *range id* (SHA-256) covers the digests of its rows, in order. A *metarange id* (SHA-256)
+covers its range ids, in order. ``docs/format.md`` spells the bytes out.
+
+The *identity* is the smaller notion: what a user calls the same object (checksum, size, content type, user metadata).
+It says nothing without the path and is compared only between rows of one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b, sha256
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import InvalidInput
+
+DIGEST_BYTES = 16
+_BLOCK = 65_536
+_METARANGE_TAG = b"lakeops metarange 1\n"
+_IDENTITY_TEXTS = ("checksum", "content_type")
+_IDENTITY_NUMBERS = ("size_bytes",)
+_ENTRY_TEXTS = ("path", "physical_address", "checksum", "content_type")
+_ENTRY_NUMBERS = ("size_bytes", "mtime")
+
+
+def entry_digests(table: pa.Table) -> pa.Array:
+    """The digest of each row: ``fixed_size_binary(16)``, as long as the table.
+
+    Args:
+        table: at least the columns of ``ENTRY_SCHEMA``, in any order. The order of a row's metadata pairs does not
+            matter; a key that occurs twice raises ``InvalidInput``.
+    """
+    parts: list[bytes] = []
+    for start in range(0, table.num_rows, _BLOCK):
+        rows = _canonical(table.slice(start, _BLOCK), _ENTRY_TEXTS, _ENTRY_NUMBERS)
+        parts.append(b"".join([blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows.to_pylist()]))
+    return _fixed(b"".join(parts), DIGEST_BYTES)
+
+
+def identities(table: pa.Table) -> pa.Array:
+    """The canonical bytes of each row's identity (checksum, size, content type, user metadata): ``binary``."""
+    return _canonical(table, _IDENTITY_TEXTS, _IDENTITY_NUMBERS)
+
+
+def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
+    """Row by row, whether two tables of equal length hold what a user calls the same object."""
+    equal = pc.equal(identities(left), identities(right))
+    result: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return result
+
+
+def range_id(digests: pa.Array | pa.ChunkedArray) -> str:
+    """The id of a range with these entry digests, in order: 64 hex characters."""
+    state = sha256()
+    for chunk in digests.chunks if isinstance(digests, pa.ChunkedArray) else [digests]:
+        state.update(fixed_bytes(chunk))
+    return state.hexdigest()
+
+
+def metarange_id(ids: pa.Array | pa.ChunkedArray | Iterable[bytes]) -> str:
+    """The id of a metarange with these range ids (32 bytes each), in order: 64 hex characters."""
+    state = sha256(_METARANGE_TAG)
+    if isinstance(ids, pa.Array | pa.ChunkedArray):
+        for chunk in ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]:
+            state.update(fixed_bytes(chunk))
+    else:
+        for raw in ids:
+            state.update(raw)
+    return state.hexdigest()
+
+
+EMPTY_METARANGE_ID = metarange_id(())
+"""The id of the metarange without ranges: what a repository starts with."""
+
+
+def fixed_bytes(array: pa.Array) -> memoryview:
+    """The values of a fixed-size binary array without nulls, end to end, without a copy."""
+    width = array.type.byte_width
+    if len(array) == 0:
+        return memoryview(b"")
+    start = array.offset * width
+    return memoryview(array.buffers()[1])[start : start + len(array) * width]
+
+
+def _fixed(data: bytes, width: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(width), len(data) // width, [None, pa.py_buffer(data)])
+
+
+def _canonical(table: pa.Table, texts: tuple[str, ...], numbers: tuple[str, ...]) -> pa.Array:
+    """Unambiguous bytes of each row: a header of fixed width, then the texts, then the metadata pairs.
+
+    The header holds the byte length of each text (u32), the numbers (i64) and the count of pairs (u32), all
+    little-endian; each pair is two lengths (u32), key and value, and pairs are ordered by key.
+    """
+    columns = [_column(table, name).cast(pa.binary()) for name in texts]
+    metadata = _column(table, "metadata")
+    offsets = metadata.offsets.to_numpy()
+    fields = [*((name, "<u4") for name in texts), *((name, "<i8") for name in numbers), ("pairs", "<u4")]
+    header = np.zeros(table.num_rows, np.dtype(fields))
+    for name, column in zip(texts, columns, strict=True):
+        header[name] = pc.binary_length(column).to_numpy()
+    for name in numbers:
+        header[name] = _column(table, name).to_numpy()
+    header["pairs"] = np.diff(offsets)
+    heads = _fixed(header.tobytes(), header.dtype.itemsize).cast(pa.binary())
+    tails = [_pair_bytes(metadata, offsets)] if len(offsets) and offsets[-1] > offsets[0] else []
+    return pc.binary_join_element_wise(heads, *columns, *tails, pa.scalar(b"", pa.binary()))
+
+
+def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Array:
+    """The canonical bytes of each row's pairs, joined: ``binary``, empty where a row has none."""
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys = metadata.keys.slice(first, count).cast(pa.binary())
+    values = metadata.items.slice(first, count).cast(pa.binary())
+    if values.null_count:
+        raise InvalidInput("user metadata holds a key without a value; give every key a string")
+    rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    if not _ascending(rows, keys):
+        order = pc.sort_indices(
+            pa.table({"row": rows, "key": keys}), sort_keys=[("row", "ascending"), ("key", "ascending")]
+        )
+        keys, values = keys.take(order), values.take(order)
+        if not _ascending(rows, keys):
+            raise InvalidInput("user metadata holds a key twice; give every key once")
+    lengths = np.zeros(count, np.dtype([("key", "<u4"), ("value", "<u4")]))
+    lengths["key"] = pc.binary_length(keys).to_numpy()
+    lengths["value"] = pc.binary_length(values).to_numpy()
+    heads = _fixed(lengths.tobytes(), 8).cast(pa.binary())
+    joined = pc.binary_join_element_wise(heads, keys, values, pa.scalar(b"", pa.binary()))
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - first, pa.int32()), joined), b"")
+
+
+def _ascending(rows: npt.NDArray[np.int64], keys: pa.Array) -> bool:
+    """Whether keys rise strictly within each row."""
+    rising = pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)).to_numpy(zero_copy_only=False)
+    return bool(np.all(rising | (rows[:-1] != rows[1:])))
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    """A column as one array, refused when it holds a null."""
+    column = table.column(name)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if array.null_count:
+        raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
+    return array

@@ -1,0 +1,199 @@
+"""Merging three metaranges: what has to change in the destination, and which paths conflict.
+
+A pure function of base, source, destination and strategy, path by path. Only ranges that the source changed are
+opened, and of the destination only those that base and source both do not have. Equal means equal identity at one
+path; an absent path is a state like any other.
+
+=====  ======  =====  ========  ==================================
+base   source  dest   result
+=====  ======  =====  ========  ==================================
+A      A       any    dest      the source did not change the path
+A      B       A      source
+A      B       B      dest      both made the same change
+A      B       C      conflict
+=====  ======  =====  ========  ==================================
+
+A, B and C are different states, any of them may be "absent".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.records import Strategy, Summary
+from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges.align import Positions
+from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta, deltas
+from lakeops.ranges.diff import summary
+from lakeops.ranges.digest import same_identity
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class MergePlan:
+    """What a merge will do.
+
+    Attributes:
+        changes: what to apply to the destination, ``STAGED_SCHEMA``.
+        conflicts: every conflicting path, in order; always empty with a strategy.
+        settled: how many conflicts the strategy settled.
+        summary: how many paths of the destination the changes add, remove and change.
+        result: the merged metarange where it exists already (the source's or the destination's): nothing to apply.
+        same: paths that the destination had already as the source has them, in order.
+        opened: how many ranges of the destination had to be opened.
+    """
+
+    changes: pa.Table
+    conflicts: list[str]
+    settled: int
+    summary: Summary
+    result: Metarange | None = None
+    same: pa.Array | None = None
+    opened: int = 0
+
+    def dropped(self) -> frozenset[str]:
+        """Paths that the source changed and that the destination had the same way already."""
+        return frozenset(self.same.to_pylist() if self.same is not None else ())
+
+
+def three_way(
+    reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
+) -> MergePlan:
+    """What merging ``source`` into ``dest`` takes; writes nothing.
+
+    A revert is the same call with the reverted commit as base and its parent as source; a cherry-pick has the picked
+    commit's parent as base.
+    """
+    if source.id in (base.id, dest.id):
+        return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, Summary(), dest)
+    if dest.id == base.id:
+        return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), source)
+    merging = _Merging(reader, base, source, dest, strategy)
+    for delta in deltas(reader, base, source):
+        merging.add(delta)
+    return merging.plan()
+
+
+class _Merging:
+    def __init__(
+        self, reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
+    ) -> None:
+        self._reader = reader
+        self._dest = dest
+        self._strategy = strategy
+        self._as_base = _shared(dest, base)
+        self._as_source = _shared(dest, source)
+        self._opened: set[int] = set()
+        self._changes: list[pa.Table] = []
+        self._conflicts: list[str] = []
+        self._same: list[pa.Array] = []
+        self._settled = 0
+        self._counts = [0, 0, 0]
+
+    def plan(self) -> MergePlan:
+        """What came together."""
+        changes = pa.concat_tables([STAGED_SCHEMA.empty_table(), *self._changes])
+        nothing = not changes.num_rows and not self._conflicts
+        return MergePlan(
+            changes,
+            self._conflicts,
+            self._settled,
+            Summary(*self._counts),
+            self._dest if nothing else None,
+            pa.chunked_array(self._same, pa.string()),
+            len(self._opened),
+        )
+
+    def add(self, delta: Delta) -> None:
+        """Decide on the paths of a delta between base and source."""
+        paths, left, right = _sides(delta)
+        like_base, like_source, present = self._states(delta, paths, left, right)
+        conflict = ~like_base & ~like_source
+        take = like_base & ~like_source
+        self._same.append(paths.filter(pa.array(like_source)))
+        if self._strategy is None:
+            self._conflicts += paths.filter(pa.array(conflict)).to_pylist()
+        else:
+            self._settled += int(conflict.sum())
+            if self._strategy is Strategy.SOURCE_WINS:
+                take |= conflict
+        self._take(delta.right, paths, np.flatnonzero(take), right, present)
+
+    def _take(self, source: pa.Table, paths: pa.Array, chosen: Positions, right: Positions, present: Mask) -> None:
+        """The source's states of the chosen paths are to be applied to the destination."""
+        rows, there = right[chosen], present[chosen]
+        dead = rows < 0
+        self._counts[0] += int((~dead & ~there).sum())
+        self._counts[1] += int((dead & there).sum())
+        self._counts[2] += int((~dead & there).sum())
+        numbers = pa.array(rows, pa.int64(), mask=dead)
+        columns = [source.column(name).take(numbers) for name in STAGED_SCHEMA.names[2:]]
+        self._changes.append(pa.table([paths.take(pa.array(chosen)), pa.array(dead), *columns], schema=STAGED_SCHEMA))
+
+    def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> tuple[Mask, Mask, Mask]:
+        """For each path whether the destination is as the base, is as the source, and has it at all."""
+        total = len(paths)
+        owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        inside = owner < len(self._dest)
+        firsts = self._dest.table.column("first_path").take(pa.array(owner[inside]))
+        inside[inside] = pc.less_equal(firsts, paths.filter(pa.array(inside))).to_numpy()
+        like_base, like_source = ~inside & (left < 0), ~inside & (right < 0)
+        present = np.zeros(total, np.bool_)
+        known = np.flatnonzero(inside)
+        by_base, by_source = self._as_base[owner[known]], self._as_source[owner[known]]
+        # A range that base or source has too holds their state of every path within it.
+        like_base[known[by_base]] = True
+        present[known[by_base]] = left[known[by_base]] >= 0
+        only_source = known[by_source & ~by_base]
+        like_source[only_source] = True
+        present[only_source] = right[only_source] >= 0
+        unknown = known[~by_base & ~by_source]
+        for number in np.unique(owner[unknown]).tolist():
+            here = unknown[owner[unknown] == number]
+            found, rows = self._look_up(number, paths.take(pa.array(here)))
+            present[here] = found
+            like_base[here] = _equal(rows, found, delta.left, left[here])
+            like_source[here] = _equal(rows, found, delta.right, right[here])
+        return like_base, like_source, present
+
+    def _look_up(self, number: int, paths: pa.Array) -> tuple[Mask, pa.Table]:
+        """Which paths a range of the destination has, and the rows of those."""
+        self._opened.add(number)
+        return self._reader.open(self._dest.row(number)).rows_at(paths, IDENTITY_COLUMNS)
+
+
+def _shared(own: Metarange, other: Metarange) -> Mask:
+    """Which ranges of ``own`` the other metarange has too."""
+    shared = np.ones(len(own), np.bool_)
+    shared[own.without(other)] = False
+    return shared
+
+
+def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:
+    """The delta's paths in order, and each one's row on both sides: -1 where a side does not have it."""
+    left = np.concatenate([np.full(len(delta.added), -1), delta.removed, delta.pairs[0]])
+    right = np.concatenate([delta.added, np.full(len(delta.removed), -1), delta.pairs[1]])
+    in_left = pa.array(left, pa.int64(), mask=left < 0)
+    in_right = pa.array(right, pa.int64(), mask=right < 0)
+    paths = pc.coalesce(delta.left.column("path").take(in_left), delta.right.column("path").take(in_right))
+    paths = paths.combine_chunks()
+    order = pc.sort_indices(paths)
+    return paths.take(order), left[order.to_numpy()], right[order.to_numpy()]
+
+
+def _equal(rows: pa.Table, found: Mask, side: pa.Table, numbers: Positions) -> Mask:
+    """Whether each path's state in the destination (``rows`` of those ``found``) is the side's (-1: absent)."""
+    there = numbers >= 0
+    equal: Mask = ~found & ~there
+    both = found & there
+    at_rows = np.cumsum(found)[both] - 1
+    equal[both] = same_identity(rows.take(pa.array(at_rows)), side.take(pa.array(numbers[both])))
+    return equal

@@ -1,0 +1,182 @@
+"""A metarange: which ranges make up a commit, and which of them a path or prefix concerns.
+
+Immutable, and Arrow all the way: a repository of a thousand million objects has tens of thousands of rows here, and
+every commit handles all of them, so nothing turns them into Python objects except the few that are opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import InvalidInput
+from lakeops.ranges.digest import fixed_bytes, metarange_id
+from lakeops.ranges.format import METARANGE_SCHEMA
+from lakeops.ranges.order import SortedPaths, upper_bound
+from lakeops.store.layout import range_key
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRow:
+    """One range of a metarange: plain data, cheap to send to a worker.
+
+    ``id`` and ``file_digest`` are 32 raw bytes; ``size_bytes`` sums the objects' sizes (column ``bytes``),
+    ``file_bytes`` is the file's own size.
+    """
+
+    id: bytes
+    file: str
+    first_path: str
+    last_path: str
+    count: int
+    size_bytes: int
+    file_bytes: int
+    file_digest: bytes
+
+    @property
+    def hex_id(self) -> str:
+        """The range id as 64 hex characters."""
+        return self.id.hex()
+
+    @property
+    def key(self) -> str:
+        """The file's key in the storage namespace."""
+        return range_key(self.file)
+
+
+class Metarange:
+    """The ranges of one commit, in order.
+
+    Args:
+        table: ``METARANGE_SCHEMA``, paths ascending and ranges disjoint.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table: pa.Table = table.combine_chunks()
+        self.id: str = metarange_id(self.table.column("id"))
+
+    @classmethod
+    def empty(cls) -> Metarange:
+        """The metarange of a commit without objects."""
+        return cls(METARANGE_SCHEMA.empty_table())
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[RangeRow]) -> Metarange:
+        """The metarange of these ranges."""
+        return cls(rows_table(list(rows)))
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        return f"Metarange({self.id[:12]}, {len(self)} ranges, {self.count} objects)"
+
+    @property
+    def nbytes(self) -> int:
+        """What it keeps in memory."""
+        return int(self.table.nbytes)
+
+    @cached_property
+    def count(self) -> int:
+        """How many objects the commit holds."""
+        return int(pc.sum(self.table.column("count")).as_py() or 0)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The sum of the objects' sizes."""
+        return int(pc.sum(self.table.column("bytes")).as_py() or 0)
+
+    @cached_property
+    def first_paths(self) -> SortedPaths:
+        """The first path of every range."""
+        return SortedPaths(self.table.column("first_path"))
+
+    @cached_property
+    def last_paths(self) -> SortedPaths:
+        """The last path of every range."""
+        return SortedPaths(self.table.column("last_path"))
+
+    def row(self, index: int) -> RangeRow:
+        """One range as plain data."""
+        return self.rows(index, index + 1)[0]
+
+    def rows(self, start: int, stop: int) -> list[RangeRow]:
+        """Ranges ``[start, stop)`` as plain data."""
+        columns = [column.to_pylist() for column in self.table.slice(start, stop - start).columns]
+        return [RangeRow(*values) for values in zip(*columns, strict=True)]
+
+    def at(self, indices: Iterable[int]) -> list[RangeRow]:
+        """The ranges with these row numbers as plain data."""
+        columns = [column.to_pylist() for column in self.table.take(pa.array(indices, pa.int64())).columns]
+        return [RangeRow(*values) for values in zip(*columns, strict=True)]
+
+    def file_digest(self, index: int) -> bytes:
+        """The SHA-256 of one range's file: 32 raw bytes."""
+        return bytes(self._file_digests[32 * index : 32 * index + 32])
+
+    def find(self, key: bytes) -> int:
+        """The first range that ends at or after ``key``: ``len(self)`` when ``key`` is past them all."""
+        return self.last_paths.first_at(key)
+
+    def route(self, paths: pa.Array | pa.ChunkedArray) -> Rows:
+        """The range that a change of each path concerns: row numbers, as long as ``paths``.
+
+        A path between two ranges belongs to the later one, a path past them all to the last. Needs one range.
+        """
+        if not len(self):
+            raise InvalidInput("an empty metarange has no range to route a path to")
+        found: Rows = pc.search_sorted(self.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        return np.minimum(found, len(self) - 1)
+
+    def overlapping(self, prefix: str = "", after: str = "") -> tuple[int, int]:
+        """Rows ``[start, stop)`` that may hold paths under ``prefix`` and after ``after``."""
+        low, above = max(prefix.encode(), after.encode()), upper_bound(prefix)
+        start = self.last_paths.first_at(low)
+        stop = len(self) if above is None else self.first_paths.first_at(above)
+        return start, max(start, stop)
+
+    def without(self, other: Metarange) -> Rows:
+        """Row numbers of the ranges whose id ``other`` does not have, ascending."""
+        lead, trail = self._shared_ends(other)
+        middle = self.table.column("id").slice(lead, len(self) - lead - trail)
+        known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
+        return np.flatnonzero(~known.to_numpy().astype(np.bool_)) + lead
+
+    @classmethod
+    def splice(cls, parts: Iterable[pa.Table]) -> Metarange:
+        """The metarange of these runs of rows, in order: slices of other metaranges' tables, and new rows."""
+        return cls(pa.concat_tables([METARANGE_SCHEMA.empty_table(), *parts]))
+
+    @cached_property
+    def _file_digests(self) -> memoryview:
+        return fixed_bytes(self.table.column("file_digest").combine_chunks())
+
+    @cached_property
+    def _words(self) -> npt.NDArray[np.uint64]:
+        raw = fixed_bytes(self.table.column("id").combine_chunks())
+        return np.frombuffer(raw, np.uint64).reshape(-1, 4)
+
+    def _shared_ends(self, other: Metarange) -> tuple[int, int]:
+        """How many ranges two metaranges share at their start and at their end: usually almost all."""
+        size = min(len(self), len(other))
+        unequal = np.flatnonzero((self._words[:size] != other._words[:size]).any(axis=1))
+        lead = int(unequal[0]) if len(unequal) else size
+        size -= lead
+        left, right = self._words[len(self) - size :], other._words[len(other) - size :]
+        unequal = np.flatnonzero((left != right).any(axis=1))
+        return lead, size - int(unequal[-1]) - 1 if len(unequal) else size
+
+
+def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
+    """Ranges as Arrow: ``METARANGE_SCHEMA``."""
+    columns = zip(*(astuple(row) for row in rows), strict=True) if rows else [()] * len(METARANGE_SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, METARANGE_SCHEMA, strict=True)]
+    return pa.table(arrays, schema=METARANGE_SCHEMA)

@@ -1,0 +1,96 @@
+"""Laying changes over the rows of one range: what a commit does, range by range.
+
+A change that writes what is already there (same path, same identity) keeps the base row, a tombstone of an absent
+path does nothing, and neither is counted. So re-uploading a whole prefix is no change at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.records import Summary
+from lakeops.ranges.build import with_digests
+from lakeops.ranges.digest import same_identity
+
+_FEW = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Overlaid:
+    """Rows after the changes (``RANGE_SCHEMA``, in order), and how many paths really changed."""
+
+    table: pa.Table
+    summary: Summary
+
+
+def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
+    """The rows of ``base`` with ``changes`` applied.
+
+    Args:
+        base: ``RANGE_SCHEMA``, in order.
+        changes: ``STAGED_SCHEMA``, strictly ascending paths.
+    """
+    places = _places(base, changes)
+    found = _found(base, changes, places)
+    dead = changes.column("tombstone").to_numpy()
+    rewritten = np.flatnonzero(found & ~dead)
+    if len(rewritten):
+        old = base.take(pa.array(places[rewritten]))
+        rewritten = rewritten[~same_identity(old, changes.take(pa.array(rewritten)))]
+    added = np.flatnonzero(~found & ~dead)
+    removed = np.flatnonzero(found & dead)
+    summary = Summary(added=len(added), removed=len(removed), changed=len(rewritten))
+    if not summary.total:
+        return Overlaid(base, summary)
+    written = np.union1d(added, rewritten)
+    fresh = with_digests(changes.take(pa.array(written)))
+    gone = places[np.union1d(removed, rewritten)]
+    return Overlaid(_spliced(base, fresh, places[written], gone), summary)
+
+
+def _places(base: pa.Table, changes: pa.Table) -> npt.NDArray[np.int64]:
+    """Where each changed path is in ``base``, or would be inserted."""
+    found: npt.NDArray[np.int64] = pc.search_sorted(base.column("path"), changes.column("path")).to_numpy()
+    return found.astype(np.int64)
+
+
+def _found(base: pa.Table, changes: pa.Table, places: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which changed paths are in ``base`` already."""
+    if not base.num_rows:
+        return np.zeros(changes.num_rows, np.bool_)
+    present = base.column("path").take(pa.array(np.minimum(places, base.num_rows - 1)))
+    # Past the last row the last path is compared, which is smaller, so it is never equal.
+    equal: npt.NDArray[np.bool_] = pc.equal(present, changes.column("path")).to_numpy()
+    return equal
+
+
+def _spliced(base: pa.Table, fresh: pa.Table, places: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]) -> pa.Table:
+    """``base`` without the rows ``gone``, with ``fresh`` rows put in before the rows ``places``."""
+    if fresh.num_rows + len(gone) <= _FEW:
+        return _spliced_by_slices(base, fresh, places, gone)
+    keep = np.ones(base.num_rows, np.bool_)
+    keep[gone] = False
+    kept = np.flatnonzero(keep)
+    order = np.insert(kept, np.searchsorted(kept, places), base.num_rows + np.arange(fresh.num_rows))
+    return pa.concat_tables([base, fresh]).combine_chunks().take(pa.array(order))
+
+
+def _spliced_by_slices(
+    base: pa.Table, fresh: pa.Table, places: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]
+) -> pa.Table:
+    """The same for a few changes, without copying the rows in between."""
+    parts, done, row = [], 0, 0
+    for place in np.union1d(places, gone).tolist():
+        parts.append(base.slice(done, place - done))
+        done = place
+        while row < len(places) and places[row] == place:
+            parts.append(fresh.slice(row, 1))
+            row += 1
+        if place in gone:
+            done += 1
+    return pa.concat_tables([*parts, base.slice(done)])

@@ -1,0 +1,236 @@
+"""Reading committed data: one path, a scan in order, a cursor for listings. Everything read is verified first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from lakeops.model.errors import Corrupted
+from lakeops.model.records import Entry
+from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.ranges.cache import RangeCache
+from lakeops.ranges.file import RangeFile, fetch, open_range
+from lakeops.ranges.format import decode_metarange
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.order import SortedPaths, after_prefix, upper_bound
+from lakeops.ranges.prefetch import prefetched
+from lakeops.store.base import ObjectStore
+from lakeops.store.layout import metarange_key
+
+__all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader", "after_prefix", "entries"]
+
+
+class MetarangePointer(Protocol):
+    """What a commit says of its metarange (``model.records.Commit`` is one)."""
+
+    @property
+    def meta_range_id(self) -> str:
+        """The id of the content."""
+        ...
+
+    @property
+    def meta_range_file(self) -> str:
+        """The file's name, empty for a commit without objects."""
+        ...
+
+    @property
+    def meta_range_digest(self) -> str:
+        """The SHA-256 of the file's bytes, in hex."""
+        ...
+
+
+class RangeReader:
+    """Reads the ranges of one storage namespace; threads may share it.
+
+    Args:
+        store: the namespace's store.
+        cache: what the process remembers; give the same one to every reader.
+    """
+
+    def __init__(self, store: ObjectStore, cache: RangeCache | None = None) -> None:
+        self.store = store
+        self._cache = cache or RangeCache()
+
+    def metarange(self, commit: MetarangePointer) -> Metarange:
+        """The commit's metarange, verified. Raises ``Corrupted`` or ``ObjectNotFound``."""
+        if not commit.meta_range_file:
+            metarange = Metarange.empty()
+        else:
+            digest = bytes.fromhex(commit.meta_range_digest)
+            key = metarange_key(commit.meta_range_file)
+            metarange = self._cache.get(
+                (self.store.url, digest), lambda: Metarange(decode_metarange(fetch(self.store, key, digest), key))
+            )
+        if metarange.id != commit.meta_range_id:
+            raise Corrupted(
+                f"metarange {commit.meta_range_file!r} holds {metarange.id[:16]}, but the commit says "
+                f"{commit.meta_range_id[:16]}; run `lakeops fsck`"
+            )
+        return metarange
+
+    def open(self, row: RangeRow) -> RangeFile:
+        """A range, verified; columns are decoded as asked. Raises ``Corrupted`` or ``ObjectNotFound``."""
+        return self._cache.get((self.store.url, row.file_digest), lambda: open_range(self.store, row))
+
+    def table(self, row: RangeRow) -> pa.Table:
+        """All rows of a range: ``RANGE_SCHEMA``. The decoded rows are not remembered."""
+        known: RangeFile | None = self._cache.peek((self.store.url, row.file_digest))
+        return (known or open_range(self.store, row)).read()
+
+    def stat(self, metarange: Metarange, path: str) -> Entry | None:
+        """The entry at a path, or None."""
+        key = path.encode()
+        index = metarange.find(key)
+        if index == len(metarange) or metarange.first_paths[index] > key:
+            return None
+        group, row = self.locate(metarange, index, key)[1:]
+        return group.entry(row) if group.paths[row] == key else None
+
+    def first(self, metarange: Metarange, key: str) -> Entry | None:
+        """The first entry whose path is ``key`` or comes after it, or None."""
+        cursor = self.cursor(metarange)
+        cursor.seek(key)
+        return cursor.entry() if cursor.path is not None else None
+
+    def cursor(self, metarange: Metarange) -> Cursor:
+        """A cursor at the first entry, for listings that skip."""
+        return Cursor(self, metarange)
+
+    def scan(self, metarange: Metarange, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
+        """Entries under ``prefix`` and after ``after``, in order: tables of ``RANGE_SCHEMA``, none empty.
+
+        Streams: ranges before the start are not read, and a few are loaded ahead while the caller works.
+        """
+        start, stop = metarange.overlapping(prefix, after)
+        low, above = max(prefix, after).encode(), upper_bound(prefix)
+        if start < stop and low:
+            # A page begins where the last one ended, so the range that holds the start is worth remembering.
+            number, group, row = self.locate(metarange, start, low)
+            file = self.open(metarange.row(start))
+            if after and group.paths[row] == after.encode():
+                row += 1
+            for index in range(number, file.groups):
+                group = group if index == number else self.group(file, index)
+                yield from _below(group.table.slice(row), above)
+                row = 0
+            start += 1
+        rows = (metarange.row(index) for index in range(start, stop))
+        for table in prefetched(self.table, rows):
+            yield from _below(table, above)
+
+    def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[int, DecodedGroup, int]:
+        """The first row of range ``index`` at or after ``key``: row group's number, row group, row in it.
+
+        The range must end at or after ``key``.
+        """
+        digest = metarange.file_digest(index)
+        file: RangeFile | None = self._cache.peek((self.store.url, digest))
+        file = file or self.open(metarange.row(index))
+        number = file.group_of(key)
+        group = self.group(file, number)
+        row = group.paths.first_at(key)
+        if row == len(group.paths):
+            number, row = number + 1, 0
+            group = self.group(file, number)
+        return number, group, row
+
+    def group(self, file: RangeFile, index: int) -> DecodedGroup:
+        """One row group of a range, decoded and remembered."""
+        key = (self.store.url, file.row.file_digest, index)
+        return self._cache.get(key, lambda: DecodedGroup(file.group(index)))
+
+
+class DecodedGroup:
+    """A row group's rows, ready for lookups."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.nbytes: int = table.nbytes
+
+    @cached_property
+    def paths(self) -> SortedPaths:
+        """The paths, for searching."""
+        return SortedPaths(self.table.column("path"))
+
+    def entry(self, row: int) -> Entry:
+        """One row as a record."""
+        return _entry(column[row].as_py() for column in self._columns)
+
+    @cached_property
+    def _columns(self) -> list[pa.Array]:
+        return [self.table.column(name).combine_chunks() for name in ENTRY_SCHEMA.names]
+
+
+class Cursor:
+    """A position among a commit's entries that moves on by one or jumps, opening only the ranges it lands in."""
+
+    def __init__(self, reader: RangeReader, metarange: Metarange) -> None:
+        self._reader = reader
+        self._metarange = metarange
+        self._range = 0
+        self._number = 0
+        self._group: DecodedGroup | None = None
+        self._row = 0
+        self.seek("")
+
+    @property
+    def path(self) -> str | None:
+        """The path of the present entry; None past the last."""
+        return self._group.paths[self._row].decode() if self._group is not None else None
+
+    def entry(self) -> Entry:
+        """The present entry; the cursor must not be past the last."""
+        if self._group is None:
+            raise IndexError("the cursor is past the last entry")
+        return self._group.entry(self._row)
+
+    def seek(self, key: str) -> None:
+        """Go to the first entry whose path is ``key`` or comes after it; forward or back."""
+        raw = key.encode()
+        if self._group is not None and self._group.paths[0] <= raw <= self._group.paths[-1]:
+            self._row = self._group.paths.first_at(raw)
+            return
+        self._range = self._metarange.find(raw)
+        self._load(raw)
+
+    def advance(self) -> None:
+        """Go to the next entry."""
+        if self._group is None:
+            return
+        self._row += 1
+        if self._row == len(self._group.paths):
+            file = self._reader.open(self._metarange.row(self._range))
+            self._row, self._number = 0, self._number + 1
+            if self._number < file.groups:
+                self._group = self._reader.group(file, self._number)
+            else:
+                self._range += 1
+                self._load(b"")
+
+    def _load(self, key: bytes) -> None:
+        if self._range == len(self._metarange):
+            self._group = None
+        else:
+            self._number, self._group, self._row = self._reader.locate(self._metarange, self._range, key)
+
+
+def entries(table: pa.Table) -> list[Entry]:
+    """Rows as records. For small slices only: a page, not a repository."""
+    return [_entry(values) for values in zip(*(table[name].to_pylist() for name in ENTRY_SCHEMA.names), strict=True)]
+
+
+def _entry(values: Iterable[Any]) -> Entry:
+    """A record from one row's values, in the order of ``ENTRY_SCHEMA``."""
+    path, address, checksum, size, mtime, content_type, metadata = values
+    return Entry(path, address, checksum, size, mtime, content_type, dict(metadata))
+
+
+def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:
+    """The rows before ``above``, if there are any."""
+    if above is not None:
+        table = table.slice(0, SortedPaths(table.column("path")).first_at(above))
+    if table.num_rows:
+        yield table

@@ -1,0 +1,106 @@
+"""What a worker does with a task: read touched ranges, lay the changes over them, cut, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.clock import Ids
+from lakeops.model.records import Summary
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.cutter import Cutter
+from lakeops.ranges.file import open_range
+from lakeops.ranges.metarange import RangeRow
+from lakeops.ranges.overlay import overlay
+from lakeops.ranges.task import Piece, Segment, Task, TaskResult, from_ipc, to_ipc, total
+from lakeops.ranges.write import RangeWriter, Work
+from lakeops.store.base import ObjectStore
+
+_AT_ONCE = 50_000
+"""Changes laid over at a time, so that a bulk load into one range streams through."""
+
+
+def run_task(task: Task, store: ObjectStore) -> TaskResult:
+    """Rewrite the task's ranges; safe to run any number of times, also at the same time.
+
+    Every run writes under names of its own and publishes nothing, so what a lost or doubled run wrote is garbage that
+    nothing refers to. Raises ``Corrupted`` or ``ObjectNotFound`` for a base range that cannot be trusted.
+    """
+    attempt = task.attempt + Ids().new()
+    changes = from_ipc(task.changes)
+    pieces: list[Piece] = []
+    summaries: list[Summary] = []
+    work, done = Work(), 0
+    for segment in task.segments:
+        count = sum(segment.changes)
+        writer = RangeWriter(store, attempt, [*task.reuse, *segment.rows])
+        run = _Rewriting(segment, changes.slice(done, count), Cutter(task.split), writer, store)
+        pieces += run.pieces()
+        summaries += run.summaries
+        work, done = work + run.work + writer.work, done + count
+    return TaskResult(task.index, tuple(pieces), total(summaries), work)
+
+
+class _Rewriting:
+    """One segment on its way from base rows to pieces."""
+
+    def __init__(
+        self, segment: Segment, changes: pa.Table, cutter: Cutter, writer: RangeWriter, store: ObjectStore
+    ) -> None:
+        self.summaries: list[Summary] = []
+        self.work = Work()
+        self._segment = segment
+        self._changes = changes
+        self._cutter = cutter
+        self._writer = writer
+        self._store = store
+
+    def pieces(self) -> Iterator[Piece]:
+        """The segment's pieces; ranges that were not touched and are not needed to re-synchronise are in none."""
+        segment = self._segment
+        start, done = 0, 0
+        written: list[RangeRow] = []
+        for index, count in enumerate(segment.changes):
+            if not count and not self._cutter.open:
+                continue
+            if not self._cutter.open:
+                start, written = index, []
+            for table in self._rows(index, self._changes.slice(done, count)):
+                closed = self._cutter.add(table)
+                written += [self._writer.write(rows) for rows in closed]
+            done += count
+            if not self._cutter.open:
+                stop = min(index + 1, len(segment.rows))
+                yield Piece(segment.start + start, segment.start + stop, tuple(written))
+        if self._cutter.open:
+            rest = self._cutter.rest()
+            carry = b"" if segment.last else to_ipc(rest)
+            if segment.last:
+                written.append(self._writer.write(rest))
+            yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), carry)
+
+    def _rows(self, index: int, changes: pa.Table) -> Iterator[pa.Table]:
+        """The rows that base range ``index`` becomes, in order."""
+        base = self._read(index)
+        done = 0
+        for start in range(0, changes.num_rows, _AT_ONCE):
+            part = changes.slice(start, _AT_ONCE)
+            # The base's rows up to the next part's first path go with this part.
+            following = changes.slice(start + _AT_ONCE, 1).column("path")
+            stop = base.num_rows
+            if len(following):
+                stop = pc.search_sorted(base.column("path"), following[0]).as_py()
+            overlaid = overlay(base.slice(done, stop - done), part)
+            self.summaries.append(overlaid.summary)
+            done = stop
+            yield overlaid.table
+        yield base.slice(done)
+
+    def _read(self, index: int) -> pa.Table:
+        if not self._segment.rows:
+            return RANGE_SCHEMA.empty_table()
+        row = self._segment.rows[index]
+        self.work += Work(opened=1, bytes_read=row.file_bytes)
+        return open_range(self._store, row).read()

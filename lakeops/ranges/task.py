@@ -1,0 +1,101 @@
+"""Rewriting ranges as plain work that can travel.
+
+A task says everything that a worker needs besides the store, a result everything that the driver needs back. The same
+function runs in a thread and on a cluster, and it cannot publish anything.
+
+A *segment* is a run of base ranges of which the first is touched. Rows are cut anew from its start (a cut before is
+still a cut after) until a cut falls on the end of a base range: from there on the base's own ranges stand. A segment
+brings a few untouched ranges along for that. What is still open at its end goes back to the driver as *carry*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from lakeops.model.records import Split, Summary
+from lakeops.ranges.metarange import RangeRow
+from lakeops.ranges.write import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of base ranges: from row ``start`` of the base, ``changes[i]`` changes for ``rows[i]``.
+
+    ``last`` says that nothing follows in the repository, so what is open at the end is the last range. Without rows
+    (an empty base) all ``changes`` are additions.
+    """
+
+    start: int
+    rows: tuple[RangeRow, ...]
+    changes: tuple[int, ...]
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Ranges to rewrite.
+
+    Attributes:
+        index: which of the plan's tasks this is; a task that ran twice has two results with one index.
+        segments: where to work, ascending.
+        changes: ``STAGED_SCHEMA`` rows of all segments, in order, as an Arrow IPC stream.
+        split: the repository's split.
+        attempt: the operation's attempt; each run of the task adds a fresh suffix of its own.
+        reuse: ranges of other live commits that may be referred to instead of written again.
+    """
+
+    index: int
+    segments: tuple[Segment, ...]
+    changes: bytes
+    split: Split
+    attempt: str
+    reuse: tuple[RangeRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What became of base rows ``[start, stop)``: these ranges, and ``carry``, rows whose range is still open.
+
+    ``carry`` is an Arrow IPC stream of ``RANGE_SCHEMA``, empty when a cut fell on the end of range ``stop - 1``.
+    """
+
+    start: int
+    stop: int
+    rows: tuple[RangeRow, ...]
+    carry: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a task gives back: pieces in order, how many paths changed, what it cost."""
+
+    index: int
+    pieces: tuple[Piece, ...]
+    summary: Summary
+    work: Work
+
+
+def total(summaries: Iterable[Summary]) -> Summary:
+    """All of them together."""
+    added = removed = changed = 0
+    for summary in summaries:
+        added, removed, changed = added + summary.added, removed + summary.removed, changed + summary.changed
+    return Summary(added, removed, changed)
+
+
+def to_ipc(table: pa.Table) -> bytes:
+    """The rows as an Arrow IPC stream: how rows travel inside tasks and results."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def from_ipc(data: bytes) -> pa.Table:
+    """The rows of an Arrow IPC stream, without a copy."""
+    with pa.ipc.open_stream(pa.BufferReader(data)) as reader:
+        return reader.read_all()
