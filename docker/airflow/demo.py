@@ -1,0 +1,113 @@
+"""Seven days of flights, published by real Airflow runs; one of them is damaged and must not get through.
+
+Starts Airflow on loopback in ``.airflow`` (fresh), creates the repository ``flights``, triggers a run a day over
+Airflow's REST interface, shows what a newcomer wants to see, checks all of it, and stops everything again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import show
+from console import Board, console
+from rest import Rest
+from serve import HOME, ServeError, Server
+
+from lakeops import Lake
+
+DAG = "publish_flights"
+DAYS = [f"2013-01-{number:02}" for number in range(1, 8)]
+DAMAGED = {"2013-01-04": "unknown-carrier"}
+TASKS = ("create_branch", "write", "audit", "commit", "merge", "drop_branch")
+RUN_SECONDS = 150
+
+
+def main() -> int:
+    """The demo: 0 when everything is as it should be."""
+    parser = argparse.ArgumentParser(description="Publish seven days of flights with Airflow and lakeops.")
+    parser.add_argument("--home", type=Path, default=HOME, help="where everything is kept; what is there goes")
+    home = parser.parse_args().home.resolve()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    begun = time.monotonic()
+    try:
+        with running(home) as server, Lake.open(home=server.lake_home) as lake:
+            lake.create_repository("flights")
+            console.print(f"Created the repository lakefs://flights in {server.lake_home}")
+            rest = Rest(server.url, server.password)
+            publish(rest)
+            reasons = rest.failed_checks(DAG, run_id(next(iter(DAMAGED))), "audit")
+            wrong = show.everything(lake.repository("flights"), DAYS, DAMAGED, reasons)
+        left = server.running()
+        wrong += [f"process {process.pid} is left behind" for process in left]
+    except (ServeError, httpx.HTTPError) as error:
+        console.print(f"[red]The demo failed:[/] {error}")
+        return 1
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    for line in wrong:
+        console.print(f"[red]wrong:[/] {line}")
+    if not wrong:
+        console.print(f"\n[green]Everything is as it should be[/], after {time.monotonic() - begun:.0f} s.")
+        console.print(f"Look at it yourself:  export LAKEOPS_HOME={server.lake_home}")
+        console.print("                      lakeops log lakefs://flights/main      (or Airflow's own view: make up)")
+    return 1 if wrong else 0
+
+
+@contextmanager
+def running(home: Path) -> Iterator[Server]:
+    """Airflow in a fresh home directory; stopped whatever happens."""
+    server = Server(home)
+    if server.running():
+        raise ServeError(f"Airflow runs in {home}; stop it first: make down")
+    shutil.rmtree(home, ignore_errors=True)
+    begun = time.monotonic()
+    server.start(patience=lambda what: console.print(f"Starting Airflow: {what} ..."))
+    try:
+        console.print(f"Airflow runs at {server.url}, after {time.monotonic() - begun:.0f} s")
+        yield server
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        console.print("Stopping Airflow ...")
+        server.stop()
+
+
+def publish(rest: Rest) -> None:
+    """Trigger a run for every day and wait until all have ended."""
+    rest.wait_for_dag(DAG, START_TRIES)
+    rest.unpause(DAG)
+    for day in DAYS:
+        rest.trigger(DAG, run_id(day), f"{day}T00:00:00Z", {"damage": DAMAGED.get(day, "none")})
+    console.print(f"Triggered {len(DAYS)} runs of {DAG}; {', '.join(DAMAGED)} is damaged on purpose")
+    deadline = time.monotonic() + RUN_SECONDS
+    with Board(DAYS, TASKS) as board:
+        while True:
+            states = rest.run_states(DAG)
+            for day in DAYS:
+                board.update(day, states.get(run_id(day), "queued"), rest.task_states(DAG, run_id(day)))
+            if all(states.get(run_id(day)) in {"success", "failed"} for day in DAYS):
+                return
+            if time.monotonic() > deadline:
+                raise ServeError(f"the runs did not end within {RUN_SECONDS} s")
+            time.sleep(1)
+
+
+START_TRIES = 120
+
+
+def run_id(day: str) -> str:
+    """The id of the run that publishes a day."""
+    return f"publish-{day}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,273 @@
+"""Airflow on this machine alone: start and stop every part of it, and leave nothing behind.
+
+It runs what ``airflow standalone`` runs, with one difference: ``standalone`` also starts two log servers that listen
+on every network interface, and Airflow 3.3 has no setting to keep them on loopback. The parts started one by one take
+``--skip-serve-logs``, and nothing needs those servers where tasks and web server share a disk.
+
+    python docker/airflow/serve.py up [--home .airflow] [--port 8080]
+    python docker/airflow/serve.py down [--home .airflow]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = ROOT / ".airflow"
+PARTS = {
+    "api-server": ["api-server"],
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+START_SECONDS = 120
+GRACE_SECONDS = 10
+
+
+class ServeError(Exception):
+    """Airflow could not be started; the message says why and where to look."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Airflow in one home directory. What is running is recorded there, so that any process can stop it."""
+
+    home: Path
+
+    @property
+    def record(self) -> Path:
+        """The file that names the web server's port and the processes."""
+        return self.home / "serving.json"
+
+    @property
+    def logs(self) -> Path:
+        """Where each part's output goes."""
+        return self.home / "parts"
+
+    @property
+    def lake_home(self) -> Path:
+        """The home directory of the lake that the DAGs work on."""
+        return self.home / "lakeops"
+
+    @property
+    def url(self) -> str:
+        """The web server's address."""
+        return f"http://127.0.0.1:{json.loads(self.record.read_text())['port']}"
+
+    @property
+    def password(self) -> str:
+        """The password of the user ``admin``, which Airflow made up when it first started here."""
+        return str(json.loads((self.home / "passwords.json").read_text())["admin"])
+
+    def start(self, port: int | None = None, *, patience: Callable[[str], None] = lambda _: None) -> None:
+        """Start Airflow and return when it takes requests and knows its DAGs.
+
+        Args:
+            port: the web server's port on loopback; any free one when left out.
+            patience: called with what is being waited for.
+
+        Raises:
+            ServeError: it runs already, or a part of it ended, or it is not ready after two minutes.
+        """
+        if self.running():
+            raise ServeError(f"Airflow runs in {self.home} already; stop it first (make down)")
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.logs.mkdir(exist_ok=True)
+        chosen = port or free_port()
+        env = environment(self.home, chosen)
+        started: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            patience("preparing Airflow's database")
+            self._migrate(env)
+            for name, command in PARTS.items():
+                with (self.logs / f"{name}.log").open("wb") as log:
+                    started[name] = subprocess.Popen(
+                        airflow(*command),
+                        env=env,
+                        cwd=self.home,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                    )
+                self._remember(chosen, started)
+            patience("waiting for Airflow")
+            self._wait(started)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop everything that was started here: ask first, and kill what stays."""
+        leaders, members = self._sessions(), self.running()
+        for process in members:
+            if process.pid in leaders:
+                _signal(process, signal.SIGINT)
+        _, stubborn = psutil.wait_procs(members, timeout=GRACE_SECONDS)
+        for process in {*stubborn, *self.running()}:
+            _signal(process, signal.SIGKILL)
+        psutil.wait_procs(self.running(), timeout=GRACE_SECONDS)
+        self.record.unlink(missing_ok=True)
+
+    def running(self) -> list[psutil.Process]:
+        """Every process of the sessions that were started here: the parts, their workers and the tasks.
+
+        Each part leads a session, which all of its descendants stay in, also when the part itself is gone or a
+        process has renamed itself.
+        """
+        sessions = self._sessions()
+        return [process for process in psutil.process_iter() if sessions and _session(process) in sessions]
+
+    def _sessions(self) -> set[int]:
+        """Session ids of the parts. One whose number belongs to a later process by now is left out."""
+        if not self.record.exists():
+            return set()
+        found = set()
+        for pid, born in json.loads(self.record.read_text())["parts"].values():
+            try:
+                if abs(psutil.Process(pid).create_time() - born) < 1:
+                    found.add(pid)
+            except psutil.NoSuchProcess:
+                found.add(pid)
+        return found
+
+    def _migrate(self, env: dict[str, str]) -> None:
+        log = self.logs / "migrate.log"
+        with log.open("wb") as output:
+            done = subprocess.run(
+                airflow("db", "migrate"), env=env, cwd=self.home, stdout=output, stderr=subprocess.STDOUT, check=False
+            )
+        if done.returncode:
+            raise ServeError(f"Airflow could not prepare its database; see {log}")
+
+    def _remember(self, port: int, started: dict[str, subprocess.Popen[bytes]]) -> None:
+        parts = {name: (process.pid, _born(process.pid)) for name, process in started.items()}
+        self.record.write_text(json.dumps({"port": port, "parts": parts}))
+
+    def _wait(self, started: dict[str, subprocess.Popen[bytes]]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self._ready():
+            for name, process in started.items():
+                if process.poll() is not None:
+                    raise ServeError(f"Airflow's {name} ended; see {self.logs / name}.log")
+            if time.monotonic() > deadline:
+                raise ServeError(f"Airflow is not ready after {START_SECONDS} s; see {self.logs}")
+            time.sleep(0.2)
+
+    def _ready(self) -> bool:
+        try:
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+        except (httpx.HTTPError, ValueError):
+            return False
+        parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+        return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
+
+
+def environment(home: Path, port: int) -> dict[str, str]:
+    """The variables that Airflow runs with: everything in ``home``, loopback only, quick to react."""
+    url = f"http://127.0.0.1:{port}"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AIRFLOW_", "LAKEOPS_", "PYTHONDONTWRITEBYTECODE"))
+    }
+    return {
+        **inherited,
+        "PATH": path,
+        "AIRFLOW_HOME": str(home),
+        "LAKEOPS_HOME": str(home / "lakeops"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
+        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
+        "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        # An executor that notices late that a process ended mistakes a resumed task for a failed one.
+        "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+    }
+
+
+def airflow(*arguments: str) -> list[str]:
+    """A command line of this very environment's Airflow."""
+    return [sys.executable, "-m", "airflow", *arguments]
+
+
+def free_port() -> int:
+    """A port of loopback that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _born(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _session(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _signal(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        if number is signal.SIGINT:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        pass
+
+
+def main() -> int:
+    """The command line: ``up`` or ``down``."""
+    parser = argparse.ArgumentParser(description="Run Airflow on loopback.")
+    parser.add_argument("verb", choices=["up", "down"])
+    parser.add_argument("--home", type=Path, default=HOME)
+    parser.add_argument("--port", type=int, default=None)
+    parser.add_argument("--wipe", action="store_true", help="down: remove the home directory too")
+    given = parser.parse_args()
+    server = Server(given.home.resolve())
+    if given.verb == "down":
+        server.stop()
+        if given.wipe:
+            shutil.rmtree(server.home, ignore_errors=True)
+        print("Airflow is stopped.")
+        return 0
+    try:
+        server.start(given.port, patience=lambda what: print(f"{what} ...", flush=True))
+    except ServeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"Airflow runs at {server.url} (user admin, password {server.password}); stop it with: make down")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The Airflow provider: lakeops as a connection type, a hook and operators.
+
+Operators are thin: each calls one verb of the core, with an idempotency key made of the DAG run and the task, so a
+task that is retried, killed or cleared does its work once. Nothing in this room keeps state, and nothing in it but
+the task itself opens a lake: parsing a DAG file stays cheap. Airflow reads this module to learn about the provider
+in every one of its processes, so it imports nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def get_provider_info() -> dict[str, Any]:
+    """What Airflow shows and loads of this provider: plain data, in the form of ``provider_info.schema.json``."""
+    return {
+        "package-name": "lakeops",
+        "name": "lakeops",
+        "description": "Git for an object store, without a server: branches, atomic commits and merges for data.",
+        "integrations": [{"integration-name": "lakeops", "tags": ["service"]}],
+        "operators": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.operators"]}],
+        "hooks": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.hook"]}],
+        "connection-types": [
+            {
+                "connection-type": "lakeops",
+                "hook-class-name": "lakeops.airflow.hook.LakeopsHook",
+                "hook-name": "lakeops",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["port", "schema"],
+                    "relabeling": {
+                        "host": "Home directory",
+                        "login": "Database user",
+                        "password": "Database password",
+                    },
+                    "placeholders": {
+                        "host": "/data/lakeops (embedded SQLite catalog; leave empty with a database URL)",
+                        "login": "unless the database URL names one",
+                    },
+                },
+                "conn-fields": {
+                    "database_url": {
+                        "label": "Database URL",
+                        "description": "The catalog, without its password: postgresql+psycopg://host/lakeops",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "s3_endpoint_url": {
+                        "label": "S3 endpoint URL",
+                        "description": "For S3-compatible stores. Credentials come from boto3's chain.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "s3_region": {
+                        "label": "S3 region",
+                        "description": "Where boto3's chain has none.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "default_repository": {
+                        "label": "Default repository",
+                        "description": "What operators work on when they name none.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "engine": {
+                        "label": "Engine",
+                        "description": "Where big changes are worked out.",
+                        "schema": {"type": "string", "enum": ["auto", "local", "spark"], "default": "auto"},
+                    },
+                },
+            }
+        ],
+    }

@@ -1,0 +1,120 @@
+"""From an Airflow connection to an open lake.
+
+A connection says what ``LAKEOPS_*`` variables say elsewhere; what it leaves out comes from the environment of the
+worker. Passwords are masked in task logs and never part of a message.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from lakeops.model.errors import InvalidSettings, LakeopsError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from lakeops.lake import Lake
+    from lakeops.settings import Settings
+
+DEFAULT_CONN_ID = "lakeops_default"
+
+
+class LakeopsHook(BaseHook):
+    """Opens the lake that a connection of type ``lakeops`` describes.
+
+    The connection's host is the home directory. Extra fields: ``database_url`` (user and password may come from the
+    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine`` and ``default_repository``.
+    Without a connection named ``lakeops_default`` that name means the environment's own lake.
+    """
+
+    conn_name_attr = "lakeops_conn_id"
+    default_conn_name = DEFAULT_CONN_ID
+    conn_type = "lakeops"
+    hook_name = "lakeops"
+
+    def __init__(self, lakeops_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:  # noqa: ANN401 - BaseHook's
+        super().__init__(**kwargs)
+        self.lakeops_conn_id = lakeops_conn_id
+
+    def get_conn(self) -> Lake:
+        """The open lake; close it, or use it as a context manager.
+
+        Raises:
+            AirflowNotFoundException: no such connection, and the id is not the default one.
+            InvalidSettings, CatalogUnavailable, CatalogVersion: the lake cannot be opened.
+        """
+        from lakeops.lake import Lake
+
+        return Lake.open(settings=self.settings())
+
+    def settings(self) -> Settings:
+        """The lake's settings: the connection's first, then the environment's. Raises ``InvalidSettings``."""
+        from lakeops.settings import Settings
+
+        connection = self._connection()
+        if connection is None:
+            return Settings.load()
+        extra = connection.extra_dejson
+        return Settings.load(
+            home=connection.host or None,
+            database_url=_database_url(connection, extra.get("database_url")),
+            s3_endpoint_url=extra.get("s3_endpoint_url") or None,
+            s3_region=extra.get("s3_region") or None,
+            engine=extra.get("engine") or None,
+        )
+
+    def default_repository(self) -> str | None:
+        """The repository that operators work on when they name none."""
+        connection = self._connection()
+        return None if connection is None else connection.extra_dejson.get("default_repository") or None
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the lake opens, and what was found or went wrong; the connection form's *Test* button."""
+        try:
+            with self.get_conn() as lake:
+                found = sum(1 for _ in lake.repositories())
+                facts = ", ".join(f"{name} {value}" for name, value in lake.catalog.describe().items())
+        except LakeopsError as error:
+            return False, error.message
+        except AirflowNotFoundException as error:
+            return False, str(error)
+        return True, f"The lake opens: {facts}; repositories: {found}"
+
+    def _connection(self) -> Connection | None:
+        try:
+            return self.get_connection(self.lakeops_conn_id)
+        except AirflowNotFoundException:
+            if self.lakeops_conn_id == DEFAULT_CONN_ID:
+                return None
+            raise AirflowNotFoundException(
+                f"there is no connection {self.lakeops_conn_id!r}; create one of type 'lakeops', or use "
+                f"{DEFAULT_CONN_ID!r}, which stands for the LAKEOPS_* environment when nobody defined it"
+            ) from None
+
+
+def _database_url(connection: Connection, url: str | None) -> str | None:
+    """The catalog's URL with the connection's user and password filled in where it has none of its own."""
+    if not url:
+        return None
+    from airflow.sdk.log import mask_secret
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise InvalidSettings(f"connection {connection.conn_id!r}: the database URL cannot be read") from None
+    if parsed.password:
+        raise InvalidSettings(
+            f"connection {connection.conn_id!r}: the database URL holds a password, which Airflow would show; move it "
+            "to the connection's password field"
+        )
+    if parsed.drivername.startswith("sqlite"):
+        return url
+    if connection.password:
+        mask_secret(connection.password)
+    parsed = parsed.set(username=parsed.username or connection.login or None, password=connection.password or None)
+    return parsed.render_as_string(hide_password=False)

@@ -1,0 +1,167 @@
+"""Doing a verb once for a task, however often the task runs.
+
+Every function here may be called again after it was killed anywhere, and finds what the earlier call did:
+
+* the same work under the same key is done once; a second call returns the first one's result;
+* a task that is cleared after its input changed does have new work. It goes under the task's next key, so it is
+  published too, and also once. Leaving it staged on a branch that is about to be dropped would lose it silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import TYPE_CHECKING
+
+from lakeops.airflow.run import TaskRun
+from lakeops.model.errors import AlreadyExists, NoChanges, RefNotFound
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Repository
+    from lakeops.model.records import Commit, MergeResult
+    from lakeops.model.records import Ref as RefRecord
+
+
+def create_branch(repository: Repository, name: str, source: str, run: TaskRun, *, exist_ok: bool = False) -> Branch:
+    """The branch, new at ``source`` or as this DAG run left it.
+
+    A branch that exists is taken when it holds nothing but ``source``'s history and commits of this DAG run, or
+    whatever it holds with ``exist_ok``.
+
+    Raises:
+        AlreadyExists: the branch holds somebody else's commits.
+        RefNotFound: there is no ``source``.
+        NoMergeBase: the branch that exists shares no history with ``source``.
+    """
+    try:
+        return repository.create_branch(name, source=source)
+    except AlreadyExists:
+        branch = repository.branch(name)
+        foreign = None if exist_ok else next(_foreign(repository, name, source, run), None)
+        if foreign is None:
+            return branch
+        raise AlreadyExists(
+            f"branch {name!r} exists and holds commit {foreign.id[:16]} ({foreign.message!r}), which is neither in "
+            f"{source!r} nor from this DAG run; use another name, delete the branch, or set exist_ok"
+        ) from None
+
+
+def commit(
+    branch: Branch,
+    repository: Repository,
+    message: str,
+    run: TaskRun,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    allow_empty: bool = False,
+) -> Commit:
+    """The commit of the branch's uncommitted changes, or the one that an earlier call of this task has published.
+
+    Raises:
+        NoChanges: there is nothing to commit, this task has committed nothing before, and ``allow_empty`` is not set.
+    """
+    latest: Commit | None = None
+    for number in count(1):
+        before = branch.commit_id
+        try:
+            latest = branch.commit(
+                message,
+                metadata=run.metadata(metadata),
+                idempotency_key=run.key(number),
+                allow_empty=allow_empty and latest is None,
+            )
+        except NoChanges:
+            if latest is None:
+                raise
+            return latest
+        if contains(repository, branch.id, latest.id) and not contains(repository, before, latest.id):
+            return latest
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def merge(
+    repository: Repository,
+    source: str,
+    destination: str,
+    run: TaskRun,
+    *,
+    strategy: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> MergeResult:
+    """The merge of what ``source`` is now, or the one that an earlier call of this task has published.
+
+    A source that is gone by now is no obstacle when this task merged it before.
+
+    Raises:
+        MergeConflict: nothing is published.
+        RefNotFound, DirtyBranch, NoMergeBase.
+    """
+    wanted = _commit_id(repository, source)
+    result: MergeResult | None = None
+    for number in count(1):
+        latest = repository.merge(
+            source,
+            destination,
+            strategy=strategy,
+            message=message,
+            metadata=run.metadata(metadata),
+            idempotency_key=run.key(number),
+        )
+        if latest.up_to_date:
+            return result or latest
+        result = latest
+        if wanted is None or contains(repository, destination, wanted):
+            return result
+    raise AssertionError("unreachable")  # pragma: no cover
+
+
+def delete_branch(repository: Repository, name: str, *, merged_into: str | None = None) -> RefRecord | None:
+    """Where the branch was when it was deleted, or None when there is no such branch.
+
+    Raises:
+        Unmerged: ``merged_into`` is given and does not have everything that the branch has.
+        DefaultBranch, ProtectedBranch.
+    """
+    try:
+        if merged_into is not None:
+            _require_merged(repository, name, merged_into)
+        return repository.delete_branch(name)
+    except RefNotFound:
+        if _commit_id(repository, name) is None:
+            return None
+        raise
+
+
+class Unmerged(Exception):  # noqa: N818 - a finding, not a failure
+    """The branch holds something that the other ref does not have; the message says what."""
+
+
+def contains(repository: Repository, ref: str, commit_id: str) -> bool:
+    """Whether a commit is in a ref's history."""
+    return repository.merge_base(ref, commit_id).id == commit_id
+
+
+def _require_merged(repository: Repository, name: str, into: str) -> None:
+    branch = repository.branch(name)
+    change = next(iter(branch.uncommitted()), None)
+    if change is not None:
+        raise Unmerged(f"it has uncommitted changes, {change.path!r} for one")
+    if not contains(repository, into, branch.commit_id):
+        raise Unmerged(f"{into!r} does not have its commit {branch.commit_id[:16]}")
+
+
+def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> Iterator[Commit]:
+    """Commits of a branch that are neither in ``source`` nor this DAG run's."""
+    for found in repository.log(name, first_parent=True):
+        if contains(repository, source, found.id):
+            return
+        if not run.made(found.metadata):
+            yield found
+
+
+def _commit_id(repository: Repository, ref: str) -> str | None:
+    try:
+        return repository.ref(ref).commit_id
+    except RefNotFound:
+        return None
