@@ -1,12 +1,12 @@
-"""The tree of commands."""
+"""The tree of commands: which file each one is in. A file is imported when one of its commands is asked for."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lakeops.cli import branch, commit, config, diff, doctor, download, fs, history, merge, protect, repo, tag, upload
+from lakeops.cli.late import LateCommands
 from lakeops.cli.options import Json
 from lakeops.cli.output import Output
 from lakeops.cli.root import USAGE, Root
@@ -14,8 +14,8 @@ from lakeops.version import __version__
 
 HELP = """Git for an object store: branches, atomic commits and merges for data.
 
-Everything is named by URIs: lakefs://REPO, lakefs://REPO/REF, lakefs://REPO/REF/PATH. A ref is a branch, a tag or a
-commit id, with Git's steps to its ancestors: main~2, v1^.
+Everything is named by URIs: lakefs://REPO, lakefs://REPO/REF, lakefs://REPO/REF/PATH.
+A ref is a branch, a tag or a commit id, with Git's steps to its ancestors: main~2, v1^.
 """
 EPILOG = """First steps:
 
@@ -27,36 +27,44 @@ EPILOG = """First steps:
 
 Exit codes: 0 ok, 1 error, 2 usage, 3 conflict, 4 not found, 5 precondition failed."""
 
-app = typer.Typer(cls=Root, help=HELP, epilog=EPILOG, pretty_exceptions_enable=False)
-
 REPOSITORIES = "Repositories, branches and tags"
 OBJECTS = "Objects"
 HISTORY = "Changes and history"
 HOUSE = "Housekeeping"
 
-branch.app.add_typer(protect.app)
-fs.app.add_typer(upload.app)
-fs.app.add_typer(download.app)
-for group, name, panel in (
-    (repo.app, "repo", REPOSITORIES),
-    (branch.app, "branch", REPOSITORIES),
-    (tag.app, "tag", REPOSITORIES),
-    (fs.app, "fs", OBJECTS),
-    (history.show_app, "show", HISTORY),
-    (config.app, "config", HOUSE),
-):
-    app.add_typer(group, name=name, rich_help_panel=panel)
-for command, name, panel in (
-    (commit.commit, "commit", HISTORY),
-    (diff.diff, "diff", HISTORY),
-    (merge.merge, "merge", HISTORY),
-    (merge.cherry_pick, "cherry-pick", HISTORY),
-    (history.merge_base, "merge-base", HISTORY),
-    (history.log, "log", HISTORY),
-    (history.reflog, "reflog", HISTORY),
-    (doctor.doctor, "doctor", HOUSE),
-):
-    app.command(name, rich_help_panel=panel)(command)
+COMMANDS = LateCommands(
+    {
+        "repo": REPOSITORIES,
+        "branch": REPOSITORIES,
+        "tag": REPOSITORIES,
+        "fs": OBJECTS,
+        "commit": HISTORY,
+        "diff": HISTORY,
+        "merge": HISTORY,
+        "cherry-pick": HISTORY,
+        "log": HISTORY,
+        "show": HISTORY,
+        "merge-base": HISTORY,
+        "reflog": HISTORY,
+        "doctor": HOUSE,
+        "config": HOUSE,
+    }
+)
+
+
+class Lakeops(Root):
+    """The root of all commands."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - what typer passes on
+        super().__init__(**options)
+        self.commands = COMMANDS
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # noqa: ARG002 - typer's signature
+        """The commands' names, without importing them."""
+        return list(COMMANDS)
+
+
+app = typer.Typer(cls=Lakeops, help=HELP, epilog=EPILOG, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakeops.cli import protect
 from lakeops.cli.ask import SHOWN, agree
 from lakeops.cli.diff import change_line
 from lakeops.cli.options import BranchUri, Json, ParentNumber, RepositoryUri, Yes, ref_in
@@ -19,7 +20,8 @@ from lakeops.model.records import Ref
 if TYPE_CHECKING:
     from lakeops.lake import Branch
 
-app = typer.Typer(help="Create, list, delete, reset, revert and protect branches.")
+app = typer.Typer(help="Create, list, delete, reset, revert and protect branches.", add_completion=False)
+app.add_typer(protect.app)
 
 
 @app.command("create", epilog="Example: lakeops branch create lakefs://flights/dev --source lakefs://flights/main")

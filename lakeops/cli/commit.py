@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
-from lakeops.cli.history import commit_lines
+from lakeops.cli.log import commit_lines
 from lakeops.cli.options import BranchUri, IdempotencyKey, Json, Metadata, NoProgress, parse_metadata
 from lakeops.cli.output import Output
 from lakeops.cli.session import open_lake
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("commit", epilog='Example: lakeops commit lakefs://flights/dev -m "load day 1" --meta rows=842')
 def commit(
     uri: BranchUri,
     message: Annotated[

@@ -15,7 +15,7 @@ from lakeops.cli.output import Output
 if TYPE_CHECKING:
     from lakeops.settings import Settings
 
-app = typer.Typer(help="Look at settings.")
+app = typer.Typer(add_completion=False)
 
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^/@:\s]*):[^/\s]*@")
 _QUERY = re.compile(r"\?.*")
@@ -32,6 +32,11 @@ class Setting:
     def to_json(self) -> dict[str, Any]:
         """The setting's fields."""
         return asdict(self)
+
+
+@app.callback()
+def config() -> None:
+    """Look at settings."""
 
 
 @app.command("show")

@@ -16,6 +16,8 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Change, ChangeType
 from lakeops.model.uris import LakeUri
 
+app = typer.Typer(add_completion=False)
+
 SIGNS = {
     ChangeType.ADDED: ("+ added", "green"),
     ChangeType.REMOVED: ("- removed", "red"),
@@ -31,6 +33,7 @@ def change_line(change: Change) -> tuple[Part, ...]:
     return (SIGNS[change.type], " ", change.path)
 
 
+@app.command("diff", epilog="Example: lakeops diff lakefs://flights/main lakefs://flights/dev")
 def diff(
     left: Annotated[LakeUri, uri("lakefs://REPO/LEFT", "A branch; or what to compare with, any ref.")],
     right: Annotated[LakeUri | None, uri("lakefs://REPO/RIGHT", "Any ref: show what it changed.")] = None,

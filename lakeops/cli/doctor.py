@@ -10,7 +10,10 @@ from lakeops.cli.options import Json
 from lakeops.cli.output import Output
 from lakeops.cli.text import counted
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("doctor")
 def doctor(
     upgrade: Annotated[
         bool, typer.Option("--upgrade", metavar="", help="First bring the catalog's schema to this version.")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, BinaryIO, cast
 import typer
 
 from lakeops.cli.files import below, write_below
-from lakeops.cli.fs import folder
+from lakeops.cli.objects import folder
 from lakeops.cli.options import Json, NoProgress, uri
 from lakeops.cli.output import Output
 from lakeops.cli.progress import Tally, watched

@@ -1,4 +1,4 @@
-"""``lakeops merge`` and ``cherry-pick``: bringing changes from one branch to another."""
+"""``lakeops merge``: bring what one branch changed to another, whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Annotated
 import typer
 
 from lakeops.cli.options import (
-    BranchUri,
     IdempotencyKey,
     Json,
     Metadata,
     NoProgress,
-    ParentNumber,
-    RefUri,
     parse_metadata,
     two_refs,
     uri,
@@ -23,7 +20,10 @@ from lakeops.cli.session import open_lake
 from lakeops.model.records import Strategy
 from lakeops.model.uris import LakeUri
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("merge", epilog="Example: lakeops merge lakefs://flights/dev lakefs://flights/main")
 def merge(
     source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
     destination: Annotated[LakeUri, uri("lakefs://REPO/DEST", "The branch that takes the changes.")],
@@ -63,18 +63,3 @@ def merge(
         ["Summary: ", (f"{summary.added:,} added", "green"), ", ", (f"{summary.removed:,} removed", "red"), ", ",
          (f"{summary.changed:,} changed", "yellow")],
     )  # fmt: skip
-
-
-def cherry_pick(
-    ref: RefUri,
-    destination: BranchUri,
-    parent_number: ParentNumber = None,
-    no_progress: NoProgress = False,
-    json: Json = False,
-) -> None:
-    """Apply what one commit did onto a branch, with a new commit."""
-    out = Output(json)
-    repository_id, picked, name = two_refs(ref, destination)
-    with open_lake(out, hide_progress=no_progress) as lake:
-        commit = lake.repository(repository_id).cherry_pick(picked, name, parent_number)
-    out.answer(commit, ["Picked ", picked, " onto ", (name, "green"), ": commit ", (commit.id, "yellow")])

@@ -15,7 +15,7 @@ from lakeops.cli.text import counted, moment
 if TYPE_CHECKING:
     from lakeops.lake import Repository
 
-app = typer.Typer(help="Create, list and delete repositories.")
+app = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
 
 
 @app.command("create", epilog="Example: lakeops repo create lakefs://flights s3://bucket/flights")

@@ -29,10 +29,6 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 class Root(TyperGroup):
     """The outermost command group. It never lets an exception out, only an exit code."""
 
-    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # typer keeps the base class private
-        """The commands' names, nouns first, as help shows them."""
-        return sorted(super().list_commands(ctx), key=lambda name: not isinstance(self.commands[name], TyperGroup))
-
     def main(
         self,
         args: Sequence[str] | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ def open_lake(out: Output, *, hide_progress: bool = True) -> Iterator[Lake]:
     """The lake that the settings name, showing progress of long work unless it is hidden."""
     from lakeops.lake import Lake
 
+    gc.freeze()
+    gc.enable()
     with Lake.open() as lake, watched(out, hidden=hide_progress) as report:
         lake.progress = report
         yield lake

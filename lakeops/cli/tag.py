@@ -9,7 +9,7 @@ from lakeops.cli.options import Json, RefUri, RepositoryUri, TagUri, Yes, two_re
 from lakeops.cli.output import SHORT_ID, Output
 from lakeops.cli.session import open_lake
 
-app = typer.Typer(help="Create, list, show and delete tags.")
+app = typer.Typer(help="Create, list, show and delete tags.", add_completion=False)
 
 
 @app.command("create", epilog="Example: lakeops tag create lakefs://flights/v1 lakefs://flights/main")

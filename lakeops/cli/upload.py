@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from lakeops.cli.files import reading, translated, walk
-from lakeops.cli.fs import folder
+from lakeops.cli.objects import folder
 from lakeops.cli.options import Json, Metadata, NoProgress, parse_metadata, uri
 from lakeops.cli.output import Output
 from lakeops.cli.progress import Tally, watched
