@@ -39,7 +39,8 @@ def repository_values(repository: Repository) -> dict[str, Any]:
 
 def commit_record(row: AnyRow) -> Commit:
     """The commit of a row of ``COMMIT_COLUMNS``; by position, because logs read thousands of them."""
-    return Commit(row[0], tuple(row[1]), *row[2:])
+    values: Any = (row[0], tuple(row[1]), *row[2:])
+    return Commit(*values)
 
 
 def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:

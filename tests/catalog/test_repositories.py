@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+
+import pytest
+from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, create, draft, everything, new_token, put, seal
+
+from lakeops.catalog.tables import METADATA
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, ReadOnlyRepository, RepositoryNotFound
+from lakeops.model.records import Repository, Split
+
+
+def test_creation_leaves_repository_commit_branch_and_reflog(empty):
+    made = create(empty, split=Split(1, 2, 3), capabilities={"conditional_put": True, "notes": ["é"]})
+    assert empty.repository(REPO) == made
+    assert empty.commit(REPO, FIRST.id) == FIRST
+    state = empty.branch(REPO, "main")
+    assert (state.commit_id, state.sealed_tokens, state.resets) == (FIRST.id, (), 0)
+    (move,) = empty.reflog(REPO)
+    assert (move.ref, move.old, move.new, move.actor) == ("main", None, FIRST.id, "ada")
+    assert abs(move.at - empty.now().timestamp()) < 60
+
+
+def test_a_name_and_a_namespace_are_taken_once(catalog):
+    before = everything(catalog)
+    with pytest.raises(AlreadyExists, match="'repo'"):
+        create(catalog)
+    taken = Repository("other", f"file:///{REPO}", "main", 1)
+    with pytest.raises(NamespaceTaken, match="'repo'"):
+        catalog.create_repository(taken, FIRST, token=new_token(), actor="ada")
+    assert everything(catalog) == before
+
+
+def test_repositories_are_listed_in_pages(empty):
+    names = ["a-1", "a-2", "a1", "a2", "b"]
+    for name in reversed(names):
+        create(empty, name)
+    assert [r.id for r in empty.repositories()] == names
+    assert [r.id for r in empty.repositories(limit=2)] == names[:2]
+    assert [r.id for r in empty.repositories(after="a-2", limit=2)] == ["a1", "a2"]
+    assert [r.id for r in empty.repositories(prefix="a-")] == ["a-1", "a-2"]
+
+
+def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
+    alone = everything(catalog).rows
+    create(catalog, "neighbour")
+    catalog.delete_repository(REPO)
+    before = everything(catalog)
+    create(catalog)
+    put(catalog, an_entry("a"))
+    commit_all(catalog, "one", key="k")
+    put(catalog, an_entry("b"))
+    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    catalog.protect(REPO, "release-*")
+    catalog.begin_upload(REPO, "main", "data/x/", upload="u")
+    assert len([name for name, rows in everything(catalog).rows if rows]) == len(METADATA.tables)
+    catalog.delete_repository(REPO)
+    assert everything(catalog) == before
+    assert before.rows != alone
+    with pytest.raises(RepositoryNotFound):
+        catalog.delete_repository(REPO)
+
+
+READS = {
+    "repository": lambda c: c.repository("none"),
+    "branch": lambda c: c.branch("none", "main"),
+    "branches": lambda c: c.branches("none"),
+    "tag": lambda c: c.tag("none", "v1"),
+    "tags": lambda c: c.tags("none"),
+    "reflog": lambda c: c.reflog("none"),
+    "protections": lambda c: c.protections("none"),
+    "commit": lambda c: c.commit("none", FIRST.id),
+    "first_parents": lambda c: c.first_parents("none", FIRST.id, limit=5),
+    "history": lambda c: c.history("none"),
+    "roots": lambda c: c.roots("none"),
+    "uploads": lambda c: c.uploads("none"),
+    "staged_one": lambda c: c.staged_one("none", "main", "a"),
+    "staged_page": lambda c: c.staged_page("none", "main"),
+    "staged_table": lambda c: c.staged_table("none", "main"),
+    "has_staged": lambda c: c.has_staged("none", "main"),
+    "stageable": lambda c: c.stageable("none", "main"),
+    "purge_retired": lambda c: c.purge_retired("none"),
+    "set_read_only": lambda c: c.set_read_only("none", True),
+    "protect": lambda c: c.protect("none", "*"),
+    "seal": lambda c: c.seal("none", "main", token="t"),
+    "create_branch": lambda c: c.create_branch("none", "b", FIRST.id, token="t", actor="ada"),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_an_unknown_repository_is_said_to_be_unknown(catalog, name):
+    with pytest.raises(RepositoryNotFound, match="'none'"):
+        READS[name](catalog)
+
+
+WRITES = {
+    "create_branch": lambda c: c.create_branch(REPO, "b", FIRST.id, token="t", actor="ada"),
+    "delete_branch": lambda c: c.delete_branch(REPO, "dev", actor="ada"),
+    "create_tag": lambda c: c.create_tag(REPO, "v2", FIRST.id, actor="ada"),
+    "delete_tag": lambda c: c.delete_tag(REPO, "v1", actor="ada"),
+    "protect": lambda c: c.protect(REPO, "x"),
+    "unprotect": lambda c: c.unprotect(REPO, "release-*"),
+    "expire": lambda c: c.expire_commits(REPO, [FIRST.id]),
+    "put": lambda c: put(c, an_entry("a")),
+    "stageable": lambda c: c.stageable(REPO, "main"),
+    "seal": seal,
+    "reset": lambda c: c.reset(REPO, "main", actor="ada"),
+    "discard": lambda c: c.discard(c.branch(REPO, "dev"), c.branch(REPO, "dev").sealed_tokens),
+    "publish": lambda c: c.publish(draft(c, c.branch(REPO, "main"), a_commit("m", FIRST), action="merge")),
+    "remember_key": lambda c: c.remember_key(REPO, "k", "f", FIRST.id),
+    "begin_upload": lambda c: c.begin_upload(REPO, "main", "data/x/", upload="u"),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_read_only_repository_refuses_every_writing_transition(catalog, name):
+    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    catalog.protect(REPO, "release-*")
+    put(catalog, an_entry("a"), branch="dev")
+    seal(catalog, "dev")
+    catalog.set_read_only(REPO, True)
+    before = everything(catalog)
+    with pytest.raises(ReadOnlyRepository, match="'repo'"):
+        WRITES[name](catalog)
+    assert everything(catalog) == before
+    catalog.set_read_only(REPO, False)
+    WRITES[name](catalog)
+
+
+def test_time_is_the_databases(catalog, clock):
+    moment = catalog.now()
+    assert moment.tzinfo is UTC
+    if catalog.database.dialect.name == "sqlite":
+        assert moment == clock.now()
+        clock.advance(hours=1)
+        assert catalog.now() == moment + timedelta(hours=1)
+    else:
+        assert catalog.now() > moment
+
+
+def test_missing_refs_are_not_found(catalog):
+    for ask in (lambda: catalog.branch(REPO, "x"), lambda: catalog.tag(REPO, "x"), lambda: catalog.commit(REPO, "x")):
+        with pytest.raises(NotFound, match="'x'"):
+            ask()

@@ -1,0 +1,106 @@
+"""Records to fill a catalog with, where only the catalog is under test: no store, no ranges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakeops.catalog.base import BranchState, Catalog, Publish, Staged
+from lakeops.model.clock import Ids
+from lakeops.model.ids import make_commit
+from lakeops.model.records import Commit, Entry, Repository
+
+REPO = "repo"
+_ids = Ids()
+
+
+def new_token() -> str:
+    return _ids.new()
+
+
+def a_commit(message: str, *parents: Commit, at: int = 1_700_000_000, **metadata: str) -> Commit:
+    return make_commit(
+        parents=parents,
+        committer="ada",
+        message=message,
+        metadata=metadata,
+        creation_date=at,
+        meta_range_id="ab" * 32,
+        meta_range_file=f"{message}.parquet",
+        meta_range_digest="cd" * 32,
+    )
+
+
+FIRST = a_commit("first")
+
+
+def an_entry(path: str, text: str = "x", **metadata: str) -> Staged:
+    return Staged(path, Entry(path, f"data/2026010100/{text}", f"sum-{text}", len(text), 7, "text/plain", metadata))
+
+
+def gone(path: str) -> Staged:
+    return Staged(path, None)
+
+
+def create(catalog: Catalog, repository_id: str = REPO, **given: Any) -> Repository:
+    repository = Repository(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, **given)
+    catalog.create_repository(repository, FIRST, token=new_token(), actor="ada")
+    return repository
+
+
+def put(catalog: Catalog, *rows: Staged, branch: str = "main", **given: Any) -> BranchState:
+    return catalog.put_staged(REPO, branch, list(rows), started=given.pop("started", catalog.now()), **given)
+
+
+def seal(catalog: Catalog, branch: str = "main") -> BranchState:
+    return catalog.seal(REPO, branch, token=new_token())
+
+
+def draft(catalog: Catalog, state: BranchState, commit: Commit, **given: Any) -> Publish:
+    """What a commit that was planned on ``state`` publishes."""
+    fields: dict[str, Any] = {
+        "repository_id": state.repository_id,
+        "branch": state.id,
+        "expected_head": state.commit_id,
+        "resets": state.resets,
+        "commit": commit,
+        "consumed": state.sealed_tokens,
+        "live": frozenset(commit.parents),
+        "action": "commit",
+        "actor": "ada",
+        **given,
+    }
+    return Publish(**{"started": catalog.now(), **fields})
+
+
+def commit_all(catalog: Catalog, message: str, branch: str = "main", **given: Any) -> Commit:
+    """Seal and publish, as a commit does."""
+    state = seal(catalog, branch)
+    head = catalog.commit(REPO, state.commit_id)
+    return catalog.publish(draft(catalog, state, a_commit(message, head), **given))
+
+
+def paths(rows: Any) -> list[str]:
+    return [row.path for row in rows]
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All that a repository's rows say, for "nothing changed"."""
+
+    rows: tuple[Any, ...]
+
+
+def everything(catalog: Any) -> Everything:
+    """The content of every table, but for what two equal states may differ in."""
+    from lakeops.catalog.tables import METADATA
+
+    def work(conn: Any) -> Everything:
+        return Everything(
+            tuple(
+                (table.name, sorted(repr(tuple(row)) for row in conn.execute(table.select())))
+                for table in METADATA.sorted_tables
+            )
+        )
+
+    return catalog.database.read(work)
