@@ -73,10 +73,14 @@ class AmbiguousRef(InvalidInput):
     kind = "ambiguous_ref"
 
     def __init__(self, ref: str, candidates: list[str]) -> None:
+        self.ref = ref
         self.candidates = candidates
         super().__init__(
             f"{ref!r} is ambiguous: it matches {', '.join(c[:16] for c in candidates)}; give more characters"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.ref, self.candidates))
 
 
 # --- things that are not there (exit 4) -------------------------------------------------------------------------

@@ -54,8 +54,10 @@ def test_what_cannot_be_kept_is_refused(metadata: object, reason: str) -> None:
 
 
 def test_a_commit_may_carry_more() -> None:
-    metadata = {"lineage": "x" * 60_000}
+    metadata = {"k": "x" * (64 * 1024 - 1)}
     assert check_metadata(metadata, at_most=COMMIT_METADATA_BYTES) == metadata
+    with pytest.raises(InvalidInput, match="limit"):
+        check_metadata(metadata | {"l": ""}, at_most=COMMIT_METADATA_BYTES)
     with pytest.raises(InvalidInput, match="limit"):
         check_metadata(metadata)
 

@@ -38,8 +38,8 @@ def test_no_key_and_the_empty_key_differ() -> None:
     ("text", "reason"),
     [
         ("", "is not a lakefs:// URI"),
-        ("main", "write lakefs://REPO"),
-        ("s3://bucket/key", "'s3://'"),
+        ("main", "'main' is not a lakefs:// URI; write lakefs://REPO"),
+        ("s3://bucket/key", "'s3://'... is not"),
         ("LAKEFS://repo", "is not"),
         ("lakefs:/repo/main", "is not"),
         ("lakefs//repo/main", "is not"),

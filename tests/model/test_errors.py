@@ -1,0 +1,44 @@
+"""The error tree: kinds are stable and apart, exit codes are the contract's, and errors survive a process boundary."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from lakeops.model.errors import AmbiguousRef, LakeopsError, MergeConflict
+
+
+def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]]:
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == root.__module__:
+            yield from tree(child)
+
+
+def made(kind: type[LakeopsError]) -> LakeopsError:
+    if kind is AmbiguousRef:
+        return AmbiguousRef("ab", ["abc" + "0" * 61, "abd" + "0" * 61])
+    if kind is MergeConflict:
+        return MergeConflict("dev", "main", ["a", "b"])
+    return kind("one line")
+
+
+@pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
+def test_errors_cross_processes_whole(kind: type[LakeopsError]) -> None:
+    error = made(kind)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert copy.message == error.message
+    assert vars(copy) == vars(error)
+    assert copy.to_json() == error.to_json()
+
+
+def test_kinds_are_all_different() -> None:
+    kinds = [kind.kind for kind in tree()]
+    assert len(kinds) == len(set(kinds)) > 25
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert {kind.exit_code for kind in tree()} == {1, 2, 3, 4, 5}
