@@ -6,9 +6,13 @@ surrogates, over 1,024 bytes with the prefix) and what some proxy on the way cou
 
 from __future__ import annotations
 
+import re
+
 from lakeops.model.errors import InvalidPath
 
 MAX_NAME_BYTES = 1024
+
+_NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def object_name(prefix: str, key: str) -> str:
@@ -39,6 +43,10 @@ def listing_prefix(prefix: str, part: str) -> str:
     return f"{prefix}/{part}" if prefix else part
 
 
-def fits_xml(name: str) -> bool:
-    """Whether a name can be written in the XML of a batch request; XML has no way to spell the others."""
-    return not any((char < " " and char not in "\t\n\r") or char in "\ufffe\uffff" for char in name)
+def xml_part(name: str) -> str:
+    """The longest beginning of a name that XML can spell; it has no way to write control characters, for instance.
+
+    Batch deletes and the answers to listings are XML, so only this part can go into their requests.
+    """
+    unfit = _NOT_XML.search(name)
+    return name[: unfit.start()] if unfit else name

@@ -18,7 +18,7 @@ from lakeops.model.clock import Ids, pause
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.store.base import Capabilities, DeleteFailure, PutResult, StoredObject
 from lakeops.store.layout import PROBE
-from lakeops.store.s3.address import fits_xml, listing_prefix, object_name
+from lakeops.store.s3.address import listing_prefix, object_name, xml_part
 from lakeops.store.s3.client import client
 from lakeops.store.s3.failures import CONNECTION, code_of, no_bucket, status_of, translated
 from lakeops.store.s3.probe import probe
@@ -136,10 +136,7 @@ class S3Store:
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
-        params: dict[str, Any] = {"Prefix": listing_prefix(self.prefix, prefix)}
-        if after:
-            params["StartAfter"] = listing_prefix(self.prefix, after)
-        return self._listing(params)
+        return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
 
     def checksum(self, item: StoredObject) -> str:
         """The ETag, which costs nothing when the item comes from a listing."""
@@ -191,30 +188,31 @@ class S3Store:
                     pause(Ids().jitter(_PAUSE))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _listing(self, params: dict[str, Any]) -> Iterator[StoredObject]:
-        root, last = listing_prefix(self.prefix, ""), params.get("StartAfter", "")
+    def _listing(self, prefix: str, after: str) -> Iterator[StoredObject]:
+        root, last = listing_prefix(self.prefix, ""), ""
+        asked, start = xml_part(prefix), xml_part(after)
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self.bucket, Prefix=asked, StartAfter=start
+        )
         with self._translated(""):
-            for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, **params):
-                for item in page.get("Contents", ()):
-                    name = item["Key"]
-                    # Garbage collection deletes what a listing shows: a server that cannot list must not go unnoticed.
-                    if name <= last or not name.startswith(params["Prefix"]):
-                        raise StoreError(
-                            f"bucket {self.bucket!r} does not list names in byte order; use another server"
-                        )
-                    last = name
-                    if name != root:
-                        yield StoredObject(
-                            key=name.removeprefix(root),
-                            size_bytes=item["Size"],
-                            mtime=int(item["LastModified"].timestamp()),
-                            etag=item["ETag"].strip('"'),
-                        )
+            for item in (item for page in pages for item in page.get("Contents", ())):
+                name = item["Key"]
+                # Garbage collection deletes what a listing shows: a server that cannot list must not go unnoticed.
+                if name <= last or not name.startswith(asked):
+                    raise StoreError(f"bucket {self.bucket!r} does not list names in byte order; use another server")
+                last = name
+                if name > after and name.startswith(prefix) and name != root:
+                    yield StoredObject(
+                        key=name.removeprefix(root),
+                        size_bytes=item["Size"],
+                        mtime=int(item["LastModified"].timestamp()),
+                        etag=item["ETag"].strip('"'),
+                    )
 
     def _delete_batch(self, names: dict[str, str]) -> Iterator[DeleteFailure]:
         """Delete objects, given as name to key: in one request but for names that XML cannot spell."""
-        batch = [name for name in names if fits_xml(name)]
-        singles = [name for name in names if not fits_xml(name)]
+        batch = [name for name in names if xml_part(name) == name]
+        singles = [name for name in names if xml_part(name) != name]
         with self._translated(""):
             if batch:
                 try:
