@@ -69,11 +69,11 @@ def walk(folder: Path, *, skip_special: bool) -> Iterator[LocalFile]:
 @contextmanager
 def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
     """A file open for reading; a symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
+    if path.is_dir():
+        raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
     with translated(path):
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     with os.fdopen(number, "rb") as file:
-        if stat.S_ISDIR(os.fstat(number).st_mode):
-            raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
         yield file
 
 

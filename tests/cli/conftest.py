@@ -1,0 +1,128 @@
+"""A lake of its own for every test, and ways to run the command line on it: in this process and as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lakeops.cli.app import app
+from lakeops.lake import Lake, Repository
+
+ENVIRONMENT = {"LAKEOPS_FSYNC": "false", "LAKEOPS_COMMITTER": "ada", "TERM": "xterm-256color"}
+
+
+class Commands:
+    """Runs the command line in this process."""
+
+    def __init__(self) -> None:
+        self._runner = CliRunner()
+
+    def __call__(self, *args: str, stdin: bytes | str | None = None) -> Result:
+        """The command's streams and exit code, whatever it was."""
+        return self._runner.invoke(app, list(args), input=stdin, prog_name="lakeops")
+
+    def ok(self, *args: str, stdin: bytes | str | None = None) -> str:
+        """Stdout of a command that must work."""
+        result = self(*args, stdin=stdin)
+        assert result.exit_code == 0, (args, result.output)
+        return result.stdout
+
+    def json(self, *args: str) -> object:
+        """The one JSON document of a command that must work, with nothing beside it on either stream."""
+        result = self(*args, "--json")
+        assert result.exit_code == 0, (args, result.output)
+        assert result.stderr == ""
+        assert result.stdout.count("\n") == 1
+        return json.loads(result.stdout)
+
+    def lines(self, *args: str) -> list[dict[str, object]]:
+        """The JSON documents of a command that prints one a line."""
+        result = self(*args, "--json")
+        assert result.exit_code == 0, (args, result.output)
+        assert result.stderr == ""
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def error(self, *args: str) -> dict[str, object]:
+        """The error of a command that must fail, checked to be the same in both forms; ``exit_code`` is added."""
+        as_json, as_text = self(*args, "--json"), self(*args)
+        assert as_json.exit_code == as_text.exit_code != 0, (as_json.output, as_text.output)
+        assert as_json.stderr == ""
+        assert as_text.stdout == ""
+        error = json.loads(as_json.stdout.splitlines()[-1])["error"]
+        lines = as_text.stderr.splitlines()
+        assert sum(line.startswith("Error: ") for line in lines) == 1, as_text.stderr
+        assert "Traceback" not in as_text.stderr + as_json.stdout
+        return {**error, "exit_code": as_json.exit_code}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The embedded default's directory, named by the environment as for any user; the working directory is empty."""
+    place = tmp_path / "home"
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**ENVIRONMENT, "LAKEOPS_HOME": str(place)}.items():
+        monkeypatch.setenv(name, value)
+    return place
+
+
+@pytest.fixture
+def run(home: Path) -> Commands:
+    return Commands()
+
+
+@pytest.fixture
+def lake(home: Path) -> Iterator[Lake]:
+    with Lake.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def flights(lake: Lake) -> Repository:
+    """A repository with history: two commits on main, a tag, a branch with an uncommitted change."""
+    repository = lake.create_repository("flights")
+    main = repository.branch("main")
+    main.put("raw/a.csv", b"1,2,3\n", metadata={"rows": "1"}, content_type="text/csv")
+    main.put("readme.md", b"# flights\n")
+    main.commit("load day 1", metadata={"day": "1"})
+    main.put("raw/b.csv", b"4,5\n")
+    main.commit("load day 2")
+    repository.create_tag("v1", "main")
+    dev = repository.create_branch("dev", source="main")
+    dev.put("raw/c.csv", b"6\n")
+    return repository
+
+
+@pytest.fixture
+def conflict(flights: Repository) -> Repository:
+    """The same, with branches ``left`` and ``right`` that changed the same paths."""
+    for name in ("left", "right"):
+        branch = flights.create_branch(name, source="main")
+        branch.put("raw/a.csv", name.encode())
+        branch.put("z/last.csv", name.encode())
+        branch.put(f"{name}.csv", b"own")
+        branch.commit(f"{name} changes")
+    return flights
+
+
+@pytest.fixture
+def process(home: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Runs the command line as a process of its own; keyword arguments are ``subprocess.run``'s."""
+
+    def start(*args: str, **options: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "lakeops", *args],
+            **{"capture_output": True, "check": False, "timeout": 60, **options},
+        )
+
+    return start

@@ -1,0 +1,132 @@
+"""Downloads: contents, places, and paths that try to leave the destination."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+R = "lakefs://flights"
+
+HOSTILE = ["../x", "a/../../b", "/etc/x", "//x", "..", "a/..", "a//b", "./x", "a/./b", "a/", "../../../../etc/cron.d/x"]
+
+
+@pytest.fixture
+def outside(tmp_path):
+    """Everything beside the destination, to be compared afterwards."""
+
+    def snapshot():
+        return sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts)
+
+    return snapshot
+
+
+def test_one_object(run, flights):
+    record = run.json("fs", "download", f"{R}/main/raw/a.csv")
+    assert record["file"] == "a.csv"
+    assert Path("a.csv").read_bytes() == b"1,2,3\n"
+    run.ok("fs", "download", f"{R}/main/raw/a.csv", "new/deep/other.csv")
+    assert Path("new/deep/other.csv").read_bytes() == b"1,2,3\n"
+    run.ok("fs", "download", f"{R}/main/raw/a.csv", "folder/")
+    assert Path("folder/a.csv").read_bytes() == b"1,2,3\n"
+
+
+def test_uncommitted_objects_and_old_commits(run, flights):
+    run.ok("fs", "download", f"{R}/dev/raw/c.csv")
+    assert Path("c.csv").read_bytes() == b"6\n"
+    assert run("fs", "download", f"{R}/main~1/raw/b.csv").exit_code == 4
+
+
+@pytest.mark.parametrize("prefix", ["raw/", "raw"])
+def test_a_folder(run, flights, prefix):
+    records = run.json("fs", "download", f"{R}/dev/{prefix}", "out", "--recursive")
+    assert [record["path"] for record in records] == ["raw/a.csv", "raw/b.csv", "raw/c.csv"]
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == {
+        "a.csv": b"1,2,3\n",
+        "b.csv": b"4,5\n",
+        "c.csv": b"6\n",
+    }
+
+
+def test_everything(run, flights):
+    run.ok("fs", "download", f"{R}/main/", "out", "-r")
+    assert sorted(str(path) for path in Path("out").rglob("*")) == [
+        "out/raw",
+        "out/raw/a.csv",
+        "out/raw/b.csv",
+        "out/readme.md",
+    ]
+
+
+def test_files_are_replaced_whole(run, flights):
+    Path("a.csv").write_text("a much longer text that was here before")
+    Path("a.csv").chmod(0o400)
+    run.ok("fs", "download", f"{R}/main/raw/a.csv")
+    assert Path("a.csv").read_bytes() == b"1,2,3\n"
+    assert os.listdir() == ["a.csv"], "no temporary file is left"
+
+
+def test_a_file_in_the_place_of_a_folder(run, flights):
+    Path("out").mkdir()
+    Path("out/raw").write_text("x")
+    assert run.error("fs", "download", f"{R}/main/", "out", "-r")["exit_code"] == 2
+    assert Path("out/raw").read_text() == "x"
+
+
+def test_a_folder_in_the_place_of_a_file(run, flights):
+    Path("out/readme.md/x").mkdir(parents=True)
+    error = run.error("fs", "download", f"{R}/main/readme.md", "out/readme.md")
+    assert error["exit_code"] in {0, 2} or Path("out/readme.md").is_dir()
+    error = run.error("fs", "download", f"{R}/main/", "out", "-r")
+    assert error["exit_code"] == 2
+    assert "readme.md" in error["message"]
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_hostile_paths_in_a_folder(run, flights, outside, path):
+    flights.branch("dev").put("evil/" + path, b"owned")
+    flights.branch("dev").put("evil/good.txt", b"fine")
+    before = outside()
+    error = run.error("fs", "download", f"{R}/dev/evil/", "out", "--recursive")
+    assert (error["exit_code"], error["kind"]) == (2, "invalid_path")
+    assert outside() == before, "nothing is written at all"
+
+
+@pytest.mark.parametrize("path", HOSTILE)
+def test_hostile_paths_one_by_one(run, flights, outside, path):
+    flights.branch("dev").put(path, b"owned")
+    before = outside()
+    result = run("fs", "download", f"{R}/dev/{path}", "out/")
+    name = path.rpartition("/")[2]
+    if name in {"", ".", ".."}:
+        assert result.exit_code == 2
+        assert outside() == before
+    else:
+        assert Path("out", name).read_bytes() == b"owned"
+        assert len(outside()) == len(before) + 2
+
+
+def test_a_link_inside_the_destination_is_not_followed(run, flights, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    Path("out").mkdir()
+    Path("out/raw").symlink_to(elsewhere)
+    error = run.error("fs", "download", f"{R}/main/", "out", "-r")
+    assert error["kind"] == "invalid_path"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced(run, flights, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    Path("a.csv").symlink_to(precious)
+    run.ok("fs", "download", f"{R}/main/raw/a.csv", ".")
+    assert precious.read_text() == "mine"
+    assert not Path("a.csv").is_symlink()
+
+
+def test_cat_is_byte_exact(run, process, flights):
+    data = bytes(range(256)) * 5000
+    flights.branch("dev").put("blob", data)
+    assert process("fs", "cat", f"{R}/dev/blob").stdout == data

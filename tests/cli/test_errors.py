@@ -1,0 +1,139 @@
+"""Exit codes and error texts: the same in text and JSON, one line, never a traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+R = "lakefs://flights"
+
+CASES = {
+    "unknown branch": (["log", f"{R}/nosuch"], 4, "ref_not_found"),
+    "past the root": (["show", "commit", f"{R}/main~99"], 4, "ref_not_found"),
+    "unknown repository": (["branch", "list", "lakefs://nosuch"], 4, "repository_not_found"),
+    "unknown object": (["fs", "stat", f"{R}/main/nosuch"], 4, "object_not_found"),
+    "unknown object to read": (["fs", "cat", f"{R}/main/nosuch"], 4, "object_not_found"),
+    "unknown object to remove": (["fs", "rm", f"{R}/dev/nosuch"], 4, "object_not_found"),
+    "unknown folder to download": (["fs", "download", "-r", f"{R}/main/nosuch/", "d"], 4, "object_not_found"),
+    "unknown tag": (["tag", "show", f"{R}/nosuch"], 4, "ref_not_found"),
+    "unknown tag to delete": (["tag", "delete", f"{R}/nosuch"], 4, "ref_not_found"),
+    "unknown branch to delete": (["branch", "delete", f"{R}/nosuch", "--yes"], 4, "ref_not_found"),
+    "unknown pattern": (["branch", "unprotect", R, "nosuch"], 4, "not_found"),
+    "ambiguous": (["log", f"{R}/%AMBIGUOUS%"], 2, "ambiguous_ref"),
+    "bad repository name": (["repo", "create", "lakefs://No"], 2, "invalid_uri"),
+    "bad branch name": (["branch", "create", f"{R}/a..b", "--source", f"{R}/main"], 2, "invalid_uri"),
+    "expression as branch name": (["branch", "create", f"{R}/a~1", "--source", f"{R}/main"], 2, "invalid_name"),
+    "bad tag name": (["tag", "create", f"{R}/-x", f"{R}/main"], 2, "invalid_uri"),
+    "bad ref": (["log", f"{R}/main^{{tree}}"], 2, "invalid_uri"),
+    "not a URI": (["log", "main"], 2, "invalid_uri"),
+    "too much of a URI": (["branch", "list", f"{R}/main"], 2, "invalid_uri"),
+    "too little of a URI": (["log", R], 2, "invalid_uri"),
+    "no path": (["fs", "stat", f"{R}/main"], 2, "invalid_uri"),
+    "two repositories": (["merge", f"{R}/dev", "lakefs://other/main"], 2, "invalid_uri"),
+    "bad metadata": (["commit", f"{R}/dev", "-m", "x", "--meta", "novalue"], 2, "invalid_input"),
+    "two limits": (["branch", "reset", f"{R}/dev", "--prefix", "a", "--object", "b"], 2, "invalid_input"),
+    "two-way alone": (["diff", f"{R}/dev", "--two-way"], 2, "invalid_input"),
+    "bad pre-sign": (["fs", "stat", f"{R}/main/raw/a.csv", "--pre-sign=maybe"], 2, "invalid_input"),
+    "bad strategy": (["merge", f"{R}/dev", f"{R}/main", "--strategy", "mine"], 2, "usage"),
+    "bad namespace": (["repo", "create", "lakefs://other", "ftp://user:secret@host/x"], 2, "invalid_uri"),
+    "no message": (["commit", f"{R}/dev"], 2, "usage"),
+    "no arguments": (["merge"], 2, "usage"),
+    "no command of a noun": (["branch"], 2, "usage"),
+    "unknown command": (["brunch"], 2, "usage"),
+    "unknown option": (["log", f"{R}/main", "--oneline"], 2, "usage"),
+    "bad number": (["log", f"{R}/main", "--amount", "many"], 2, "usage"),
+    "negative number": (["log", f"{R}/main", "--amount", "-1"], 2, "usage"),
+    "nothing to commit": (["commit", f"{R}/main", "-m", "x"], 1, "no_changes"),
+    "nobody to ask, branch": (["branch", "delete", f"{R}/dev"], 2, "invalid_input"),
+    "nobody to ask, reset": (["branch", "reset", f"{R}/dev"], 2, "invalid_input"),
+    "nobody to ask, repository": (["repo", "delete", R], 2, "invalid_input"),
+    "branch exists": (["branch", "create", f"{R}/dev", "--source", f"{R}/main"], 5, "already_exists"),
+    "tag exists": (["tag", "create", f"{R}/v1", f"{R}/main"], 5, "already_exists"),
+    "repository exists": (["repo", "create", R], 5, "already_exists"),
+    "default branch": (["branch", "delete", f"{R}/main", "--yes"], 5, "default_branch"),
+    "protected": (["fs", "rm", f"{R}/prod/readme.md"], 5, "protected_branch"),
+    "dirty": (["merge", f"{R}/left", f"{R}/dev"], 5, "dirty_branch"),
+    "read-only": (["branch", "create", "lakefs://mirror/new", "--source", "lakefs://mirror/main"], 5,
+                  "read_only_repository"),
+    "no presigned URL": (["fs", "presign", f"{R}/main/readme.md"], 1, "unsupported"),
+    "no such file": (["fs", "upload", "-s", "nosuch.txt", f"{R}/dev/x"], 2, "invalid_input"),
+    "folder without recursive": (["fs", "upload", "-s", ".", f"{R}/dev/x"], 2, "invalid_input"),
+    "stdin without a path": (["fs", "upload", "-s", "-", f"{R}/dev"], 2, "invalid_path"),
+    "stdin with recursive": (["fs", "upload", "-s", "-", "-r", f"{R}/dev/x"], 2, "invalid_input"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def prepared(lake, conflict):
+    conflict.create_branch("prod", source="main")
+    conflict.protect("prod")
+    lake.create_repository("mirror").set_read_only()
+    return conflict
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_error(run, prepared, case):
+    args, exit_code, kind = CASES[case]
+    error = run.error(*(arg.replace("%AMBIGUOUS%", ambiguous(prepared) if "%A" in arg else "") for arg in args))
+    assert (error["exit_code"], error["kind"]) == (exit_code, kind), error
+    assert error["message"]
+    assert "\n" not in error["message"]
+    assert "secret" not in error["message"]
+
+
+def ambiguous(repository):
+    """A prefix of several commit ids; commits are added until there is one."""
+    seen = {commit.id[0] for commit in repository.log("main")}
+    count = sum(1 for _ in repository.log("main"))
+    while len(seen) == count:
+        commit = repository.branch("main").commit(f"number {count}", allow_empty=True)
+        seen.add(commit.id[0])
+        count += 1
+    ids = [commit.id[0] for commit in repository.log("main")]
+    return next(first for first in ids if ids.count(first) > 1 and first not in {"left", "right"})
+
+
+def test_nothing_happens_without_a_yes(run, flights):
+    before = run.lines("reflog", "lakefs://flights")
+    for args in (["branch", "delete", "lakefs://flights/dev"], ["branch", "reset", "lakefs://flights/dev"]):
+        result = run(*args)
+        assert result.exit_code == 2
+        assert "--yes" in result.stderr
+        assert "+ added raw/c.csv" in result.stderr, "what would go is shown first"
+    assert run("repo", "delete", "lakefs://flights").exit_code == 2
+    assert run.lines("reflog", "lakefs://flights") == before
+    assert [change.path for change in flights.branch("dev").uncommitted()] == ["raw/c.csv"]
+
+
+def test_usage_errors_say_where_to_look(run):
+    assert run("brnch").stderr == "Error: No such command 'brnch'. Did you mean 'branch'? Try 'lakeops --help'.\n"
+    assert run("tag", "show").stderr.endswith("Try 'lakeops tag show --help'.\n")
+
+
+def test_nothing_at_all_shows_help(run):
+    result = run()
+    assert result.exit_code == 2
+    assert "First steps" in result.output
+
+
+@pytest.mark.parametrize("args", [["log", "lakefs://flights/main"], ["config", "show"], ["doctor"]])
+def test_bad_settings_are_told_apart(run, monkeypatch, args):
+    monkeypatch.setenv("LAKEOPS_ENGINE", "steam")
+    result = run(*args)
+    assert result.exit_code in {1, 2}
+    assert "LAKEOPS_ENGINE" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_an_unexpected_error_is_one_line_without_credentials(run, monkeypatch):
+    from lakeops.lake import Lake
+
+    def fail(*_args, **_options):
+        raise RuntimeError("cannot reach postgresql://ada:secret@db/lake\nmore lines")
+
+    monkeypatch.setattr(Lake, "open", fail)
+    error = run.error("repo", "list")
+    assert (error["exit_code"], error["kind"]) == (1, "internal")
+    assert error["message"] == "unexpected RuntimeError: cannot reach postgresql://***@db/lake"
+    monkeypatch.setenv("LAKEOPS_DEBUG", "1")
+    assert "Traceback" in run("repo", "list").stderr
+    assert run("repo", "list", "--json").stdout.count("\n") == 1

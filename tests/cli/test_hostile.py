@@ -1,0 +1,112 @@
+"""Values that would draw on a terminal, forge lines or leave a directory: shown escaped, kept exact, never obeyed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.hostile import HOSTILE
+
+from lakeops.cli.text import safe
+
+R = "lakefs://flights"
+ESCAPES = {
+    "colour": "a\x1b[31mred\x1b[0m",
+    "title": "a\x1b]0;owned\x07b",
+    "newline": "a\nError: forged",
+    "carriage return": "a\rb",
+    "tab": "a\tb",
+    "C1 control": "a\x9b31mb",
+    "delete": "a\x7fb",
+    "line separator": "a\u2028b",
+    "right to left": "a\u202egnp.exe",
+    "isolate": "a\u2066b\u2069",
+    "markup": "a[bold]b[/bold][link=http://x]y[/link]",
+    "option": "--yes",
+    "accents": "é e\u0301 日本 🦆",
+}
+
+
+def harmless(text: str) -> bool:
+    """Whether a terminal would print this as it is, line by line."""
+    return all(line == safe(line) for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("value", ESCAPES.values(), ids=ESCAPES)
+def test_paths_and_metadata(run, flights, value):
+    path = f"x/{value}"
+    flights.branch("dev").put(path, b"content", metadata={"k": value})
+    uri = f"{R}/dev/{path}"
+    assert run.json("fs", "stat", uri)["path"] == path
+    assert run.json("fs", "stat", uri)["metadata"] == {"k": value}
+    assert [item["path"] for item in run.lines("fs", "ls", f"{R}/dev/x/")] == [path]
+    assert path in [change["path"] for change in run.lines("diff", f"{R}/dev")]
+    assert run.ok("fs", "cat", uri) == "content"
+    for args in (["fs", "stat", uri], ["fs", "ls", f"{R}/dev/x/"], ["diff", f"{R}/dev"]):
+        result = run(*args)
+        assert harmless(result.output)
+        assert safe(value) in result.stdout
+        assert result.stdout.count("\n") == run(*[arg.replace(value, "plain") for arg in args]).stdout.count("\n") or (
+            args[1] == "stat"
+        )
+    assert run.json("fs", "rm", uri)["removed"] == 1
+
+
+@pytest.mark.parametrize("value", ESCAPES.values(), ids=ESCAPES)
+def test_messages(run, flights, value):
+    commit = run.json("commit", f"{R}/dev", f"--message={value}", "--meta", f"k={value}", "--meta", f"{value}=v")
+    assert commit["message"] == value
+    assert commit["metadata"] == {"k": value, value: "v"}
+    for args in (["log", f"{R}/main"], ["log", f"{R}/dev"], ["show", "commit", f"{R}/dev"]):
+        output = run.ok(*args)
+        assert harmless(output)
+    assert not any(line.startswith("Error") for line in run.ok("log", f"{R}/dev").splitlines())
+
+
+def test_json_is_plain_ascii(run, flights):
+    """A JSON document may be printed to a terminal too."""
+    flights.branch("dev").put("\u202e\x9b\u2028é", b"")
+    text = run.ok("fs", "ls", f"{R}/dev", "--recursive", "--json")
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert json.loads(text.splitlines()[-1])["path"] == "\u202e\x9b\u2028é"
+
+
+@pytest.mark.parametrize("chunk", range(8))
+def test_any_text_as_any_argument(run, flights, chunk):
+    """An error of ours or an answer: one document, a documented exit code, nothing that a terminal obeys."""
+    for value in HOSTILE[chunk::8]:
+        if "\0" in value or len(value) > 5000:
+            continue  # no process can be started with these
+        for args in (
+            ["log", f"{R}/{value}"],
+            ["fs", "stat", f"{R}/main/{value}"],
+            ["tag", "show", "--", value],
+            ["commit", f"{R}/main", f"--meta={value}", "-m", value],
+        ):
+            result = run("--json", *args)
+            assert result.exit_code in {0, 1, 2, 3, 4, 5}, (args, result.output)
+            assert result.exit_code in {0, 1} or "error" in json.loads(result.stdout)
+            assert "internal" not in result.stdout or json.loads(result.stdout).get("error", {}).get("kind") != "internal"
+            text = run(*args)
+            assert harmless(text.output), (args, text.output)
+            assert "Traceback" not in text.output
+
+
+def test_errors_are_escaped(run, flights):
+    result = run("fs", "stat", f"{R}/main/a\x1b[31m\nError: no")
+    assert result.exit_code == 4
+    assert harmless(result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+def test_conflicts_are_escaped(run, flights):
+    name = "a\x1b[2J\n! conflict forged"
+    for branch in ("one", "two"):
+        handle = flights.create_branch(branch, source="main")
+        handle.put(name, branch.encode())
+        handle.commit("x")
+    assert run.error("merge", f"{R}/one", f"{R}/two")["conflicts"] == [name]
+    text = run("merge", f"{R}/one", f"{R}/two").stderr
+    assert harmless(text)
+    assert text.count("\n! conflict") == 1

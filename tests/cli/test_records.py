@@ -1,0 +1,215 @@
+"""Every command's JSON, against the public contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from lakeops.cli.app import app
+
+COMMIT = {"id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"}
+REF = {"id", "commit_id"}
+REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "read_only"}
+OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
+CHANGE = {"type", "path", "size_bytes"}
+MERGE = {"reference", "up_to_date", "summary"}
+REFLOG = {"sequence", "ref", "old", "new", "action", "actor", "at"}
+
+R = "lakefs://flights"
+ONE, MANY, LINES = "one", "many", "lines"
+
+COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
+    "repo create": (["lakefs://other"], ONE, REPOSITORY),
+    "repo list": ([], MANY, REPOSITORY),
+    "repo delete": ([R, "--yes"], ONE, REPOSITORY),
+    "branch create": ([f"{R}/new", "--source", f"{R}/main~1"], ONE, REF),
+    "branch list": ([R], MANY, REF),
+    "branch show": ([f"{R}/dev"], ONE, REF),
+    "branch delete": ([f"{R}/dev", "--yes"], ONE, REF),
+    "branch reset": ([f"{R}/dev", "--yes"], ONE, {*REF, "reset"}),
+    "branch revert": ([f"{R}/main", "main"], ONE, COMMIT),
+    "branch protect": ([R, "main"], ONE, {"pattern"}),
+    "branch unprotect": ([R, "release-*"], ONE, {"pattern"}),
+    "branch protections": ([R], MANY, {"pattern"}),
+    "tag create": ([f"{R}/v2", f"{R}/main"], ONE, REF),
+    "tag list": ([R], MANY, REF),
+    "tag show": ([f"{R}/v1"], ONE, REF),
+    "tag delete": ([f"{R}/v1"], ONE, REF),
+    "fs upload": (["-s", "local.txt", f"{R}/dev/up.txt"], ONE, OBJECT),
+    "fs download": ([f"{R}/main/raw/a.csv", "down.csv"], ONE, {*OBJECT, "file"}),
+    "fs cat": ([f"{R}/main/raw/a.csv"], ONE, {*OBJECT, "encoding", "content"}),
+    "fs ls": ([f"{R}/dev/"], LINES, OBJECT),
+    "fs stat": ([f"{R}/main/raw/a.csv"], ONE, OBJECT),
+    "fs rm": ([f"{R}/dev/raw/a.csv"], ONE, {"path", "removed"}),
+    "commit": ([f"{R}/dev", "-m", "go"], ONE, COMMIT),
+    "log": ([f"{R}/main"], LINES, COMMIT),
+    "show commit": ([f"{R}/v1"], ONE, COMMIT),
+    "merge-base": ([f"{R}/main", f"{R}/dev"], ONE, COMMIT),
+    "reflog": ([R], LINES, REFLOG),
+    "diff": ([f"{R}/dev"], LINES, CHANGE),
+    "merge": ([f"{R}/left", f"{R}/main"], ONE, MERGE),
+    "cherry-pick": ([f"{R}/left", f"{R}/main"], ONE, COMMIT),
+    "config show": ([], ONE, set()),
+    "doctor": ([], ONE, {"ok", "checks"}),
+}
+"""Arguments, shape and keys of each command. ``fs presign`` needs S3 and is tested for its error."""
+
+
+def leaves(command: Any, name: str = "") -> Iterator[str]:
+    """Names of all commands that do something."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        yield name
+        return
+    for child_name, child in children.items():
+        yield from leaves(child, f"{name} {child_name}".strip())
+
+
+def test_every_command_is_in_the_table():
+    assert {*leaves(typer.main.get_command(app))} == {*COMMANDS, "fs presign"}
+
+
+@pytest.fixture
+def prepared(conflict, home):
+    (home.parent / "work" / "local.txt").write_text("hello")
+    conflict.protect("release-*")
+    return conflict
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_has_the_contracts_keys(run, prepared, name):
+    args, shape, keys = COMMANDS[name]
+    if shape == LINES:
+        found = run.lines(*name.split(), *args)
+    else:
+        document = run.json(*name.split(), *args)
+        found = [document] if shape == ONE else document
+    assert found
+    for record in found:
+        assert isinstance(record, dict)
+        assert set(record) == keys or not keys
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_before_the_command_means_the_same(run, prepared, name):
+    result = run("--json", *name.split(), *COMMANDS[name][0])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(("{", "["))
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_text_is_no_json_and_has_no_escape_codes(run, prepared, name):
+    result = run(*name.split(), *COMMANDS[name][0])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip()
+    assert not result.stdout.startswith(("{", "["))
+    assert "\x1b" not in result.output
+    assert "\r" not in result.output
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "fs presign"])
+def test_every_command_explains_itself(run, name):
+    result = run(*name.split(), "--help")
+    assert result.exit_code == 0
+    assert "--json" in result.stdout
+
+
+def test_values_of_records(run, flights):
+    head = run.json("branch", "show", "lakefs://flights/main")["commit_id"]
+    commit = run.json("show", "commit", "lakefs://flights/main")
+    first = run.json("show", "commit", "lakefs://flights/main~1")
+    assert commit["id"] == head
+    assert (commit["message"], commit["committer"], commit["parents"]) == ("load day 2", "ada", [first["id"]])
+    assert (first["metadata"], first["generation"], commit["generation"]) == ({"day": "1"}, 2, 3)
+    assert [line["id"] for line in run.lines("log", "lakefs://flights/main", "--amount", "2")] == [head, first["id"]]
+    entry = run.json("fs", "stat", "lakefs://flights/main/raw/a.csv")
+    assert (entry["size_bytes"], entry["content_type"], entry["metadata"]) == (6, "text/csv", {"rows": "1"})
+    assert entry["physical_address"].startswith("file:///")
+    assert run.lines("diff", "lakefs://flights/dev") == [{"type": "added", "path": "raw/c.csv", "size_bytes": 2}]
+    assert run.json("merge-base", "lakefs://flights/dev", "lakefs://flights/v1") == commit
+
+
+def test_listing_sums_up_folders_unless_recursive(run, flights):
+    shallow = run.lines("fs", "ls", "lakefs://flights/main/")
+    assert [(item["path_type"], item["path"]) for item in shallow] == [
+        ("common_prefix", "raw/"),
+        ("object", "readme.md"),
+    ]
+    assert shallow[0]["size_bytes"] is None
+    deep = run.lines("fs", "ls", "lakefs://flights/main", "--recursive")
+    assert [item["path"] for item in deep] == ["raw/a.csv", "raw/b.csv", "readme.md"]
+
+
+def test_merge_says_what_it_did(run, conflict):
+    merged = run.json("merge", "lakefs://flights/left", "lakefs://flights/main")
+    assert merged["summary"] == {"added": 2, "removed": 0, "changed": 1}
+    assert merged["reference"] == run.json("branch", "show", "lakefs://flights/main")["commit_id"]
+    again = run.json("merge", "lakefs://flights/left", "lakefs://flights/main")
+    assert again == {"reference": None, "up_to_date": True, "summary": {"added": 0, "removed": 0, "changed": 0}}
+
+
+@pytest.mark.parametrize(("strategy", "content"), [("source-wins", b"left"), ("dest-wins", b"right")])
+def test_a_strategy_settles_conflicts(run, conflict, strategy, content):
+    run.ok("merge", "lakefs://flights/left", "lakefs://flights/right", "--strategy", strategy)
+    assert conflict.ref("right").read("raw/a.csv") == content
+
+
+def test_a_conflict_lists_every_path(run, conflict):
+    error = run.error("merge", "lakefs://flights/left", "lakefs://flights/right")
+    assert error["exit_code"] == 3
+    assert error["kind"] == "merge_conflict"
+    assert error["conflicts"] == ["raw/a.csv", "z/last.csv"]
+    assert error["conflict_count"] == 2
+    text = run("merge", "lakefs://flights/left", "lakefs://flights/right").stderr
+    assert "! conflict raw/a.csv\n! conflict z/last.csv\n" in text
+
+
+def test_an_idempotency_key_gives_the_same_commit(run, flights):
+    args = ("commit", "lakefs://flights/dev", "-m", "once", "--meta", "a=1", "--meta", "b=x=y", "--idempotency-key", "k")
+    first = run.json(*args)
+    assert first["metadata"] == {"a": "1", "b": "x=y"}
+    assert run.json(*args)["id"] == first["id"]
+
+
+def test_two_way_and_three_way_diffs_differ(run, conflict):
+    def changes(*options):
+        found = run.lines("diff", "lakefs://flights/left", "lakefs://flights/right", *options)
+        return [(change["type"], change["path"]) for change in found]
+
+    assert changes() == [("added", "right.csv"), ("conflict", "raw/a.csv"), ("conflict", "z/last.csv")] or sorted(
+        changes()
+    ) == [("added", "right.csv"), ("conflict", "raw/a.csv"), ("conflict", "z/last.csv")]
+    assert sorted(changes("--two-way")) == [
+        ("added", "right.csv"),
+        ("changed", "raw/a.csv"),
+        ("changed", "z/last.csv"),
+        ("removed", "left.csv"),
+    ]
+
+
+def test_reset_can_be_limited(run, flights):
+    dev = flights.branch("dev")
+    dev.put("other/d.csv", b"7")
+    dev.put("other/e.csv", b"8")
+    assert run.json("branch", "reset", "lakefs://flights/dev", "--object", "other/d.csv", "--yes")["reset"] == 1
+    assert run.json("branch", "reset", "lakefs://flights/dev", "--prefix", "raw/", "--yes")["reset"] == 1
+    assert [change.path for change in dev.uncommitted()] == ["other/e.csv"]
+
+
+def test_first_parent_leaves_out_what_was_merged(run, conflict):
+    run.ok("merge", "lakefs://flights/left", "lakefs://flights/main", "-m", "merge left")
+    messages = [commit["message"] for commit in run.lines("log", "lakefs://flights/main")]
+    first = [commit["message"] for commit in run.lines("log", "lakefs://flights/main", "--first-parent")]
+    assert messages[:2] == ["merge left", "left changes"]
+    assert first[:2] == ["merge left", "load day 2"]
+
+
+def test_version(run):
+    from lakeops.version import __version__
+
+    assert run.ok("--version") == f"lakeops {__version__}\n"
+    assert run.json("--version") == {"version": __version__}

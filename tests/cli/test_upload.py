@@ -1,0 +1,128 @@
+"""Uploads: files, folders, stdin, and what is no regular file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+R = "lakefs://flights"
+
+
+@pytest.fixture
+def tree(flights):
+    for name in ("a.txt", "sub/b.txt", "sub/deep/c.txt", ".hidden"):
+        path = Path("tree", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return Path("tree")
+
+
+def uncommitted(flights):
+    return [change.path for change in flights.branch("dev").uncommitted()]
+
+
+def test_a_file(run, flights):
+    Path("day.csv").write_bytes(b"\x00\xff1,2")
+    args = ("-s", "day.csv", f"{R}/dev/raw/day1.csv", "--content-type", "text/csv", "--meta", "a=1", "--meta", "b=2")
+    record = run.json("fs", "upload", *args)
+    assert (record["path"], record["size_bytes"], record["content_type"]) == ("raw/day1.csv", 5, "text/csv")
+    assert record["metadata"] == {"a": "1", "b": "2"}
+    assert flights.branch("dev").read("raw/day1.csv") == b"\x00\xff1,2"
+
+
+def test_the_content_type_does_not_depend_on_the_machine(run, flights):
+    Path("page.html").write_text("<p>")
+    assert run.json("fs", "upload", "-s", "page.html", f"{R}/dev/page.html")["content_type"] == (
+        "application/octet-stream"
+    )
+
+
+@pytest.mark.parametrize(("target", "path"), [("raw/", "raw/day.csv"), ("", "day.csv"), ("raw/x", "raw/x")])
+def test_where_a_file_goes(run, flights, target, path):
+    Path("day.csv").write_text("1")
+    assert run.json("fs", "upload", "-s", "day.csv", f"{R}/dev/{target}")["path"] == path
+
+
+def test_stdin(run, flights):
+    run.ok("fs", "upload", "-s", "-", f"{R}/dev/piped", stdin=b"from \x00 a pipe")
+    assert flights.branch("dev").read("piped") == b"from \x00 a pipe"
+
+
+def test_an_empty_file(run, flights):
+    Path("_SUCCESS").touch()
+    assert run.json("fs", "upload", "-s", "_SUCCESS", f"{R}/dev/raw/")["size_bytes"] == 0
+
+
+@pytest.mark.parametrize("target", ["copy", "copy/"])
+def test_a_folder(run, flights, tree, target):
+    records = run.json("fs", "upload", "-s", "tree", f"{R}/dev/{target}", "--recursive", "--parallelism", "3")
+    assert [record["path"] for record in records] == [
+        "copy/.hidden",
+        "copy/a.txt",
+        "copy/sub/b.txt",
+        "copy/sub/deep/c.txt",
+    ]
+    assert flights.branch("dev").read("copy/sub/deep/c.txt") == b"sub/deep/c.txt"
+
+
+def test_a_folder_to_the_top(run, flights, tree):
+    run.ok("fs", "upload", "-s", "tree/", f"{R}/dev/", "-r")
+    assert "sub/b.txt" in uncommitted(flights)
+
+
+def test_an_empty_folder(run, flights):
+    Path("empty").mkdir()
+    assert run.json("fs", "upload", "-s", "empty", f"{R}/dev/x", "-r") == []
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "broken link", "pipe"])
+def test_what_is_no_regular_file_is_refused_before_anything_is_sent(run, flights, tree, kind):
+    if kind == "pipe":
+        os.mkfifo(tree / "zz")
+    else:
+        target = {"link to a file": "a.txt", "link to a folder": "sub", "broken link": "nosuch"}[kind]
+        (tree / "zz").symlink_to(target)
+    error = run.error("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r")
+    assert error["exit_code"] == 2
+    assert "zz" in error["message"]
+    assert uncommitted(flights) == ["raw/c.csv"]
+    records = run.json("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r", "--skip-special")
+    assert len(records) == 4
+
+
+def test_a_link_that_was_named_is_followed(run, flights, tree):
+    Path("link").symlink_to("tree/a.txt")
+    run.ok("fs", "upload", "-s", "link", f"{R}/dev/x")
+    assert flights.branch("dev").read("x") == b"a.txt"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_an_unreadable_file(run, flights, tree):
+    (tree / "sub/b.txt").chmod(0)
+    error = run.error("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r")
+    assert "permission denied" in error["message"]
+    assert uncommitted(flights) == ["raw/c.csv"]
+
+
+def test_a_name_that_is_no_text(run, flights, tree):
+    Path(os.fsdecode(b"tree/\xff.bin")).write_text("x")
+    error = run.error("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r")
+    assert error["kind"] == "invalid_path"
+    assert uncommitted(flights) == ["raw/c.csv"]
+
+
+def test_a_protected_branch_stops_a_folder_at_once(run, flights, tree):
+    flights.protect("dev")
+    error = run.error("fs", "upload", "-s", "tree", f"{R}/dev/x", "-r")
+    assert (error["exit_code"], error["kind"]) == (5, "protected_branch")
+
+
+def test_removing_a_folder_takes_no_neighbour(run, flights):
+    dev = flights.branch("dev")
+    for path in ("data/x", "data/y/z", "data2/x", "data"):
+        dev.put(path, b"")
+    assert run.json("fs", "rm", "-r", f"{R}/dev/data")["removed"] == 3
+    assert uncommitted(flights) == ["data2/x", "raw/c.csv"]
+    assert run.json("fs", "rm", "-r", f"{R}/dev/data")["removed"] == 0
