@@ -19,20 +19,22 @@ from lakeops.settings import Settings
 if TYPE_CHECKING:
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache
-    from lakeops.store.base import ObjectStore
     from lakeops.store.open import Stores
 
 
 class Lake:
     """Repositories in one catalog. Open it with ``Lake.open()``; it may be used as a context manager."""
 
-    def __init__(self, catalog: Catalog, settings: Settings, *, ids: Ids | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, settings: Settings, *, ids: Ids | None = None, stores: Stores | None = None
+    ) -> None:
         self.catalog = catalog
         self.settings = settings
         self.progress: Progress = quiet
         self._ids = ids or Ids()
-        self._stores: Stores | None = None
+        self._stores = stores
         self._cache: RangeCache | None = None
+        self._engine: Engine | None = None
 
     @classmethod
     def open(
@@ -65,7 +67,9 @@ class Lake:
         return cls(catalog, chosen, ids=ids)
 
     def close(self) -> None:
-        """Give back the catalog's connections."""
+        """Give back the catalog's connections and what the engine holds."""
+        if self._engine is not None:
+            self._engine.close()
         self.catalog.close()
 
     def __enter__(self) -> Self:
@@ -148,10 +152,12 @@ class Lake:
             self._cache = RangeCache(self.settings.cache_mb << 20)
         return self._cache
 
-    def _engine(self, store: ObjectStore) -> Engine:
-        from lakeops.engine.local import LocalEngine
+    def _range_engine(self) -> Engine:
+        if self._engine is None:
+            from lakeops.engine.local import LocalEngine
 
-        return LocalEngine(store)
+            self._engine = LocalEngine()
+        return self._engine
 
     def _show(self, label: str, done: int, total: int) -> None:
         self.progress(label, done, total)  # looked up at each call: handles made before it was set show progress too
@@ -165,7 +171,7 @@ class Lake:
                 ids=self._ids,
                 open_stores=self.stores,
                 open_cache=self._range_cache,
-                open_engine=self._engine,
+                open_engine=self._range_engine,
                 progress=self._show,
             )
         )

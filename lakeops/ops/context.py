@@ -46,7 +46,7 @@ class Context:
     ids: Ids
     open_stores: Callable[[], Stores]
     open_cache: Callable[[], RangeCache]
-    open_engine: Callable[[ObjectStore], Engine]
+    open_engine: Callable[[], Engine]
     progress: Progress = quiet
 
     @property
@@ -72,7 +72,7 @@ class Context:
     @cached_property
     def engine(self) -> Engine:
         """Where range work runs."""
-        return self.open_engine(self.store)
+        return self.open_engine()
 
     @cached_property
     def reader(self) -> RangeReader:

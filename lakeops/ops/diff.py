@@ -10,7 +10,7 @@ from lakeops.ops import history
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import resolve_commit
 from lakeops.ranges.diff import changes, diff, summary
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import MergePlan, three_way
 
 
 def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
@@ -26,18 +26,22 @@ def since_merge_base(ctx: Context, left: str, right: str, *, prefix: str = "") -
     """
     ours, theirs = resolve_commit(ctx, left), resolve_commit(ctx, right)
     base, source = ctx.metarange(history.merge_base(ctx, left, right)), ctx.metarange(theirs)
-    plan = three_way(ctx.reader, base, source, ctx.metarange(ours), None)
+    destination = ctx.metarange(ours)
+    incoming = chain.from_iterable(changes(batch) for batch in diff(ctx.reader, base, source, prefix=prefix))
+    if destination.id == base.id:
+        return incoming
+    return _classified(incoming, three_way(ctx.reader, base, source, destination, None))
+
+
+def _classified(incoming: Iterator[Change], plan: MergePlan) -> Iterator[Change]:
+    """Changes of the source that a merge would apply, and its conflicts; not what the destination has already."""
     conflicts = set(plan.conflicts)
-    same_already = plan.dropped()
-
-    def classified() -> Iterator[Change]:
-        for change in chain.from_iterable(changes(batch) for batch in diff(ctx.reader, base, source, prefix=prefix)):
-            if change.path in conflicts:
-                yield Change(ChangeType.CONFLICT, change.path, change.size_bytes)
-            elif change.path not in same_already:
-                yield change
-
-    return classified()
+    applied = set(plan.changes["path"].to_pylist())
+    for change in incoming:
+        if change.path in conflicts:
+            yield Change(ChangeType.CONFLICT, change.path, change.size_bytes)
+        elif change.path in applied:
+            yield change
 
 
 def summary_of(ctx: Context, commit: Commit) -> Summary:

@@ -64,7 +64,7 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
     import pyarrow as pa
 
     from lakeops.model.schema import ENTRY_SCHEMA
-    from lakeops.ops.overlay import overlay
+    from lakeops.ops.shown import shown
 
     check_prefix(prefix)
     view = resolve_view(ctx, ref)
@@ -75,7 +75,7 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
         state, staged = ctx.catalog.staged_table(ctx.repository_id, view.branch, prefix=prefix)
         commit = ctx.head(state)
     committed = ctx.reader.scan(ctx.metarange(commit), prefix)
-    tables = (batch.select(ENTRY_SCHEMA.names) for batch in committed) if staged is None else overlay(committed, staged)
+    tables = (batch.select(ENTRY_SCHEMA.names) for batch in committed) if staged is None else shown(committed, staged)
     batches = (batch for table in tables for batch in _absolute(ctx, table).to_batches())
     return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, batches)
 

@@ -15,9 +15,9 @@ from lakeops.model.paths import MAX_PATH_BYTES, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.ops.context import Context
-from lakeops.ops.overlay import overlay
 from lakeops.ops.resolve import require_branch, require_stageable
 from lakeops.ops.retry import when_moved
+from lakeops.ops.shown import shown
 from lakeops.store import layout
 
 
@@ -102,7 +102,7 @@ def branch_paths(ctx: Context, state: BranchState, prefix: str) -> Iterator[str]
     """Paths that a branch shows under a prefix, in order."""
     _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, prefix=prefix)
     committed = ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix)
-    return chain.from_iterable(batch.column("path").to_pylist() for batch in overlay(committed, staged))
+    return chain.from_iterable(batch.column("path").to_pylist() for batch in shown(committed, staged))
 
 
 def tombstones(paths: list[str]) -> pa.Table:

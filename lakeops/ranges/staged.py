@@ -1,4 +1,4 @@
-"""What staged rows change over committed ones, without writing anything: uncommitted changes, and whether there are any.
+"""What staged rows change over committed ones: found out without writing anything.
 
 Only ranges that a staged path falls into are opened.
 """
@@ -44,12 +44,15 @@ def _compared(reader: RangeReader, base: Metarange, number: int, staged: pa.Tabl
     if len(base):
         file = reader.open(base.row(number))
         places = pc.search_sorted(file.paths, staged["path"].combine_chunks()).to_numpy().astype(np.int64)
-        found = pc.equal(file.paths.take(pa.array(places)), staged["path"]).to_numpy() & (places < len(file.paths))
-        rows = file.take(places[found], IDENTITY_COLUMNS)
+        within = pa.array(np.minimum(places, len(file.paths) - 1))
+        found = pc.equal(file.paths.take(within), staged["path"]).to_numpy()
+        gone, kept = found & dead, found & ~dead
         same = np.zeros(staged.num_rows, np.bool_)
-        same[found] = same_identity(rows, staged.filter(pa.array(found)))
-        kinds = np.select([found & dead, found & same, found], [1, -1, 2], kinds)
-        sizes[found & dead] = rows["size_bytes"].to_numpy()[dead[found]]
-    kept = np.flatnonzero(kinds >= 0)
-    types = pa.DictionaryArray.from_arrays(pa.array(kinds[kept], pa.int8()), pa.array([str(kind) for kind in CHANGE_TYPES]))
-    return pa.table([types, staged["path"].take(pa.array(kept)), pa.array(sizes[kept])], schema=DIFF_SCHEMA)
+        same[kept] = same_identity(file.take(places[kept], IDENTITY_COLUMNS), staged.filter(pa.array(kept)))
+        kinds = np.select([gone, same, kept], [1, -1, 2], kinds)
+        sizes[gone] = file.take(places[gone], ["size_bytes"])["size_bytes"].to_numpy()
+    real = np.flatnonzero(kinds >= 0)
+    types = pa.DictionaryArray.from_arrays(
+        pa.array(kinds[real], pa.int8()), pa.array([str(kind) for kind in CHANGE_TYPES])
+    )
+    return pa.table([types, staged["path"].take(pa.array(real)), pa.array(sizes[real])], schema=DIFF_SCHEMA)

@@ -80,6 +80,10 @@ class ObjectStore(Protocol):
         """A seekable binary file that reads the object piece by piece. Raises ``ObjectNotFound``."""
         ...
 
+    def make_directory(self, prefix: str) -> None:
+        """Make the place ready for programs that write files under ``prefix`` themselves; S3 needs nothing."""
+        ...
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size, durably, whole or not at all.
 

@@ -206,6 +206,11 @@ class FaultyStore:
         with self._during("open", key):
             return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
 
+    def make_directory(self, prefix: str) -> None:
+        """See ``ObjectStore.make_directory``."""
+        with self._during("make_directory", prefix):
+            self.inner.make_directory(prefix)
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """See ``ObjectStore.put``."""
         with self._during("put", key):

@@ -38,11 +38,11 @@ def postgres_server() -> Iterator[str]:
 
 
 @contextmanager
-def fresh_database(socket: str, *, template: str = "template1") -> Iterator[str]:
+def fresh_database(socket: str) -> Iterator[str]:
     """The catalog URL of a new database on a running server; dropped afterwards."""
     name = f"lakeops_{next(_fresh)}"
     with _admin(socket) as admin:
-        admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+        admin.execute(f"CREATE DATABASE {name}")
     try:
         yield f"postgresql+psycopg://postgres@/{name}?host={quote(socket)}"
     finally:
@@ -55,6 +55,13 @@ def postgres_url() -> Iterator[str]:
     """The catalog URL of an empty database on a server of its own."""
     with postgres_server() as socket, fresh_database(socket) as url:
         yield url
+
+
+def truncate(url: str, tables: list[str]) -> None:
+    """Empty tables of a database; waits for nobody longer than a moment, so a leftover lock shows."""
+    with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as conn:
+        conn.execute("SET lock_timeout = '10s'")
+        conn.execute(f"TRUNCATE {', '.join(tables)} RESTART IDENTITY")
 
 
 def _admin(socket: str) -> psycopg.Connection:

@@ -87,6 +87,11 @@ class LocalStore:
         with translated(self.url, key):
             return os.fdopen(self._descriptor(key), "rb")
 
+    def make_directory(self, prefix: str) -> None:
+        """Make the directory that programs write files to; one that is there already is fine."""
+        with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
+            pass
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object, durably, whole or not at all; ``content_type`` is not kept.
 

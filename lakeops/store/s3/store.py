@@ -85,6 +85,9 @@ class S3Store:
         raw = RangeReader(found.size_bytes, lambda start, length: self._read(key, unchanged, start, length))
         return io.BufferedReader(raw, BUFFER_BYTES)
 
+    def make_directory(self, prefix: str) -> None:
+        """Nothing: a bucket has no directories."""
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = object_name(self.prefix, key)

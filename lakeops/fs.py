@@ -1,0 +1,267 @@
+"""An fsspec filesystem over refs, so that pandas, DuckDB, Dask and pyarrow open ``lakefs://repo/ref/path``.
+
+Reading takes any ref expression; writing goes to a branch's staging area, as ``put`` does. Nothing is committed here.
+Directories are what paths share: they need not be made, and an empty one does not exist.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+
+from fsspec import AbstractFileSystem
+
+from lakeops.model.errors import InvalidUri, NotFound, PreconditionFailed
+from lakeops.model.records import CommonPrefix, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lakeops.lake import Lake, Repository
+
+SPOOL_BYTES = 8 << 20
+"""What one written file takes in memory before it goes to a temporary file."""
+
+
+class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Objects of a lake by ``lakefs://REPO/REF/PATH``.
+
+    Args:
+        home: directory of the embedded default, as for ``Lake.open``.
+        database_url: the catalog, as for ``Lake.open``.
+        lake: an open lake, in place of both.
+        **options: fsspec's own.
+    """
+
+    protocol = "lakefs"
+    root_marker = ""
+    cachable = False
+    _opened: ClassVar[dict[tuple[str | None, str | None], Lake]] = {}
+
+    def __init__(
+        self, home: str | None = None, database_url: str | None = None, lake: Lake | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self._home, self._database_url, self._lake = home, database_url, lake
+
+    @property
+    def lake(self) -> Lake:
+        """The lake behind the filesystem, opened when it is first needed and once a process."""
+        if self._lake is None:
+            from lakeops.lake import Lake
+
+            place = (self._home, self._database_url)
+            if place not in self._opened:
+                self._opened[place] = Lake.open(home=self._home, database_url=self._database_url)
+            self._lake = self._opened[place]
+        return self._lake
+
+    # --- reading ---
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What is at a path: an object, or a directory that objects are under. Raises ``FileNotFoundError``."""
+        with _os_errors(path):
+            repository, ref, key = self._split(path)
+            if not ref:
+                return _directory(repository)
+            handle = self.lake.repository(repository).ref(ref)
+            if not key:
+                _ = handle.head
+                return _directory(f"{repository}/{ref}")
+            if handle.exists(key):
+                return _file(repository, ref, handle.stat(key))
+            if next(iter(handle.list(key + "/")), None) is not None:
+                return _directory(f"{repository}/{ref}/{key}")
+        raise FileNotFoundError(path)
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """What is in a directory: objects and directories, one level deep. Raises ``FileNotFoundError``."""
+        with _os_errors(path):
+            repository, ref, key = self._split(path)
+            found = self._children(self.lake.repository(repository), ref, key)
+        return found if detail else [item["name"] for item in found]
+
+    def _children(self, repository: Repository, ref: str, key: str) -> list[dict[str, Any]]:
+        if not ref:
+            refs = [*repository.branches(), *repository.tags()]
+            return [_directory(f"{repository.id}/{item.id}") for item in refs]
+        handle = repository.ref(ref)
+        prefix = key + "/" if key else ""
+        items = [
+            _directory(f"{repository.id}/{ref}/{item.path.rstrip('/')}")
+            if isinstance(item, CommonPrefix)
+            else _file(repository.id, ref, item)
+            for item in handle.list(prefix, delimiter="/")
+        ]
+        if items or not key:
+            return items
+        return [_file(repository.id, ref, handle.stat(key))]
+
+    def created(self, path: str) -> datetime:
+        """When the object was written."""
+        return self.modified(path)
+
+    def modified(self, path: str) -> datetime:
+        """When the object was written."""
+        info = self.info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(path)
+        return datetime.fromtimestamp(info["mtime"], UTC)
+
+    def checksum(self, path: str) -> str:
+        """The object's checksum; equal contents at one path have equal ones."""
+        return str(self.info(path).get("checksum", ""))
+
+    def sign(self, path: str, expiration: int = 900, **_: Any) -> str:
+        """A URL that reads the object for a while."""
+        with _os_errors(path):
+            repository, ref, key = self._split(path)
+            return self.lake.repository(repository).ref(ref).presign(key, expiration)
+
+    def _open(self, path: str, mode: str = "rb", autocommit: bool = True, **_: Any) -> BinaryIO:
+        with _os_errors(path):
+            repository, ref, key = self._split(path)
+            if mode == "rb":
+                return self.lake.repository(repository).ref(ref).open(key)
+            if mode in ("wb", "xb"):
+                branch = self.lake.repository(repository).branch(ref)
+                if mode == "xb" and branch.exists(key):
+                    raise FileExistsError(path)
+                return StagedFile(lambda data: branch.put(key, data), autocommit=autocommit)
+        raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
+
+    # --- writing ---
+
+    def rm_file(self, path: str) -> None:
+        """Stage the deletion of an object."""
+        with _os_errors(path):
+            repository, ref, key = self._split(path)
+            self.lake.repository(repository).branch(ref).delete(key)
+
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Stage the deletion of objects; with ``recursive``, of all under a directory."""
+        for one in self.expand_path(path, recursive=False) if not recursive else _as_list(path):
+            repository, ref, key = self._split(one)
+            if recursive and self.isdir(one):
+                with _os_errors(one):
+                    self.lake.repository(repository).branch(ref).delete_prefix(key + "/" if key else "")
+            else:
+                self.rm_file(one)
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Write an object's contents to another path, on any branch of any repository."""
+        if self.isdir(path1):
+            return
+        with _os_errors(path1):
+            repository, ref, key = self._split(path1)
+            source = self.lake.repository(repository).ref(ref)
+            repository, branch, target = self._split(path2)
+            entry = source.stat(key)
+            with source.open(key) as contents:
+                self.lake.repository(repository).branch(branch).put(
+                    target, contents, metadata=entry.metadata, content_type=entry.content_type
+                )
+
+    def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
+        """Nothing: directories are what paths share."""
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Nothing: directories are what paths share."""
+
+    def rmdir(self, path: str) -> None:
+        """Nothing: directories are what paths share."""
+
+    def _split(self, path: str) -> tuple[str, str, str]:
+        """Repository, ref and key of a path; empty where it ends before."""
+        repository, _, rest = self._strip_protocol(path).partition("/")
+        ref, _, key = rest.partition("/")
+        if not repository:
+            raise InvalidUri(f"{path!r} names no repository; write lakefs://REPO/REF/PATH")
+        return repository, ref, key
+
+
+class StagedFile(io.BufferedIOBase):
+    """A file being written: it is staged when it is closed, and dropped when the block that writes it fails."""
+
+    def __init__(self, put: Any, *, autocommit: bool) -> None:
+        self._put = put
+        self._autocommit = autocommit
+        self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
+        self._settled = False
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append bytes; returns how many."""
+        return self._spool.write(data)
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._spool.tell()
+
+    def close(self) -> None:
+        """Stage what was written, unless a transaction decides later."""
+        if not self.closed:
+            super().close()
+            if self._autocommit:
+                self.commit()
+
+    def commit(self) -> None:
+        """Stage what was written."""
+        if not self._settled:
+            self._settled = True
+            self._spool.seek(0)
+            try:
+                self._put(self._spool)
+            finally:
+                self._spool.close()
+
+    def discard(self) -> None:
+        """Drop what was written."""
+        self._settled = True
+        self._spool.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.discard()
+        super().__exit__(kind, error, trace)
+
+
+@contextmanager
+def _os_errors(path: str) -> Iterator[None]:
+    """Errors as callers of a filesystem expect them; the message stays."""
+    try:
+        yield
+    except NotFound as error:
+        raise FileNotFoundError(f"{path}: {error.message}") from error
+    except PreconditionFailed as error:
+        raise PermissionError(f"{path}: {error.message}") from error
+
+
+def _as_list(path: str | list[str]) -> list[str]:
+    return [path] if isinstance(path, str) else path
+
+
+def _directory(name: str) -> dict[str, Any]:
+    return {"name": name, "size": 0, "type": "directory"}
+
+
+def _file(repository: str, ref: str, entry: Entry) -> dict[str, Any]:
+    return {
+        "name": f"{repository}/{ref}/{entry.path}",
+        "size": entry.size_bytes,
+        "type": "file",
+        "mtime": entry.mtime,
+        "checksum": entry.checksum,
+        "content_type": entry.content_type,
+        "physical_address": entry.physical_address,
+        "metadata": dict(entry.metadata),
+    }

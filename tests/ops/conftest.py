@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.clock import ManualClock
+
+from lakeops import Lake, Repository, Settings, Split
+
+SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
+
+
+@pytest.fixture
+def lake(settings: Settings, clock: ManualClock) -> Iterator[Lake]:
+    with Lake.open(settings=settings, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    return lake.create_repository("repo", split=SMALL)
+
+
+@pytest.fixture
+def fill() -> Callable[..., str]:
+    """Puts ``path=contents`` (None deletes) on a branch and commits; returns the commit id."""
+
+    def fill(repository: Repository, branch: str, /, *, message: str = "", **files: str | None) -> str:
+        return fill_paths(repository, branch, files, message=message)
+
+    return fill
+
+
+def fill_paths(repository: Repository, branch: str, files: dict[str, str | None], *, message: str = "") -> str:
+    handle = repository.branch(branch)
+    for path, contents in files.items():
+        if contents is None:
+            handle.delete(path)
+        else:
+            handle.put(path, contents.encode())
+    return handle.commit(message or f"on {branch}").id
+
+
+@pytest.fixture
+def contents() -> Callable[[Repository, str], dict[str, str]]:
+    """Everything that a ref shows: path to contents."""
+
+    def contents(repository: Repository, ref: str) -> dict[str, str]:
+        handle = repository.ref(ref)
+        return {item.path: handle.read(item.path).decode() for item in handle.list()}
+
+    return contents

@@ -1,0 +1,345 @@
+"""Bad input and bad days: a clear error of the right kind, and nothing is lost."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from support.scenes import open_faulty
+
+from lakeops import Lake, Repository
+from lakeops.model import errors
+from lakeops.model.ids import make_commit
+from lakeops.model.records import Commit
+from lakeops.ranges.digest import EMPTY_METARANGE_ID
+from lakeops.store.faulty import Faults
+
+
+def state(repo: Repository) -> tuple[object, ...]:
+    """Everything that must stay as it is."""
+    return (
+        [ref.to_json() for ref in repo.branches()],
+        [ref.to_json() for ref in repo.tags()],
+        [(item.path, item.checksum) for item in repo.ref("main").list()],
+        [change.to_json() for change in repo.branch("main").uncommitted()],
+    )
+
+
+@pytest.fixture
+def seeded(repo: Repository, fill) -> Repository:
+    fill(repo, "main", a="1", b="2")
+    repo.create_branch("dev")
+    fill(repo, "dev", a="3")
+    repo.create_tag("v1", "main")
+    return repo
+
+
+BAD_CALLS = [
+    (lambda repo: repo.ref("nothing").commit, errors.RefNotFound, "nothing"),
+    (lambda repo: repo.ref("main~99").commit, errors.RefNotFound, "first commit"),
+    (lambda repo: repo.ref("main^2").commit, errors.RefNotFound, "parent 2"),
+    (lambda repo: repo.ref("main^{tree}").commit, errors.InvalidRef, "tree"),
+    (lambda repo: repo.ref("").commit, errors.InvalidRef, "empty"),
+    (lambda repo: repo.ref("a/b").commit, errors.InvalidRef, "a/b"),
+    (lambda repo: repo.create_branch("a b"), errors.InvalidName, "a b"),
+    (lambda repo: repo.create_branch("-x"), errors.InvalidName, "-x"),
+    (lambda repo: repo.create_branch("x/y"), errors.InvalidName, "x/y"),
+    (lambda repo: repo.create_branch("dev"), errors.AlreadyExists, "dev"),
+    (lambda repo: repo.create_branch("new", source="gone"), errors.RefNotFound, "gone"),
+    (lambda repo: repo.create_tag("v1", "main"), errors.AlreadyExists, "v1"),
+    (lambda repo: repo.create_tag("v..2", "main"), errors.InvalidName, "v..2"),
+    (lambda repo: repo.delete_tag("v9"), errors.RefNotFound, "v9"),
+    (lambda repo: repo.delete_branch("main"), errors.DefaultBranch, "main"),
+    (lambda repo: repo.delete_branch("gone"), errors.RefNotFound, "gone"),
+    (lambda repo: repo.branch("v1"), errors.RefNotFound, "v1"),
+    (lambda repo: repo.branch("main~1"), errors.InvalidRef, "main~1"),
+    (lambda repo: repo.branch("main").put("", b""), errors.InvalidPath, "empty"),
+    (lambda repo: repo.branch("main").put("é" * 513, b""), errors.InvalidPath, "1024"),
+    (lambda repo: repo.branch("main").put("a\0b", b""), errors.InvalidPath, "NUL"),
+    (lambda repo: repo.branch("main").put("\ud800", b""), errors.InvalidPath, "character"),
+    (lambda repo: repo.branch("main").put("p", b"", metadata={"k": 1}), errors.InvalidInput, "k"),
+    (lambda repo: repo.branch("main").put("p", b"", content_type="a\r\nb"), errors.InvalidInput, "content type"),
+    (lambda repo: repo.branch("main").delete("gone"), errors.ObjectNotFound, "gone"),
+    (lambda repo: repo.ref("main").read("gone"), errors.ObjectNotFound, "gone"),
+    (lambda repo: repo.branch("main").commit("nothing to do"), errors.NoChanges, "main"),
+    (lambda repo: repo.branch("main").commit(" "), errors.InvalidInput, "message"),
+    (lambda repo: repo.merge("dev", "gone"), errors.RefNotFound, "gone"),
+    (lambda repo: repo.merge("dev", "main~1"), errors.InvalidRef, "main~1"),
+    (lambda repo: repo.merge("dev", "main", strategy="mine"), errors.InvalidInput, "mine"),
+    (lambda repo: repo.branch("main").revert("main~1"), errors.InvalidRef, "initial"),
+    (lambda repo: repo.cherry_pick("dev", "main", parent_number=2), errors.InvalidRef, "parent 2"),
+    (lambda repo: repo.branch("main").reset(prefix="a", path="a"), errors.InvalidInput, "both"),
+    (lambda repo: repo.protect(""), errors.InvalidName, "glob"),
+    (lambda repo: repo.unprotect("never-*"), errors.NotFound, "never"),
+    (lambda repo: repo.branch("main").output("x", mode="upsert").__enter__(), errors.InvalidInput, "upsert"),
+    (lambda repo: repo.ref("main").presign("a"), errors.Unsupported, ""),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "says"), BAD_CALLS)
+def test_bad_calls_change_nothing(seeded: Repository, call, error, says: str) -> None:
+    before = state(seeded)
+    with pytest.raises(error) as caught:
+        call(seeded)
+    assert says in caught.value.message
+    assert "\n" not in caught.value.message
+    assert state(seeded) == before
+
+
+@pytest.mark.parametrize("name", ["", "ab", "Upper", "-dash", "under_score", "a" * 64, "a/b", "../x"])
+def test_bad_repository_names(lake: Lake, name: str) -> None:
+    with pytest.raises(errors.InvalidName):
+        lake.create_repository(name)
+    assert list(lake.repositories()) == []
+
+
+@pytest.mark.parametrize(
+    "namespace", ["", "relative/path", "http://host/x", "s3://", "file:///a/../b", "s3://bucket/x?y=1", "s3://u:p@b/x"]
+)
+def test_bad_namespaces(lake: Lake, namespace: str) -> None:
+    with pytest.raises(errors.InvalidUri):
+        lake.create_repository("other", storage_namespace=namespace or "nothing")
+
+
+def test_an_ambiguous_prefix_lists_the_candidates(seeded: Repository, fill) -> None:
+    for number in range(40):
+        fill(seeded, "dev", a=str(number))
+    ids = [commit.id for commit in seeded.log("dev")]
+    prefix = next(one[:1] for one in ids if sum(other.startswith(one[:1]) for other in ids) > 1)
+    with pytest.raises(errors.AmbiguousRef) as caught:
+        _ = seeded.ref(prefix).commit
+    assert len(caught.value.candidates) > 1
+    assert all(candidate.startswith(prefix) for candidate in caught.value.candidates)
+
+
+def test_a_taken_namespace_is_refused(lake: Lake, seeded: Repository, tmp_path: Path, settings) -> None:
+    with pytest.raises(errors.AlreadyExists):
+        lake.create_repository("repo")
+    with pytest.raises(errors.NamespaceTaken):
+        lake.create_repository("other", storage_namespace=seeded.storage_namespace)
+    with pytest.raises(errors.NamespaceTaken):
+        lake.create_repository("other", storage_namespace=seeded.storage_namespace + "/")
+    elsewhere = Lake.open(home=tmp_path / "elsewhere")
+    with pytest.raises(errors.NamespaceTaken), elsewhere:
+        elsewhere.create_repository("other", storage_namespace=seeded.storage_namespace)
+    assert [repo.id for repo in lake.repositories()] == ["repo"]
+
+
+def test_a_dirty_destination(seeded: Repository) -> None:
+    seeded.branch("main").put("dirty", b"")
+    before = state(seeded)
+    for call in (
+        lambda: seeded.merge("dev", "main"),
+        lambda: seeded.branch("main").revert("main"),
+        lambda: seeded.cherry_pick("dev", "main"),
+    ):
+        with pytest.raises(errors.DirtyBranch, match="dirty"):
+            call()
+    assert state(seeded) == before
+
+
+def test_a_protected_branch_takes_merges_only(seeded: Repository) -> None:
+    seeded.branch("main").put("staged", b"")
+    seeded.protect("mai*")
+    before = state(seeded)
+    for call in (
+        lambda: seeded.branch("main").put("x", b""),
+        lambda: seeded.branch("main").delete("a"),
+        lambda: seeded.branch("main").commit("no"),
+        lambda: seeded.branch("main").output("x").__enter__(),
+    ):
+        with pytest.raises(errors.ProtectedBranch, match="main"):
+            call()
+    assert state(seeded) == before
+    seeded.unprotect("mai*")
+    seeded.branch("main").reset()
+    seeded.protect("main")
+    with pytest.raises(errors.ProtectedBranch):
+        seeded.branch("main").revert("main")
+    assert seeded.merge("dev", "main").reference
+
+
+def test_a_read_only_repository_refuses_every_change(lake: Lake, seeded: Repository) -> None:
+    seeded.set_read_only()
+    before = state(seeded)
+    for call in (
+        lambda: seeded.branch("main").put("x", b""),
+        lambda: seeded.branch("main").delete("a"),
+        lambda: seeded.branch("main").reset(),
+        lambda: seeded.branch("main").commit("no", allow_empty=True),
+        lambda: seeded.merge("dev", "main"),
+        lambda: seeded.create_branch("new"),
+        lambda: seeded.delete_branch("dev"),
+        lambda: seeded.create_tag("v2", "main"),
+        lambda: seeded.delete_tag("v1"),
+    ):
+        with pytest.raises(errors.ReadOnlyRepository, match="repo"):
+            call()
+    assert state(seeded) == before
+    assert lake.repository("repo").record.read_only
+
+
+def test_refs_without_common_history(lake: Lake, seeded: Repository) -> None:
+    """Only commit records copied from elsewhere can lead to this; no verb does."""
+    orphan = make_commit(
+        parents=(), committer="else", message="root", creation_date=0, meta_range_id=EMPTY_METARANGE_ID
+    )
+    lake.catalog.database.write(  # type: ignore[attr-defined]
+        lambda conn: conn.execute(_insert(orphan, "repo")), settle=lambda conn: None
+    )
+    seeded.create_branch("orphan", source=orphan.id)
+    with pytest.raises(errors.NoMergeBase, match="share no history"):
+        seeded.merge("orphan", "main")
+    with pytest.raises(errors.NoMergeBase):
+        seeded.merge_base("orphan", "main")
+    with pytest.raises(errors.NoMergeBase):
+        seeded.compare("main", "orphan")
+
+
+def _insert(commit: Commit, repository_id: str):
+    from sqlalchemy import insert
+
+    from lakeops.catalog.rows import commit_values
+    from lakeops.catalog.tables import COMMIT
+
+    return insert(COMMIT).values(commit_values(repository_id, commit))
+
+
+def test_an_expired_commit_says_so_everywhere(lake: Lake, seeded: Repository, fill) -> None:
+    old = seeded.delete_tag("v1").commit_id
+    fill(seeded, "main", c="3")
+    assert lake.catalog.expire_commits("repo", [old]) == [old]
+    for call in (
+        lambda: seeded.ref(old).read("a"),
+        lambda: seeded.ref("main~1").list(),
+        lambda: seeded.ref(old).entries(),
+        lambda: seeded.diff(old, "main"),
+        lambda: seeded.compare("dev", old),
+        lambda: seeded.create_branch("new", source=old),
+        lambda: seeded.create_tag("v2", old),
+        lambda: seeded.merge(old, "dev"),
+        lambda: seeded.branch("main").revert(old),
+        lambda: seeded.cherry_pick(old, "main"),
+    ):
+        with pytest.raises(errors.CommitExpired, match=old[:8]):
+            call()
+    assert old in {commit.id for commit in seeded.log("main")}, "it stays in the log"
+
+
+class Cut(io.RawIOBase):
+    """A file that breaks off half-way."""
+
+    def __init__(self) -> None:
+        self.left = 3
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        if not self.left:
+            raise OSError("connection reset")
+        self.left -= 1
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+
+def test_an_upload_cut_off_half_way_leaves_nothing_visible(seeded: Repository) -> None:
+    before = state(seeded)
+    with pytest.raises((OSError, errors.LakeopsError), match="connection reset"):
+        seeded.branch("main").put("a", io.BufferedReader(Cut()))
+    assert state(seeded) == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.StoreUnavailable("503 SlowDown"), errors.StoreError("no space left on device")],
+    ids=["unavailable", "full"],
+)
+@pytest.mark.parametrize("verb", ["put", "commit", "merge"])
+def test_a_store_that_fails_loses_nothing(lake: Lake, seeded: Repository, settings, error, verb: str) -> None:
+    if verb == "commit":
+        seeded.branch("main").put("new", b"n")
+    before = state(seeded)
+    faults = Faults()
+    with open_faulty(settings, faults) as failing:
+        repo = failing.repository("repo")
+        faults.fail("put", at=None, error=error)
+        act = {
+            "put": lambda: repo.branch("main").put("x", b"y"),
+            "commit": lambda: repo.branch("main").commit("c", idempotency_key="k"),
+            "merge": lambda: repo.merge("dev", "main", strategy="source-wins"),
+        }[verb]
+        if verb == "merge":
+            repo.create_branch("side", source="main")
+            faults.revive()
+            repo.branch("side").put("s", b"")
+            repo.branch("side").commit("side")
+            repo.merge("side", "main")
+            before = state(seeded)
+            faults.fail("put", at=None, error=error)
+        with pytest.raises(type(error)):
+            act()
+        assert state(seeded) == before
+        faults.revive()
+        act()
+    assert state(seeded) != before
+
+
+def range_files(repo: Repository, kind: str = "ranges") -> list[Path]:
+    return sorted(Path(urlsplit(repo.storage_namespace).path, "_lakefs", kind).iterdir())
+
+
+@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+@pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "swap", "remove"])
+def test_damaged_metadata_is_found_before_it_is_used(
+    lake: Lake, repo: Repository, settings, clock, fill, kind: str, damage: str
+) -> None:
+    for number in range(2):
+        fill(repo, "main", **{f"{number}-{name}": str(number) for name in "abcdefghij"})
+    files = range_files(repo, kind)
+    for victim in files:
+        data = victim.read_bytes()
+        match damage:
+            case "flip":
+                victim.write_bytes(
+                    data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+                )
+            case "truncate":
+                victim.write_bytes(data[:-7])
+            case "empty":
+                victim.write_bytes(b"")
+            case "swap":
+                other = files[files.index(victim) - 1]
+                victim.write_bytes(other.read_bytes() if other.read_bytes() != data else data[::-1])
+            case "remove":
+                victim.unlink()
+    with Lake.open(settings=settings, clock=clock) as fresh:
+        main = fresh.repository("repo").branch("main")
+        wanted = errors.ObjectNotFound if damage == "remove" else errors.Corrupted
+        for call in (
+            lambda: main.read("1-a"),
+            lambda: list(main.list()),
+            lambda: main.entries().read_all(),
+        ):
+            with pytest.raises(wanted) as caught:
+                call()
+            assert any(file.name in caught.value.message for file in files)
+        main.put("1-b", b"new")
+        with pytest.raises(wanted):
+            main.commit("over damage")
+        assert fresh.repository("repo").ref("main").commit == repo.ref("main").commit
+
+
+def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, settings) -> None:
+    import sqlite3
+
+    from lakeops.catalog.tables import VERSION_TABLE
+
+    lake.close()
+    with sqlite3.connect(settings.home / "catalog.db") as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999_from_the_future'")
+    connection.close()
+    with pytest.raises(errors.CatalogVersion, match="newer"):
+        Lake.open(settings=settings)

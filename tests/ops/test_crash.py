@@ -1,0 +1,119 @@
+"""Killed at any effect, run again: the same outcome, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.faulty_catalog import ALL_EFFECTS, count_effects
+from support.scenes import SCENES, Scene, make, open_faulty
+
+from lakeops import Lake, Settings
+from lakeops.store.faulty import Crash, Faults
+
+TESTS = Path(__file__).parents[1]
+
+
+def settings_at(home: Path) -> Settings:
+    return Settings.load(home=home, fsync=False, committer="tester")
+
+
+@pytest.fixture(params=SCENES.values(), ids=SCENES.keys())
+def scene(request: pytest.FixtureRequest) -> Scene:
+    return request.param
+
+
+@pytest.fixture
+def prepared(scene: Scene, tmp_path: Path) -> Path:
+    """A home in which the scene may begin; copied for each kill."""
+    home = tmp_path / "home"
+    with Lake.open(settings=settings_at(home)) as lake:
+        make(lake, scene)
+    return home
+
+
+def effects_of(scene: Scene, home: Path) -> int:
+    faults = Faults()
+    with open_faulty(settings_at(home), faults) as lake:
+        repo = lake.repository("repo")
+        faults.revive()
+        scene.act(repo)
+        count = count_effects(faults)
+        scene.check(repo)
+    return count
+
+
+@pytest.fixture
+def rewind(prepared: Path):
+    """Puts the home back to where the scene begins; the path stays, since namespaces are absolute."""
+    saved = prepared.with_name("saved")
+    shutil.copytree(prepared, saved)
+
+    def rewind() -> Path:
+        shutil.rmtree(prepared)
+        shutil.copytree(saved, prepared)
+        return prepared
+
+    return rewind
+
+
+def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
+    total = effects_of(scene, rewind())
+    assert total >= 2
+    for effect in range(1, total + 1):
+        for when in ("before", "after"):
+            home = rewind()
+            faults = Faults()
+            lake = open_faulty(settings_at(home), faults)
+            repo = lake.repository("repo")
+            faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
+            with pytest.raises(Crash):
+                scene.act(repo)
+            lake.close()
+            with Lake.open(settings=settings_at(home)) as again:
+                repo = again.repository("repo")
+                scene.act(repo)
+                scene.check(repo)
+
+
+def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
+    """The same with SIGKILL to a process of its own, at a few of the effects."""
+    total = effects_of(scene, rewind())
+    for effect, when in {(1, "after"), (max(1, total // 2), "after"), (total, "before")}:
+        home = rewind()
+        child = subprocess.run(
+            [sys.executable, "-m", "support.killed", str(home), scene.name, str(effect), when],
+            cwd=TESTS,
+            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert child.returncode == -signal.SIGKILL, child.stderr
+        with Lake.open(settings=settings_at(home)) as lake:
+            repo = lake.repository("repo")
+            scene.act(repo)
+            scene.check(repo)
+
+
+def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
+    """The publish transaction happened, its answer did not arrive: the key finds the commit."""
+    from lakeops.model.errors import CatalogUnavailable
+
+    scene = SCENES["commit"]
+    with Lake.open(settings=settings_at(tmp_path)) as lake:
+        make(lake, scene)
+    faults = Faults()
+    with open_faulty(settings_at(tmp_path), faults) as lake:
+        repo = lake.repository("repo")
+        faults.fail("publish", when="after", error=CatalogUnavailable("the answer was lost"))
+        with pytest.raises(CatalogUnavailable):
+            scene.act(repo)
+        scene.act(repo)
+        scene.check(repo)

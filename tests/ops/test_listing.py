@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lakeops import CommonPrefix, Lake, Repository, Split
+from lakeops.model import errors
+from lakeops.ops import listing
+
+
+def naive(paths: set[str], prefix: str, after: str, delimiter: str) -> list[str]:
+    """What a listing shows, the slow and obvious way."""
+    shown: list[str] = []
+    for path in sorted(paths):
+        if not path.startswith(prefix):
+            continue
+        end = path.find(delimiter, len(prefix)) if delimiter else -1
+        item = path if end < 0 else path[: end + len(delimiter)]
+        if item > after and item not in shown and not (item != path and after.startswith(item)):
+            shown.append(item)
+    return shown
+
+
+names = st.text(alphabet="ab/\U0001f600é~", min_size=1, max_size=6)
+
+
+@given(
+    committed=st.sets(names, max_size=30),
+    staged=st.dictionaries(names, st.booleans(), max_size=20),
+    prefix=st.sampled_from(["", "a", "a/", "b/a", "\U0001f600"]),
+    delimiter=st.sampled_from(["", "/", "//"]),
+    page=st.integers(1, 5),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_a_listing_shows_staged_over_committed_in_byte_order(
+    tmp_path_factory: pytest.TempPathFactory, settings, committed, staged, prefix, delimiter, page, monkeypatch
+) -> None:
+    monkeypatch.setattr(listing, "PAGE", page)
+    with Lake.open(home=tmp_path_factory.mktemp("lake")) as lake:
+        repo = lake.create_repository("repo", split=Split(2, 3, 6))
+        main = repo.branch("main")
+        stage(main, committed)
+        main.commit("base", allow_empty=True)
+        shown = set(committed)
+        stage(main, {path for path, there in staged.items() if there})
+        shown |= {path for path, there in staged.items() if there}
+        for path, there in staged.items():
+            if not there and path in shown:
+                main.delete(path)
+                shown.discard(path)
+        for ref, paths in (("main", shown), ("main@", committed)):
+            handle = repo.ref(ref)
+            everything = naive(paths, prefix, "", delimiter)
+            assert [item.path for item in handle.list(prefix, delimiter=delimiter)] == everything
+            for number, item in enumerate(everything):
+                rest = [found.path for found in handle.list(prefix, after=item, delimiter=delimiter)]
+                assert rest == everything[number + 1 :]
+            table = handle.entries(prefix).read_all()
+            assert table["path"].to_pylist() == naive(paths, prefix, "", "")
+
+
+def stage(branch, paths: set[str]) -> None:
+    ordered = sorted(paths)
+    if not ordered:
+        return
+    branch.stage(
+        pa.table(
+            {
+                "path": ordered,
+                "physical_address": [f"data/x/{number}" for number in range(len(ordered))],
+                "checksum": ["same"] * len(ordered),
+                "size_bytes": [1] * len(ordered),
+                "mtime": [0] * len(ordered),
+            }
+        )
+    )
+
+
+def test_folders_are_summed_up(repo: Repository, fill) -> None:
+    fill(repo, "main", **{"raw/a/1": "", "raw/a/2": "", "raw/b": "", "top": ""})
+    main = repo.branch("main")
+    assert [item.path for item in main.list(delimiter="/")] == ["raw/", "top"]
+    assert list(main.list("raw/", delimiter="/"))[0] == CommonPrefix("raw/a/")
+    main.delete("raw/a/1")
+    main.delete("raw/a/2")
+    assert [item.path for item in main.list("raw/", delimiter="/")] == ["raw/b"]
+    assert [item.path for item in repo.ref("main@").list("raw/", delimiter="/")] == ["raw/a/", "raw/b"]
+
+
+def test_a_listing_goes_on_while_commits_are_published(repo: Repository, monkeypatch) -> None:
+    monkeypatch.setattr(listing, "PAGE", 3)
+    main = repo.branch("main")
+    for number in range(10):
+        main.put(f"f{number}", b"")
+    found = main.list()
+    paths = [next(found).path]
+    main.commit("meanwhile")
+    main.put("f95", b"")
+    main.commit("and again")
+    paths += [item.path for item in found]
+    assert paths == [*(f"f{number}" for number in range(10)), "f95"]
+
+
+def test_entries_of_a_commit_are_arrow_with_full_addresses(repo: Repository, fill) -> None:
+    fill(repo, "main", a="1", b="22")
+    table = repo.ref("main~0").entries().read_all()
+    assert table["size_bytes"].to_pylist() == [1, 2]
+    assert all(address.startswith(repo.storage_namespace) for address in table["physical_address"].to_pylist())
+
+
+def test_listing_bad_refs_and_prefixes(repo: Repository) -> None:
+    with pytest.raises(errors.RefNotFound):
+        repo.ref("nothing").list()
+    with pytest.raises(errors.InvalidPath):
+        repo.ref("main").list("a\0")

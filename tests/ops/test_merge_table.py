@@ -1,0 +1,97 @@
+"""Every row of the merge table through the public interface, with equal contents at other paths all around."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from lakeops import Lake, MergeConflict, Repository, Split, Strategy
+
+X = None
+CONFLICT = "!"
+
+TABLE = [
+    # base, source, destination, result
+    ("A", "A", "A", "A"),
+    ("A", "B", "B", "B"),
+    ("A", "B", "C", CONFLICT),
+    ("A", "A", "B", "B"),
+    ("A", "B", "A", "B"),
+    ("A", X, X, X),
+    (X, "A", X, "A"),
+    ("A", "B", X, CONFLICT),
+    ("A", X, "B", CONFLICT),
+    ("A", "A", X, X),
+    ("A", X, "A", X),
+    (X, "A", "A", "A"),
+    (X, "A", "B", CONFLICT),
+    (X, X, "A", "A"),
+]
+
+NEIGHBOURS = {"0/_SUCCESS": "A", "m/_SUCCESS": "A", "z/_SUCCESS": "B"}
+"""Objects with the same contents as the path under test, at other paths."""
+
+
+def expected(row: tuple[str | None, ...], strategy: Strategy | None) -> str | None:
+    base, source, destination, result = row
+    if result != CONFLICT or strategy is None:
+        return result
+    return source if strategy is Strategy.SOURCE_WINS else destination
+
+
+def write(repo: Repository, branch: str, files: dict[str, str | None]) -> None:
+    handle = repo.branch(branch)
+    for path, contents in files.items():
+        if contents is not None:
+            handle.put(path, contents.encode())
+        elif handle.exists(path):
+            handle.delete(path)
+    handle.commit(f"on {branch}", allow_empty=True)
+
+
+@pytest.mark.parametrize("strategy", [None, *Strategy])
+def test_each_row_alone(repo: Repository, strategy: Strategy | None, contents) -> None:
+    for number, row in enumerate(TABLE):
+        base, source, destination, _ = row
+        name = f"row{number}"
+        repo.create_branch(f"base{number}", source=repo.ref("main").commit.id)
+        write(repo, f"base{number}", {**NEIGHBOURS, "f": base})
+        repo.create_branch(f"source{number}", source=f"base{number}")
+        repo.create_branch(name, source=f"base{number}")
+        write(repo, f"source{number}", {"f": source})
+        write(repo, name, {"f": destination})
+        wanted = expected(row, strategy)
+        if wanted == CONFLICT:
+            head = repo.ref(name).commit.id
+            with pytest.raises(MergeConflict) as caught:
+                repo.merge(f"source{number}", name)
+            assert caught.value.conflicts == ["f"], row
+            assert repo.ref(name).commit.id == head, row
+            continue
+        repo.merge(f"source{number}", name, strategy=strategy)
+        assert contents(repo, name).get("f") == wanted, row
+        assert contents(repo, name).items() >= NEIGHBOURS.items(), row
+
+
+@pytest.mark.parametrize("strategy", [None, *Strategy])
+@pytest.mark.parametrize("split", [Split(1, 1, 1), Split(2, 3, 5), Split(100, 100, 1000)], ids=str)
+def test_all_rows_at_once_many_times_over(lake: Lake, strategy: Strategy | None, split: Split, contents) -> None:
+    """Rows spread over several ranges: each appears eight times, conflicting ones reported together."""
+    repo = lake.create_repository("spread", split=split)
+    rows = {f"{copy}/{number:02}": row for copy, (number, row) in product(range(8), enumerate(TABLE))}
+    write(repo, "main", {path: row[0] for path, row in rows.items()})
+    repo.create_branch("source")
+    write(repo, "source", {path: row[1] for path, row in rows.items()})
+    write(repo, "main", {path: row[2] for path, row in rows.items()})
+    if strategy is None:
+        with pytest.raises(MergeConflict) as caught:
+            repo.merge("source", "main")
+        assert caught.value.conflicts == sorted(path for path, row in rows.items() if row[3] == CONFLICT)
+        return
+    result = repo.merge("source", "main", strategy=strategy)
+    wanted = {path: expected(row, strategy) for path, row in rows.items()}
+    assert contents(repo, "main") == {path: text for path, text in wanted.items() if text is not None}
+    changed = {path for path, row in rows.items() if wanted[path] != row[2]}
+    assert result.summary.total == len(changed)
+    assert {change.path for change in repo.diff("main~1", "main")} == changed

@@ -1,0 +1,52 @@
+"""A catalog whose transitions fail, or end the process, at a chosen moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from lakeops.catalog.base import Catalog
+from lakeops.store.faulty import EFFECTS, Faults
+
+TRANSITIONS = (
+    "create_repository",
+    "create_branch",
+    "delete_branch",
+    "create_tag",
+    "put_staged",
+    "seal",
+    "reset",
+    "discard",
+    "publish",
+    "purge_retired",
+    "remember_key",
+    "begin_upload",
+    "end_upload",
+)
+"""The transactions that change something."""
+
+ALL_EFFECTS = (*EFFECTS, *TRANSITIONS)
+
+
+class FaultyCatalog:
+    """Any catalog, with a script of faults around its transitions."""
+
+    def __init__(self, inner: Catalog, faults: Faults) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        return self._around(name, found) if name in TRANSITIONS else found
+
+    def _around(self, name: str, transition: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._faults.during(name, "", "catalog"):
+                return transition(*args, **kwargs)
+
+        return call
+
+
+def count_effects(faults: Faults) -> int:
+    """How many effects there were on stores and catalog."""
+    return sum(faults.counts[name] for name in ALL_EFFECTS)

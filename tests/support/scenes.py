@@ -1,0 +1,145 @@
+"""Operations that are killed at every effect: what they start from, what they do, and what must hold afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from support.clock import ManualClock
+from support.faulty_catalog import FaultyCatalog
+
+from lakeops import Lake, Repository, Settings, Split
+from lakeops.catalog.open import open_catalog
+from lakeops.store.faulty import Faults
+from lakeops.store.open import Stores, StoreSettings
+
+SPLIT = Split(2, 4, 8)
+
+
+def open_faulty(settings: Settings, faults: Faults) -> Lake:
+    """A lake whose stores and catalog play a script of faults."""
+    catalog = open_catalog(settings.catalog_url, clock=ManualClock())
+    stores = Stores(StoreSettings(fsync=False), wrap=faults.around)
+    return Lake(FaultyCatalog(catalog, faults), settings, stores=stores)  # type: ignore[arg-type]
+
+
+def tree(repo: Repository, ref: str) -> dict[str, bytes]:
+    """Path to contents, everything that a ref shows."""
+    handle = repo.ref(ref)
+    return {item.path: handle.read(item.path) for item in handle.list()}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``act`` may be killed anywhere and run again; ``check`` holds after it has run to its end."""
+
+    name: str
+    prepare: Callable[[Repository], None]
+    act: Callable[[Repository], None]
+    check: Callable[[Repository], None]
+
+
+def _files(count: int, text: str) -> dict[str, bytes]:
+    return {f"f{number:03}": f"{text}{number}".encode() for number in range(count)}
+
+
+def _put_all(repo: Repository, branch: str, files: dict[str, bytes]) -> None:
+    handle = repo.branch(branch)
+    for path, data in files.items():
+        handle.put(path, data)
+
+
+def _prepare_commit(repo: Repository) -> None:
+    _put_all(repo, "main", _files(20, "old"))
+    repo.branch("main").commit("base")
+    _put_all(repo, "main", {"f005": b"new", "zzz": b"new"})
+    repo.branch("main").delete("f010")
+
+
+def _commit(repo: Repository) -> None:
+    repo.branch("main").commit("work", idempotency_key="k")
+
+
+def _check_commit(repo: Repository) -> None:
+    wanted = {**_files(20, "old"), "f005": b"new", "zzz": b"new"}
+    del wanted["f010"]
+    assert tree(repo, "main") == tree(repo, "main@") == wanted
+    assert [commit.message for commit in repo.log("main")] == ["work", "base", "Repository created"]
+    assert list(repo.branch("main").uncommitted()) == []
+
+
+def _prepare_merge(repo: Repository) -> None:
+    _put_all(repo, "main", _files(20, "old"))
+    repo.branch("main").commit("base")
+    repo.create_branch("dev")
+    _put_all(repo, "dev", {"f001": b"dev", "dev": b"dev"})
+    repo.branch("dev").commit("dev")
+    _put_all(repo, "main", {"f015": b"main"})
+    repo.branch("main").commit("main")
+
+
+def _merge(repo: Repository) -> None:
+    repo.merge("dev", "main", message="merge", idempotency_key="k")
+
+
+def _check_merge(repo: Repository) -> None:
+    assert tree(repo, "main") == {**_files(20, "old"), "f001": b"dev", "dev": b"dev", "f015": b"main"}
+    messages = [commit.message for commit in repo.log("main", first_parent=True)]
+    assert messages == ["merge", "main", "base", "Repository created"]
+
+
+def _prepare_revert(repo: Repository) -> None:
+    _prepare_commit(repo)
+    _commit(repo)
+
+
+def _revert(repo: Repository) -> None:
+    repo.branch("main").revert("main", idempotency_key="r")
+
+
+def _check_revert(repo: Repository) -> None:
+    assert tree(repo, "main") == _files(20, "old")
+    assert len(list(repo.log("main"))) == 4
+
+
+def _prepare_put(repo: Repository) -> None:
+    _put_all(repo, "main", {"a": b"old"})
+
+
+def _put(repo: Repository) -> None:
+    repo.branch("main").put("a", b"new")
+
+
+def _check_put(repo: Repository) -> None:
+    assert tree(repo, "main") == {"a": b"new"}
+
+
+def _output(repo: Repository) -> None:
+    with repo.branch("main").output("f") as url:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({"n": [1]}), url + "/part.parquet")
+
+
+def _check_output(repo: Repository) -> None:
+    assert [item.path for item in repo.branch("main").list()] == ["a", "f/part.parquet"]
+
+
+SCENES = {
+    scene.name: scene
+    for scene in (
+        Scene("commit", _prepare_commit, _commit, _check_commit),
+        Scene("merge", _prepare_merge, _merge, _check_merge),
+        Scene("revert", _prepare_revert, _revert, _check_revert),
+        Scene("put", _prepare_put, _put, _check_put),
+        Scene("output", _prepare_put, _output, _check_output),
+    )
+}
+
+
+def make(lake: Lake, scene: Scene) -> Repository:
+    """A repository that the scene's act can start from."""
+    repo = lake.create_repository("repo", split=SPLIT)
+    scene.prepare(repo)
+    return repo

@@ -1,0 +1,92 @@
+"""Entries by the million, made column by column: sorted paths, random-looking addresses and checksums, no loop.
+
+Everything follows from an entry's number and a version, so a test can make the same entry, or a changed one, again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
+
+_HEX = np.frombuffer(b"".join(b"%02x" % value for value in range(256)), np.uint8).reshape(256, 2)
+_PER_DAY = 10_000
+
+
+def numbers(count: int, *, batch: int = 100_000) -> Iterator[np.ndarray]:
+    """The numbers below ``count`` in batches."""
+    for start in range(0, count, batch):
+        yield np.arange(start, min(start + batch, count), dtype=np.uint64)
+
+
+def paths(which: np.ndarray) -> pa.Array:
+    """The paths of these entries: they sort as their numbers do."""
+    day = _padded(which // _PER_DAY, 5)
+    part = _padded(which % _PER_DAY, 5)
+    return pc.binary_join_element_wise(
+        "events/day=", day, "/part-", part, "-", _hex(which, 16, salt=1), ".c000.snappy.parquet", ""
+    )
+
+
+def entries(which: np.ndarray, version: int = 0) -> pa.Table:
+    """These entries; another version has other contents."""
+    count = len(which)
+    random = _random(which, 1, salt=7 + version)[:, 0]
+    return pa.table(
+        [
+            paths(which),
+            pc.binary_join_element_wise("data/2026010112/", _hex(which, 20, salt=2 + version), ""),
+            _hex(which, 32, salt=1000 + version),
+            pa.array((random % 10_000_000).astype(np.int64)),
+            pa.array((1_760_000_000 + random % 86_400).astype(np.int64)),
+            pa.repeat("application/octet-stream", count),
+            pa.MapArray.from_arrays(
+                np.zeros(count + 1, np.int32), pa.array([], pa.string()), pa.array([], pa.string())
+            ),
+        ],
+        schema=ENTRY_SCHEMA,
+    )
+
+
+def staged(which: np.ndarray, version: int = 1) -> pa.Table:
+    """The same as staged rows."""
+    table = entries(which, version)
+    columns = [table.column(0), pa.repeat(pa.scalar(value=False), len(which)), *table.columns[1:]]
+    return pa.table(columns, schema=STAGED_SCHEMA)
+
+
+def quick_digests(table: pa.Table) -> pa.Array:
+    """Stand-ins for entry digests: the first half of each checksum. For tests of size, where hashing is not the point."""
+    checksums = table.column("checksum").combine_chunks()
+    view = np.frombuffer(checksums.buffers()[2], np.uint8)[checksums.offset * 32 :][: len(checksums) * 32]
+    return pa.Array.from_buffers(
+        pa.binary(16), len(checksums), [None, pa.py_buffer(np.ascontiguousarray(view.reshape(-1, 32)[:, :16]))]
+    )
+
+
+def _random(which: np.ndarray, words: int, salt: int) -> np.ndarray:
+    """Random-looking words for each number (splitmix64), shape ``(n, words)``."""
+    state = which[:, None] * np.uint64(words) + np.arange(words, dtype=np.uint64)
+    state = (state + np.uint64(salt << 40)) * np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
+
+
+def _hex(which: np.ndarray, size: int, salt: int) -> pa.Array:
+    """Hex text of ``size`` characters for each number."""
+    raw = _random(which, -(-size // 16), salt).view(np.uint8)[:, : size // 2]
+    text = np.ascontiguousarray(_HEX[raw].reshape(len(which), size))
+    return (
+        pa.Array.from_buffers(pa.binary(size), len(which), [None, pa.py_buffer(text)])
+        .cast(pa.binary())
+        .cast(pa.string())
+    )
+
+
+def _padded(values: np.ndarray, width: int) -> pa.Array:
+    return pc.utf8_lpad(pa.array(values).cast(pa.string()), width, "0")
