@@ -8,7 +8,9 @@ command imports no more than it needs.
 from __future__ import annotations
 
 import gc
+import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -16,6 +18,10 @@ def main() -> None:
     gc.disable()  # what imports make is there to stay: looking for garbage in it costs a tenth of a short command
     from lakeops.cli.app import app
 
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # text files, if streams at all
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever started the process
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+        else:
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="lakeops")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -62,33 +63,19 @@ class Commands:
         return {**error, "exit_code": as_json.exit_code}
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The embedded default's directory, named by the environment as for any user; the working directory is empty."""
-    place = tmp_path / "home"
-    work = tmp_path / "work"
+def enter(place: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Go to an empty working directory with a lake beside it that the environment names; returns the lake's home."""
+    work = place / "work"
     work.mkdir()
-    monkeypatch.chdir(work)
+    patch.chdir(work)
     for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
-        monkeypatch.delenv(name)
-    for name, value in {**ENVIRONMENT, "LAKEOPS_HOME": str(place)}.items():
-        monkeypatch.setenv(name, value)
-    return place
+        patch.delenv(name)
+    for name, value in {**ENVIRONMENT, "LAKEOPS_HOME": str(place / "home")}.items():
+        patch.setenv(name, value)
+    return place / "home"
 
 
-@pytest.fixture
-def run(home: Path) -> Commands:
-    return Commands()
-
-
-@pytest.fixture
-def lake(home: Path) -> Iterator[Lake]:
-    with Lake.open() as opened:
-        yield opened
-
-
-@pytest.fixture
-def flights(lake: Lake) -> Repository:
+def fill(lake: Lake) -> Repository:
     """A repository with history: two commits on main, a tag, a branch with an uncommitted change."""
     repository = lake.create_repository("flights")
     main = repository.branch("main")
@@ -103,26 +90,63 @@ def flights(lake: Lake) -> Repository:
     return repository
 
 
-@pytest.fixture
-def conflict(flights: Repository) -> Repository:
-    """The same, with branches ``left`` and ``right`` that changed the same paths."""
+def disagree(repository: Repository) -> None:
+    """Add branches ``left`` and ``right`` that changed the same paths."""
     for name in ("left", "right"):
-        branch = flights.create_branch(name, source="main")
+        branch = repository.create_branch(name, source="main")
         branch.put("raw/a.csv", name.encode())
         branch.put("z/last.csv", name.encode())
         branch.put(f"{name}.csv", b"own")
         branch.commit(f"{name} changes")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return enter(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def run() -> Commands:
+    return Commands()
+
+
+@pytest.fixture
+def lake(home: Path) -> Iterator[Lake]:
+    with Lake.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def flights(lake: Lake) -> Repository:
+    return fill(lake)
+
+
+@pytest.fixture
+def conflict(flights: Repository) -> Repository:
+    disagree(flights)
     return flights
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    """One repository for all tests of a module that change nothing: protected, read-only and conflicting parts too."""
+    with pytest.MonkeyPatch.context() as patch:
+        enter(tmp_path_factory.mktemp("unchanged"), patch)
+        with Lake.open() as lake:
+            repository = fill(lake)
+            disagree(repository)
+            repository.create_branch("prod", source="main")
+            repository.protect("prod")
+            lake.create_repository("mirror").set_read_only()
+            yield repository
 
 
 @pytest.fixture
 def process(home: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
     """Runs the command line as a process of its own; keyword arguments are ``subprocess.run``'s."""
 
-    def start(*args: str, **options: object) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [sys.executable, "-m", "lakeops", *args],
-            **{"capture_output": True, "check": False, "timeout": 60, **options},
-        )
+    def start(*args: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.run([sys.executable, "-m", "lakeops", *args], check=False, timeout=60, **options)
 
     return start

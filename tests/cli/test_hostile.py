@@ -21,7 +21,7 @@ ESCAPES = {
     "line separator": "a\u2028b",
     "right to left": "a\u202egnp.exe",
     "isolate": "a\u2066b\u2069",
-    "markup": "a[bold]b[/bold][link=http://x]y[/link]",
+    "markup": "a[bold]b[link]y",
     "option": "--yes",
     "accents": "é e\u0301 日本 🦆",
 }
@@ -46,9 +46,6 @@ def test_paths_and_metadata(run, flights, value):
         result = run(*args)
         assert harmless(result.output)
         assert safe(value) in result.stdout
-        assert result.stdout.count("\n") == run(*[arg.replace(value, "plain") for arg in args]).stdout.count("\n") or (
-            args[1] == "stat"
-        )
     assert run.json("fs", "rm", uri)["removed"] == 1
 
 
@@ -73,7 +70,7 @@ def test_json_is_plain_ascii(run, flights):
 
 
 @pytest.mark.parametrize("chunk", range(8))
-def test_any_text_as_any_argument(run, flights, chunk):
+def test_any_text_as_any_argument(run, unchanged, chunk):
     """An error of ours or an answer: one document, a documented exit code, nothing that a terminal obeys."""
     for value in HOSTILE[chunk::8]:
         if "\0" in value or len(value) > 5000:
@@ -82,18 +79,20 @@ def test_any_text_as_any_argument(run, flights, chunk):
             ["log", f"{R}/{value}"],
             ["fs", "stat", f"{R}/main/{value}"],
             ["tag", "show", "--", value],
-            ["commit", f"{R}/main", f"--meta={value}", "-m", value],
+            ["commit", f"{R}/prod", f"--meta={value}", "-m", value],
         ):
             result = run("--json", *args)
             assert result.exit_code in {0, 1, 2, 3, 4, 5}, (args, result.output)
-            assert result.exit_code in {0, 1} or "error" in json.loads(result.stdout)
-            assert "internal" not in result.stdout or json.loads(result.stdout).get("error", {}).get("kind") != "internal"
+            documents = [json.loads(line) for line in result.stdout.splitlines()]
+            kinds = {document["error"]["kind"] for document in documents if "error" in document}
+            assert bool(kinds) == bool(result.exit_code)
+            assert "internal" not in kinds, (args, result.output)
             text = run(*args)
             assert harmless(text.output), (args, text.output)
             assert "Traceback" not in text.output
 
 
-def test_errors_are_escaped(run, flights):
+def test_errors_are_escaped(run, unchanged):
     result = run("fs", "stat", f"{R}/main/a\x1b[31m\nError: no")
     assert result.exit_code == 4
     assert harmless(result.stderr)

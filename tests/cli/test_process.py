@@ -1,0 +1,152 @@
+"""The command line as a process: what it imports and costs, streams that break off, signals, tracebacks."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+R = "lakefs://flights"
+HEAVY = {"pyarrow", "numpy", "pandas", "boto3", "botocore", "alembic", "airflow", "pyspark", "rich", "fsspec"}
+QUICK = {
+    "branch list": [R],
+    "branch show": [f"{R}/main"],
+    "branch create": [f"{R}/new", "--source", f"{R}/main"],
+    "log": [f"{R}/main"],
+    "show commit": [f"{R}/main"],
+    "tag create": [f"{R}/v2", f"{R}/main"],
+    "tag list": [R],
+    "tag show": [f"{R}/v1"],
+    "tag delete": [f"{R}/v1"],
+    "merge-base": [f"{R}/main", f"{R}/dev"],
+    "repo list": [],
+    "reflog": [R],
+}
+"""Commands that read or move refs alone."""
+
+SPY = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from lakeops.cli import main
+main()
+"""
+MAX_CPU_SECONDS = 1.5
+"""Three times the budget: a busy machine must not fail the test. What is imported is what counts exactly."""
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_ref_commands_import_nothing_heavy(flights, name):
+    args = [sys.executable, "-c", SPY, *name.split(), *QUICK[name]]
+    done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
+    loaded = {module.partition(".")[0] for module in done.stderr.split()}
+    assert "sqlmodel" in loaded, "the spy sees imports"
+    assert loaded & HEAVY == set()
+
+
+def test_help_and_version_do_not_open_the_core(home):
+    for option in ("--version", "--help"):
+        args = [sys.executable, "-c", SPY, option]
+        done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
+        assert "typer" in done.stderr
+        assert "sqlmodel" not in done.stderr.split()
+
+
+def test_a_ref_command_takes_little_time(process, flights):
+    def spent():
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    took = []
+    for _ in range(3):
+        before = spent()
+        assert process("branch", "list", R).returncode == 0
+        took.append(spent() - before)
+    assert min(took) < MAX_CPU_SECONDS
+
+
+def test_streams_and_exit_codes(process, flights):
+    done = process("log", f"{R}/main", "--json")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert [json.loads(line)["message"] for line in done.stdout.splitlines()][:2] == ["load day 2", "load day 1"]
+    failed = process("log", f"{R}/nosuch")
+    assert (failed.returncode, failed.stdout) == (4, b"")
+    assert failed.stderr.startswith(b"Error: ")
+    failed = process("log", f"{R}/nosuch", "--json")
+    assert (failed.returncode, failed.stderr) == (4, b"")
+    assert json.loads(failed.stdout)["error"]["kind"] == "ref_not_found"
+
+
+def test_bytes_that_are_no_text(process, flights):
+    done = process("fs", "stat", b"lakefs://flights/main/\xff")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"Error: ")
+    assert b"Traceback" not in done.stderr
+
+
+def test_an_ascii_terminal(process, flights):
+    flights.branch("dev").put("é/日本.csv", b"")
+    done = process("fs", "ls", "-r", f"{R}/dev/", env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    assert done.returncode == 0, done.stderr
+    assert rb"\xe9/\u65e5\u672c.csv" in done.stdout
+
+
+def test_a_reader_that_has_seen_enough(flights):
+    """``lakeops fs cat ... | head -c 1``: silent, and not a success."""
+    flights.branch("dev").put("big", b"x" * 5_000_000)
+    for args in (["fs", "cat", f"{R}/dev/big"], ["log", f"{R}/main"], ["branch", "list", R, "--json"]):
+        reader, writer = os.pipe()
+        command = [sys.executable, "-m", "lakeops", *args]
+        with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as running:
+            os.close(writer)
+            os.close(reader)
+            assert running.stderr is not None
+            assert running.stderr.read() == b""
+            assert running.wait(60) == 141
+
+
+def test_no_stdout_at_all(home):
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"'{sys.executable}' -m lakeops --version >&-"], capture_output=True, check=False, timeout=60
+    )
+    assert done.stderr == b""
+
+
+def test_a_full_disk(process, flights):
+    with Path("/dev/full").open("wb") as full:
+        done = process("log", f"{R}/main", stdout=full)
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.count(b"\n") <= 2
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_ctrl_c(flights, options):
+    """An upload that waits for its stdin is interrupted as a person would do it."""
+    command = [sys.executable, "-m", "lakeops", "fs", "upload", "-s", "-", f"{R}/dev/x", *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        running.stdin.write(b"x" * 1_000_000)
+        running.stdin.flush()  # returns once most of it was read: the upload is under way
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert b"Traceback" not in err
+    if options:
+        assert json.loads(out)["error"]["kind"] == "interrupted"
+    else:
+        assert err == b"Error: interrupted\n"
+
+
+def test_the_console_script_and_the_module_are_the_same(process, home):
+    script = subprocess.run(
+        [sys.executable, "-c", "from lakeops.cli import main; main()", "brnch"], capture_output=True, check=False
+    )
+    assert script.stderr == process("brnch").stderr
+    assert b"'lakeops --help'" in script.stderr

@@ -1,0 +1,117 @@
+"""What a person sees: a real terminal of a given width, colours, questions, progress."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+R = "lakefs://flights"
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture
+def terminal(home):
+    """Runs a command in a terminal; returns what the terminal received and the exit code."""
+
+    def start(*args, answer="", width=80, **environment):
+        master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+        command = [sys.executable, "-m", "lakeops", *args]
+        env = {**os.environ, **environment}
+        with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env) as running:
+            os.close(slave)
+            if answer:
+                os.write(master, answer.encode() + b"\n")
+            received = b""
+            while piece := _read(master):
+                received += piece
+            code = running.wait(60)
+        os.close(master)
+        return received.decode(), code
+
+    return start
+
+
+def _read(master):
+    try:
+        return os.read(master, 65536)
+    except OSError:  # the other side is closed
+        return b""
+
+
+def test_a_table_fits_the_terminal(terminal, flights):
+    for width in (80, 120):
+        shown, code = terminal("repo", "list", width=width)
+        lines = [COLOUR.sub("", line) for line in shown.splitlines()]
+        assert code == 0
+        assert max(map(len, lines)) <= width
+        assert "Repository" in lines[1] or "Repository" in lines[0]
+        assert any("flights" in line for line in lines)
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_colours_can_be_switched_off(terminal, conflict, environment):
+    for args in (
+        ["log", f"{R}/main"],
+        ["branch", "list", R],
+        ["diff", f"{R}/main", f"{R}/left"],
+        ["log", f"{R}/nosuch"],
+    ):
+        assert re.search(r"\x1b\[[0-9;]*3[0-9]m", terminal(*args)[0]), "there is colour otherwise"
+        shown = terminal(*args, **environment)[0]
+        assert not re.search(r"\x1b\[[0-9;]*[349][0-7]m", shown)
+
+
+def test_nothing_hostile_reaches_a_terminal(terminal, flights):
+    flights.branch("dev").put("a\x1b[2J\x1b]0;owned\x07", b"", metadata={"k": "\x1b[2J"})
+    for args in (["fs", "ls", f"{R}/dev"], ["diff", f"{R}/dev"], ["branch", "reset", f"{R}/dev"]):
+        shown, _ = terminal(*args, answer="n" if "reset" in args else "")
+        assert "\\x1b[2J" in shown
+        assert "\x1b[2J" not in shown
+        assert "\x07" not in shown
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+def test_a_question_before_a_loss(terminal, flights, answer, code):
+    shown, exit_code = terminal("branch", "delete", f"{R}/dev", answer=answer or "\x04")
+    plain = COLOUR.sub("", shown)
+    assert exit_code == code, plain
+    assert plain.index("+ added raw/c.csv") < plain.index("Delete branch 'dev'?")
+    assert {branch.id for branch in flights.branches()} == ({"main"} if answer == "y" else {"main", "dev"})
+
+
+def test_yes_asks_nothing(terminal, flights):
+    shown, code = terminal("branch", "reset", f"{R}/dev", "--yes")
+    assert code == 0
+    assert "?" not in shown
+
+
+def test_tags_and_folders_ask_a_person_only(terminal, run, flights):
+    assert terminal("tag", "delete", f"{R}/v1", answer="n")[1] == 1
+    assert terminal("fs", "rm", "-r", f"{R}/dev/raw", answer="n")[1] == 1
+    assert run("fs", "rm", "-r", f"{R}/dev/raw").exit_code == 0
+    assert run("tag", "delete", f"{R}/v1").exit_code == 0
+
+
+def test_progress_is_drawn_for_a_person_only(terminal, process, flights):
+    for number in range(3):
+        Path(f"f{number}").write_bytes(b"x" * 3_000_000)
+    args = ("fs", "upload", "-r", "-s", ".", f"{R}/dev/up/")
+    assert "Uploading" in terminal(*args)[0]
+    assert "Uploading" not in terminal(*args, "--no-progress")[0]
+    assert "Uploading" not in terminal(*args, "--json")[0]
+    assert b"\r" not in process(*args).stderr
+
+
+def test_json_is_the_same_on_a_terminal(terminal, run, flights):
+    shown, _ = terminal("branch", "list", R, "--json")
+    assert shown.replace("\r\n", "\n") == run("branch", "list", R, "--json").stdout
