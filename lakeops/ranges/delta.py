@@ -7,7 +7,7 @@ whatever the size of the repository, even when no two ranges line up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,9 @@ from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.read import RangeReader
 
 IDENTITY_COLUMNS = ["path", "checksum", "size_bytes", "content_type", "metadata"]
+_SKETCH_COLUMNS = ["path", "checksum", "size_bytes"]
+
+Identities = Callable[[Positions, Positions], tuple[pa.Table, pa.Table]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Delta:
 
 
 def deltas(
-    reader: RangeReader, left: Metarange, right: Metarange, columns: list[str] | None = None, prefix: str = ""
+    reader: RangeReader, left: Metarange, right: Metarange, *, rows: bool = False, prefix: str = ""
 ) -> Iterator[Delta]:
     """Everything that differs under ``prefix``, in path order; none of the deltas is empty.
 
@@ -55,16 +58,14 @@ def deltas(
         reader: the namespace of both.
         left: before.
         right: after.
-        columns: what the rows of the deltas hold; at least ``IDENTITY_COLUMNS``. All columns by default.
+        rows: whether the deltas hold whole rows; otherwise paths, checksums and sizes.
         prefix: leave out paths that do not start with it.
     """
     sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
-    for left_part, right_part in _stretches(*sides):
-        rows = _unequal_rows(left_part, right_part)
-        tables = [part.file.take(found, columns) if part else _none(columns) for part, found in rows]
-        if prefix:
-            tables = [table.filter(pc.starts_with(table.column("path"), prefix)) for table in tables]
-        delta = matched(*tables)
+    columns = RANGE_SCHEMA.names if rows else _SKETCH_COLUMNS
+    for parts in _stretches(*sides):
+        old, new = (_Candidates.of(part, found, columns, prefix) for part, found in _unequal_rows(*parts))
+        delta = _difference(old, new)
         if delta.total:
             yield delta
 
@@ -76,6 +77,32 @@ class _Part:
     file: RangeFile
     start: int
     stop: int
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Rows of one part that the other side does not share: their numbers in the file, and some of their columns."""
+
+    part: _Part | None
+    numbers: Positions
+    table: pa.Table
+
+    @classmethod
+    def of(cls, part: _Part | None, numbers: Positions, columns: list[str], prefix: str) -> _Candidates:
+        """Those of the rows ``numbers`` whose path starts with ``prefix``."""
+        if part is None:
+            return cls(part, numbers, RANGE_SCHEMA.empty_table().select(columns))
+        table = part.file.take(numbers, columns)
+        if prefix:
+            under = pc.starts_with(table.column("path"), prefix)
+            table, numbers = table.filter(under), numbers[under.to_numpy()]
+        return cls(part, numbers, table)
+
+    def identities(self, rows: Positions) -> pa.Table:
+        """The columns that make up the identity of some of the rows; read now, where they were left out before."""
+        if self.part is None or "metadata" in self.table.column_names:
+            return self.table.take(pa.array(rows))
+        return self.part.file.take(self.numbers[rows], IDENTITY_COLUMNS)
 
 
 class _Side:
@@ -126,16 +153,28 @@ def _unequal_rows(left: _Part | None, right: _Part | None) -> list[tuple[_Part |
     return [(part, np.arange(part.start, part.stop) if part else np.zeros(0, np.int64)) for part in (left, right)]
 
 
-def matched(left: pa.Table, right: pa.Table) -> Delta:
-    """Candidate rows of both sides, paired by path; pairs of one identity are no difference."""
+def _difference(left: _Candidates, right: _Candidates) -> Delta:
+    return matched(left.table, right.table, lambda old, new: (left.identities(old), right.identities(new)))
+
+
+def matched(left: pa.Table, right: pa.Table, identities: Identities) -> Delta:
+    """Candidate rows of both sides, paired by path; pairs of one identity are no difference.
+
+    Args:
+        left: rows with at least path, checksum and size, in path order.
+        right: the same of the other side.
+        identities: gives the identity columns of some rows of each side, for pairs of one checksum and size.
+    """
     partner = pc.index_in(left.column("path"), value_set=right.column("path"))
     paired = np.flatnonzero(pc.is_valid(partner).to_numpy())
     partners = pc.drop_null(partner).to_numpy().astype(np.int64)
     removed = np.setdiff1d(np.arange(left.num_rows), paired, assume_unique=True)
     added = np.setdiff1d(np.arange(right.num_rows), partners, assume_unique=True)
-    differ = ~same_identity(left.take(pa.array(paired)), right.take(pa.array(partners)))
+    differ = np.zeros(len(paired), np.bool_)
+    for name in ("checksum", "size_bytes"):
+        old, new = left.column(name).take(pa.array(paired)), right.column(name).take(pa.array(partners))
+        differ |= pc.not_equal(old, new).to_numpy()
+    alike = np.flatnonzero(~differ)
+    if len(alike):
+        differ[alike] = ~same_identity(*identities(paired[alike], partners[alike]))
     return Delta(left, right, removed, added, (paired[differ], partners[differ]))
-
-
-def _none(columns: list[str] | None) -> pa.Table:
-    return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakeops.model.records import Change, ChangeType, Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions
-from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta, deltas
+from lakeops.ranges.delta import Delta, deltas
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -46,7 +46,7 @@ def diff(
         rows: give each side's whole row as well (``ROWS_SCHEMA``).
         prefix: leave out paths that do not start with it.
     """
-    for delta in deltas(reader, left, right, None if rows else IDENTITY_COLUMNS, prefix):
+    for delta in deltas(reader, left, right, rows=rows, prefix=prefix):
         yield batch(delta, rows=rows)
 
 
@@ -59,7 +59,7 @@ def changes(table: pa.Table) -> list[Change]:
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
     """How many paths were added, removed and changed from ``left`` to ``right``."""
     added = removed = changed = 0
-    for delta in deltas(reader, left, right, IDENTITY_COLUMNS):
+    for delta in deltas(reader, left, right):
         added += len(delta.added)
         removed += len(delta.removed)
         changed += len(delta.pairs[0])

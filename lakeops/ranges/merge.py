@@ -77,7 +77,7 @@ def three_way(
     if dest.id == base.id:
         return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), source)
     merging = _Merging(reader, base, source, dest, strategy)
-    for delta in deltas(reader, base, source):
+    for delta in deltas(reader, base, source, rows=True):
         merging.add(delta)
     return merging.plan()
 

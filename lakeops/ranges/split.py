@@ -18,6 +18,7 @@ Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
 _BLOCK = 65_536
+_COMBINED = 1 << 30
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH = np.uint64(0xC2B2AE3D27D4EB4F)
 _ROUND = np.uint64(0xFF51AFD7ED558CCD)
@@ -37,6 +38,9 @@ def path_hashes(paths: pa.Array | pa.ChunkedArray) -> Hashes:
         raise InvalidInput("column 'path' holds nulls; every entry needs a path")
     if paths.type not in _OFFSETS:
         paths = paths.cast(pa.large_string())
+    if isinstance(paths, pa.ChunkedArray) and paths.num_chunks > 1 and paths.nbytes < _COMBINED:
+        # Rows that were spliced come in many short chunks, each of which would cost as much as a long one.
+        paths = paths.combine_chunks()
     chunks = paths.chunks if isinstance(paths, pa.ChunkedArray) else [paths]
     out = np.empty(len(paths), np.uint64)
     done = 0

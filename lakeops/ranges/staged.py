@@ -1,7 +1,4 @@
-"""What staged rows change over committed ones: found out without writing anything.
-
-Only ranges that a staged path falls into are opened.
-"""
+"""What staged rows would change: the diff between a metarange and itself with those rows applied."""
 
 from __future__ import annotations
 
@@ -11,48 +8,45 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.ranges.delta import IDENTITY_COLUMNS
-from lakeops.ranges.diff import CHANGE_TYPES, DIFF_SCHEMA
-from lakeops.ranges.digest import same_identity
+from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta, matched
+from lakeops.ranges.diff import batch
+from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.read import RangeReader
+
+_AT_ONCE = 50_000
 
 
 def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> Iterator[pa.Table]:
     """The staged rows that really change something, in path order: tables of ``DIFF_SCHEMA``, none empty.
 
+    Opens the ranges that staged paths fall in, a few ahead. Writing what is already there and deleting what is not
+    are no changes.
+
     Args:
         reader: the namespace.
         base: the head's metarange.
-        staged: ``STAGED_SCHEMA``, strictly ascending paths.
+        staged: ``STAGED_SCHEMA``, paths strictly ascending.
     """
     if not staged.num_rows:
         return
-    staged = staged.combine_chunks()
-    owner = base.route(staged["path"]) if len(base) else np.zeros(staged.num_rows, np.int64)
-    numbers, starts = np.unique(owner, return_index=True)
-    for number, start, stop in zip(numbers, starts, [*starts[1:], staged.num_rows], strict=True):
-        batch = _compared(reader, base, int(number), staged.slice(start, stop - start))
-        if batch.num_rows:
-            yield batch
+    owners = base.route(staged.column("path")) if len(base) else np.zeros(staged.num_rows, np.int64)
+    touched, starts = np.unique(owners, return_index=True)
+    stops = [*starts[1:].tolist(), staged.num_rows]
+    files = prefetched(reader.open, base.at(touched) if len(base) else [])
+    for start, stop in zip(starts.tolist(), stops, strict=True):
+        file = next(files, None)
+        for begin in range(start, stop, _AT_ONCE):
+            delta = _over(file, staged.slice(begin, min(_AT_ONCE, stop - begin)))
+            if delta.total:
+                yield batch(delta)
 
 
-def _compared(reader: RangeReader, base: Metarange, number: int, staged: pa.Table) -> pa.Table:
-    dead = staged["tombstone"].to_numpy()
-    kinds = np.where(dead, -1, 0)  # places in CHANGE_TYPES: added; what is absent and deleted is no change
-    sizes = pc.fill_null(staged["size_bytes"], 0).to_numpy().copy()
-    if len(base):
-        file = reader.open(base.row(number))
-        places = pc.search_sorted(file.paths, staged["path"].combine_chunks()).to_numpy().astype(np.int64)
-        within = pa.array(np.minimum(places, len(file.paths) - 1))
-        found = pc.equal(file.paths.take(within), staged["path"]).to_numpy()
-        gone, kept = found & dead, found & ~dead
-        same = np.zeros(staged.num_rows, np.bool_)
-        same[kept] = same_identity(file.take(places[kept], IDENTITY_COLUMNS), staged.filter(pa.array(kept)))
-        kinds = np.select([gone, same, kept], [1, -1, 2], kinds)
-        sizes[gone] = file.take(places[gone], ["size_bytes"])["size_bytes"].to_numpy()
-    real = np.flatnonzero(kinds >= 0)
-    types = pa.DictionaryArray.from_arrays(
-        pa.array(kinds[real], pa.int8()), pa.array([str(kind) for kind in CHANGE_TYPES])
-    )
-    return pa.table([types, staged["path"].take(pa.array(real)), pa.array(sizes[real])], schema=DIFF_SCHEMA)
+def _over(file: RangeFile | None, staged: pa.Table) -> Delta:
+    """What staged rows change over the range that their paths fall in (None: there is no range)."""
+    after = staged.filter(pc.invert(staged.column("tombstone"))).select(IDENTITY_COLUMNS)
+    before = after.slice(0, 0)
+    if file is not None:
+        before = file.rows_at(staged.column("path"), IDENTITY_COLUMNS)[1]
+    return matched(before, after, lambda old, new: (before.take(pa.array(old)), after.take(pa.array(new))))
