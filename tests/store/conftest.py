@@ -7,11 +7,12 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mypy_boto3_s3 import S3Client
+from support.http_answers import Answers
 
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
@@ -94,7 +95,7 @@ _fresh = itertools.count(1)
 
 @pytest.fixture
 def make_s3(endpoint_of, buckets) -> Callable[..., S3Store]:
-    """A fresh prefix of the run's bucket; with ``own_client`` hooks on its client concern nobody else."""
+    """A fresh prefix of the run's bucket; with ``own_client`` a client that takes the environment as it is now."""
 
     def make(kind: str, *, own_client: bool = False, **changes) -> S3Store:
         endpoint = endpoint_of(kind)
@@ -106,11 +107,33 @@ def make_s3(endpoint_of, buckets) -> Callable[..., S3Store]:
     return make
 
 
-@pytest.fixture(params=S3_KINDS)
-def hooked(request, make_s3) -> tuple[S3Store, S3Client]:
-    """A store and the client that it alone uses, for events on the client."""
-    store = make_s3(request.param, own_client=True)
-    return store, client(store.settings)
+@pytest.fixture
+def on_event() -> Iterator[Callable[..., None]]:
+    """Puts a handler on an event of a store's client, for the time of the test."""
+    with ExitStack() as stack:
+
+        def listen(store: S3Store, event: str, handler) -> None:
+            events = client(store.settings).meta.events
+            events.register(event, handler)
+            stack.callback(events.unregister, event, handler)
+
+        yield listen
+
+
+@pytest.fixture
+def play(make_s3):
+    """A store whose operation meets the given answers, and those answers; a second one ends the first."""
+    with ExitStack() as stack:
+
+        def playing(operation: str, *turns, kind: str = "moto", **changes):
+            stack.close()
+            store = make_s3(kind, **changes)
+            event, answers, events = f"before-send.s3.{operation}", Answers(*turns), client(store.settings).meta.events
+            events.register(event, answers)
+            stack.callback(events.unregister, event, answers)
+            return store, answers
+
+        yield playing
 
 
 @pytest.fixture(params=S3_KINDS)

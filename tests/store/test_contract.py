@@ -261,8 +261,8 @@ def test_list_goes_on_over_pages_of_a_directory(local):
     assert keys(local, after=names[1050]) == names[1051:]
 
 
-def test_list_goes_on_over_pages_of_a_bucket(hooked):
-    store, client = hooked
+def test_list_goes_on_over_pages_of_a_bucket(s3, on_event):
+    store = s3
     names = [f"data/{n // 15}/{n:05d}" for n in range(40)]
     for name in names:
         store.put(name, b"")
@@ -272,7 +272,7 @@ def test_list_goes_on_over_pages_of_a_bucket(hooked):
         pages.append(params)
         params["MaxKeys"] = 7
 
-    client.meta.events.register("before-parameter-build.s3.ListObjectsV2", small_pages)
+    on_event(store, "before-parameter-build.s3.ListObjectsV2", small_pages)
     assert keys(store) == names
     assert len(pages) == 6
     assert keys(store, after=names[10]) == names[11:]

@@ -173,8 +173,9 @@ class S3Store:
         params: dict[str, Any] = {"Bucket": self.bucket, "Key": object_name(self.prefix, key), **conditions}
         if length is not None:
             params["Range"] = f"bytes={start}-{start + length - 1}"
+        attempts = self.settings.max_attempts
         with self._translated(key):
-            for attempts_left in range(self.settings.max_attempts - 1, -1, -1):
+            while True:
                 try:
                     answer = self._client.get_object(**params)
                 except ClientError as error:
@@ -186,10 +187,10 @@ class S3Store:
                 try:
                     return _body(answer, start, length)
                 except CONNECTION:
-                    if not attempts_left:
+                    attempts -= 1
+                    if not attempts:
                         raise
-                    pause(Ids().jitter(_PAUSE))
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                pause(Ids().jitter(_PAUSE))
 
     def _listing(self, prefix: str, after: str) -> Iterator[StoredObject]:
         root, last = listing_prefix(self.prefix, ""), ""

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 MARK = "lakeops-write"
 """User metadata that tells which write an object comes from."""
 
+_MET_ANOTHER = "ConditionalRequestConflict"
+
 _PAUSE = 0.2
 """Seconds, at most, before a write that met another one of the same key is tried again."""
 
@@ -67,27 +69,31 @@ class Upload:
     # --- one request ---
 
     def _write_whole(self, body: bytes) -> str:
+        params: dict[str, Any] = {**self._target(), **self._kind(), "Body": body}
         if not self.if_absent:
-            return self.client.put_object(**self._target(), **self._kind(), Body=body)["ETag"]
-        params: dict[str, Any] = {**self._target(), **self._kind(), **self._marked(), "Body": body, "IfNoneMatch": "*"}
-        for attempt in range(self.settings.max_attempts, 0, -1):
-            try:
-                return self.client.put_object(**params)["ETag"]
-            except ClientError as error:
-                if (etag := self._etag_if_ours(error)) is not None:
-                    return etag
-                if status_of(error) == 501 and "IfNoneMatch" in params:
-                    self._refuse_existing()
-                    params.pop("IfNoneMatch")
-                elif code_of(error) == "ConditionalRequestConflict" and attempt > 1:
-                    pause(Ids().jitter(_PAUSE))
-                else:
-                    raise
-            except BotoCoreError as error:
-                if (etag := self._etag_if_ours(error)) is not None:
-                    return etag
+            return self.client.put_object(**params)["ETag"]
+        params |= self._marked()
+        try:
+            return self._write_new(params)
+        except ClientError as error:
+            if status_of(error) != 501:
                 raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        self._refuse_existing()
+        return self.client.put_object(**params)["ETag"]
+
+    def _write_new(self, params: dict[str, Any]) -> str:
+        """Write on the condition that nothing is there, again if it met another write of the same key."""
+        attempts = self.settings.max_attempts
+        while True:
+            try:
+                return self.client.put_object(**params, IfNoneMatch="*")["ETag"]
+            except (ClientError, BotoCoreError) as error:
+                if (etag := self._etag_if_ours(error)) is not None:
+                    return etag
+                attempts -= 1
+                if not attempts or not (isinstance(error, ClientError) and code_of(error) == _MET_ANOTHER):
+                    raise
+            pause(Ids().jitter(_PAUSE))
 
     # --- many requests ---
 
