@@ -91,11 +91,19 @@ def _parse(database_url: str) -> URL:
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
-        raise InvalidSettings("the catalog's database URL cannot be parsed: quote special characters in it") from None
+        raise _unreadable() from None
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in {"sqlite", "sqlite+pysqlite", "postgresql+psycopg"}:
         raise InvalidSettings(
             f"catalog databases are sqlite:///... and postgresql+psycopg://..., not {url.drivername!r}"
         )
+    if url.drivername.startswith("postgresql") and database_url.count("@") != int(url.username is not None):
+        raise _unreadable()  # a password with a bare "@" or "/": part of it would pass for the host, and be shown
     return url
+
+
+def _unreadable() -> InvalidSettings:
+    return InvalidSettings(
+        "the catalog's database URL cannot be read: percent-encode special characters in user and password"
+    )

@@ -72,11 +72,14 @@ class Postgres:
         return cast("datetime", moment).astimezone(UTC)
 
     def describe_failure(self, error: BaseException) -> Described:
-        """By SQLSTATE; no state at all means that the server did not answer."""
+        """By SQLSTATE; an operation that failed without any was not answered by a server."""
+        import psycopg
+
         state = getattr(error, "sqlstate", None) or ""
+        unanswered = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
         if state in _AGAIN:
             failure = Failure.RETRY
-        elif not state or state.startswith(_LOST):
+        elif unanswered or state.startswith(_LOST):
             failure = Failure.LOST
         else:
             failure = Failure.REFUSED

@@ -13,7 +13,7 @@ from lakeops.catalog.base import BranchState, Staged
 from lakeops.catalog.tables import COMMIT
 from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
 
-AnyRow = Row[Any]
+AnyRow = Row[*tuple[Any, ...]]
 
 COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
 """The commit table's columns in the order of the record's fields."""

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import event
 from support.catalogs import create
 from support.clock import ManualClock
-from support.postgres import fresh_database, postgres_server
+from support.postgres import fresh_database, postgres_server, truncate
 
 from lakeops.catalog.open import SqlCatalog, open_catalog
+from lakeops.catalog.tables import METADATA
 
 
 @pytest.fixture(scope="session")
@@ -17,11 +20,10 @@ def postgres_socket() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def postgres_template(postgres_socket) -> Iterator[str]:
-    """A database that has the schema already; tests copy it."""
+def shared_postgres_url(postgres_socket) -> Iterator[str]:
     with fresh_database(postgres_socket) as url:
         open_catalog(url, clock=ManualClock()).close()
-        yield url.split("@/")[1].split("?")[0]
+        yield url
 
 
 @pytest.fixture
@@ -35,9 +37,10 @@ def sqlite_url(tmp_path) -> str:
 
 
 @pytest.fixture
-def postgres_url(postgres_socket, postgres_template) -> Iterator[str]:
-    with fresh_database(postgres_socket, template=postgres_template) as url:
-        yield url
+def postgres_url(shared_postgres_url) -> str:
+    """A database with the schema and no rows; making a new one for each test would take most of the time."""
+    truncate(shared_postgres_url, [table.name for table in METADATA.sorted_tables])
+    return shared_postgres_url
 
 
 @pytest.fixture
@@ -76,3 +79,23 @@ def catalog(empty) -> SqlCatalog:
     """A catalog with one repository: its first commit on ``main``."""
     create(empty)
     return empty
+
+
+@pytest.fixture
+def statements():
+    """Collects the statements of a block."""
+
+    @contextmanager
+    def collect(catalog) -> Iterator[list[str]]:
+        seen: list[str] = []
+
+        def note(_conn, _cursor, statement, *_rest) -> None:
+            seen.append(statement)
+
+        event.listen(catalog.database.engine, "before_cursor_execute", note)
+        try:
+            yield seen
+        finally:
+            event.remove(catalog.database.engine, "before_cursor_execute", note)
+
+    return collect

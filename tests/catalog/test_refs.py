@@ -12,7 +12,7 @@ from lakeops.model.errors import (
     RefNotFound,
 )
 
-NAMES = ["B", "Z", "a", "a.b", "aB", "a_b", "ab", "b", "dev:joe", "z", "é", "ｚ", "𐀀", "😀"]
+NAMES = ["B", "Z", "a", "a.b", "aB", "a_b", "ab", "b", "dev:joe", "z", "é", "\uff5a", "𐀀", "😀"]
 """In the order of their bytes: capitals first, accents after z, and astral characters after all others."""
 
 

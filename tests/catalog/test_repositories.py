@@ -3,7 +3,19 @@ from __future__ import annotations
 from datetime import UTC, timedelta
 
 import pytest
-from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, create, draft, everything, new_token, put, seal
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    an_entry,
+    commit_all,
+    create,
+    draft,
+    everything,
+    new_token,
+    put,
+    seal,
+)
 
 from lakeops.catalog.tables import METADATA
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, ReadOnlyRepository, RepositoryNotFound

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: a server that lives as long as a block, and a fresh database whenever one is asked for."""
+"""A real PostgreSQL for tests: a server that lives as long as a block, and fresh databases on it."""
 
 from __future__ import annotations
 

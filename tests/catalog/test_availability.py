@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
+from support.forked import run_forked
+
+from lakeops.catalog import postgres
+from lakeops.catalog.guards import lock_branch, lock_repository
+from lakeops.model.errors import CatalogError, CatalogUnavailable, LakeopsError, Transient
+
+SECRET = "hush%40-very:secret"
+PLAIN = "hush@-very:secret"
+
+
+def no_secret(error: BaseException | None) -> None:
+    while error is not None:
+        for text in (str(error), repr(error)):
+            assert "hush" not in text
+            assert "secret" not in text
+        assert error.__suppress_context__ or error.__context__ is None or error is not error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_a_locked_sqlite_catalog_is_a_transient_error(sqlite_url, opened, tmp_path):
+    catalog = opened(f"{sqlite_url}?timeout=0.05")
+    create(catalog)
+    holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(CatalogUnavailable, match=r"not available.*catalog\.db.*database is locked") as caught:
+        put(catalog, an_entry("a"))
+    assert isinstance(caught.value, Transient)
+    assert not catalog.has_staged(REPO, "main")  # readers go on
+    holder.execute("ROLLBACK")
+    holder.close()
+    put(catalog, an_entry("a"))
+
+
+def test_a_sqlite_writer_waits_its_turn(sqlite_url, opened, tmp_path):
+    catalog = opened(sqlite_url)
+    create(catalog)
+    holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.3, lambda: holder.execute("ROLLBACK"))
+    release.start()
+    put(catalog, an_entry("a"))
+    release.join()
+    holder.close()
+
+
+def test_sqlite_is_durable_and_logs_ahead(sqlite_url, opened):
+    facts = opened(sqlite_url).describe()
+    assert (facts["journal_mode"], facts["synchronous"]) == ("wal", "2")
+    assert facts["dialect"] == "sqlite"
+
+
+def test_a_directory_that_cannot_be_made_is_said(tmp_path, opened):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CatalogError, match="cannot make the catalog's directory"):
+        opened(f"sqlite:///{tmp_path}/file/catalog.db")
+    opened(f"sqlite:///{tmp_path}/made/for/it/catalog.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        (f"postgresql+psycopg://ada:{SECRET}@127.0.0.1:1/lake", "catalog_unavailable"),
+        (f"postgresql://ada@127.0.0.1:1/lake?password={SECRET}", "catalog_unavailable"),
+        (f"postgresql+psycopg://ada:{SECRET}@/lake?host=/nowhere&connect_timeout=1", "catalog_unavailable"),
+        ("postgresql+psycopg://ada:12/hush@127.0.0.1:1/lake", "catalog_unavailable"),
+        ("postgresql+psycopg://ada:12?hush@127.0.0.1:1/lake", "catalog_unavailable"),
+        (f"postgresql+psycopg://ada:{PLAIN}@127.0.0.1:1/lake", "invalid_settings"),
+        (f"postgresql+psycopg://ada:{SECRET}@127.0.0.1:port/lake", "invalid_settings"),
+        (f"postgresql+psycopg://ada:{SECRET}@127.0.0.1:1/la@ke", "invalid_settings"),
+        ("postgresql+psycopg://ada:#hush@127.0.0.1:1/lake?application_name=secret@x", "invalid_settings"),
+        (f"postgresql+psycopg://ada:{SECRET}@127.0.0.1:1/lake?sslpassword={SECRET}&nonsense=1", "catalog_error"),
+    ],
+)
+def test_a_server_that_is_not_there_is_named_without_its_password(opened, url, kind, monkeypatch):
+    monkeypatch.setattr("lakeops.catalog.database.TRIES", 2)
+    with pytest.raises(LakeopsError) as caught:
+        opened(url)
+    no_secret(caught.value)
+    assert "\n" not in caught.value.message
+    assert caught.value.kind == kind
+
+
+def test_a_wrong_password_is_not_repeated_back(postgres_socket, opened, monkeypatch, shared_postgres_url):
+    monkeypatch.setattr("lakeops.catalog.database.TRIES", 2)
+    with pytest.raises(LakeopsError) as caught:
+        opened(f"postgresql+psycopg://nobody:{SECRET}@/nothing?host={postgres_socket}")
+    no_secret(caught.value)
+
+
+def test_descriptions_hold_no_secret(postgres_url, opened):
+    catalog = opened(postgres_url.replace("postgres@", f"postgres:{SECRET}@"))
+    facts = catalog.describe()
+    assert facts["dialect"] == "postgresql"
+    assert facts["server_encoding"] == "UTF8"
+    assert "hush" not in str(facts) + repr(catalog) + repr(catalog.database.engine)
+
+
+def test_errors_hold_no_parameters(postgres_url, opened):
+    catalog = opened(postgres_url)
+    create(catalog)
+    with pytest.raises(LakeopsError) as caught:
+        put(catalog, an_entry("secret\0path"))
+    assert "hush" not in str(caught.value)
+    assert "INSERT" not in str(caught.value)
+
+
+def test_a_lock_held_too_long_is_a_transient_error(postgres_url, opened, monkeypatch):
+    monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.05)
+    catalog = opened(postgres_url)
+    create(catalog)
+    held, done = threading.Event(), threading.Event()
+
+    def hold(conn):
+        lock_repository(conn, REPO, exclusive=True)
+        held.set()
+        assert done.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(catalog.database.write, hold)
+        assert held.wait(30)
+        with pytest.raises(CatalogUnavailable, match="lock timeout"):
+            put(catalog, an_entry("a"))
+        done.set()
+        holding.result()
+    put(catalog, an_entry("a"))
+
+
+def test_deadlocks_are_tried_again(postgres_url, opened):
+    """Two transactions that lock two branches in opposite orders: one is rolled back and then goes through."""
+    catalog = opened(postgres_url)
+    create(catalog)
+    head = catalog.branch(REPO, "main").commit_id
+    catalog.create_branch(REPO, "dev", head, token="t", actor="ada")
+    both, runs = threading.Barrier(2), []
+
+    def lock(first, second):
+        def work(conn):
+            runs.append(first)
+            lock_branch(conn, REPO, first, exclusive=True)
+            if len(runs) <= 2:
+                both.wait(30)
+            lock_branch(conn, REPO, second, exclusive=True)
+            return True
+
+        return catalog.database.write(work)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(lock, ["main", "dev"], ["dev", "main"]))
+    assert len(runs) == 3
+
+
+def test_connections_that_the_server_closed_are_replaced(postgres_url, opened):
+    catalog = opened(postgres_url)
+    create(catalog)
+    with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as admin:
+        for _ in range(3):
+            admin.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'lakeops'"
+            )
+            put(catalog, an_entry("a"))
+
+
+def test_a_connection_lost_between_two_statements_is_tried_again(postgres_url, opened):
+    from sqlalchemy import event
+
+    catalog = opened(postgres_url)
+    create(catalog)
+    put(catalog, an_entry("a"))
+    cut = []
+
+    def hang_up(conn, _cursor, statement, *_rest):
+        if statement.startswith("UPDATE lakeops_branch") and not cut:
+            cut.append(statement)
+            with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as admin:
+                pid = conn.connection.driver_connection.info.backend_pid
+                admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+    event.listen(catalog.database.engine, "before_cursor_execute", hang_up)
+    assert len(seal(catalog).sealed_tokens) == 1
+    assert cut
+
+
+def test_nothing_stays_on_a_connection(postgres_url, opened):
+    """What a transaction sets ends with it, so a pool that hands connections out by transaction will do."""
+    import pyarrow as pa
+
+    from lakeops.model.schema import STAGED_SCHEMA
+
+    catalog = opened(postgres_url)
+    create(catalog)
+    table = pa.Table.from_pylist([{"path": "a", "tombstone": True}], STAGED_SCHEMA)
+    for _ in range(8):
+        catalog.put_staged(REPO, "main", table, started=catalog.now())
+        catalog.staged_table(REPO, "main")
+        seal(catalog)
+    driver = catalog.database.engine.raw_connection()
+    try:
+        cursor = driver.cursor()
+        for query, nothing in (
+            ("SELECT count(*) FROM pg_prepared_statements", 0),
+            ("SELECT count(*) FROM pg_class WHERE relpersistence = 't'", 0),
+            ("SHOW lock_timeout", "0"),
+            ("SHOW statement_timeout", "0"),
+            ("SHOW default_transaction_isolation", "read committed"),
+            ("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 0),
+        ):
+            assert cursor.execute(query).fetchone()[0] == nothing
+    finally:
+        driver.close()
+
+
+def test_readers_see_one_instant(catalog, opened, database_url):
+    """Between two statements of a reader, another process stages and seals; the reader does not notice."""
+    from lakeops.catalog.guards import find_branch
+    from lakeops.catalog.tables import STAGED
+
+    other = opened(database_url)
+    put(catalog, an_entry("a"))
+
+    def work(conn):
+        before = find_branch(conn, REPO, "main")
+        put(other, an_entry("b"))
+        seal(other)
+        return before == find_branch(conn, REPO, "main"), len(conn.execute(STAGED.select()).all())
+
+    assert catalog.database.read(work) == (True, 1)
+    assert paths(catalog.staged_page(REPO, "main").rows) == ["a", "b"]
+
+
+def test_a_fork_does_not_share_connections(catalog):
+    put(catalog, an_entry("parent"))
+    before = everything(catalog)
+
+    def child(number):
+        put(catalog, an_entry(f"child {number}"))
+        return os.getpid()
+
+    assert os.getpid() not in run_forked(child, range(3))
+    assert everything(catalog) != before
+    put(catalog, an_entry("parent again"))
+    assert len(catalog.staged_page(REPO, "main").rows) == 5

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.catalogs import REPO, an_entry, everything, gone, put, seal
+
+from lakeops.catalog.base import Staged
+from lakeops.model.records import Entry
+from lakeops.model.schema import STAGED_SCHEMA
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8) | st.sampled_from(
+    ["NULL", "\\N", "\\.", '""', '"', "'", ",", "\n", "\r", "\r\n", "\t", "t", "f", "true", "é", "é", "😀", "{}"]
+)
+ENTRY = st.builds(
+    Entry,
+    path=TEXT.filter(bool),
+    physical_address=TEXT,
+    checksum=TEXT,
+    size_bytes=st.integers(0, 2**63 - 1),
+    mtime=st.integers(-(2**40), 2**40),
+    content_type=TEXT,
+    metadata=st.dictionaries(TEXT, TEXT, max_size=2),
+)
+ROWS = st.lists(
+    st.one_of(ENTRY.map(lambda e: Staged(e.path, e)), TEXT.filter(bool).map(gone)),
+    max_size=12,
+    unique_by=lambda r: r.path,
+)
+
+
+def table_of(rows) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {"path": row.path, "tombstone": row.entry is None}
+            | ({} if row.entry is None else {**row.entry.to_json(), "metadata": list(row.entry.metadata.items())})
+            for row in rows
+        ],
+        STAGED_SCHEMA,
+    )
+
+
+def rows_of(table) -> list[Staged]:
+    assert table.schema.equals(STAGED_SCHEMA)
+    table.validate(full=True)
+    found = []
+    for row in table.to_pylist():
+        tombstone = row.pop("tombstone")
+        if tombstone:
+            assert {value for name, value in row.items() if name != "path"} == {None}
+            found.append(gone(row["path"]))
+        else:
+            found.append(Staged(row["path"], Entry(**{**row, "metadata": dict(row["metadata"])})))
+    return found
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(older=ROWS, newer=ROWS, bulk=st.tuples(st.booleans(), st.booleans()))
+def test_bulk_and_single_rows_are_the_same_rows(catalog, older, newer, bulk):
+    catalog.reset(REPO, "main", actor="ada")
+    for rows, at_once in zip((older, newer), bulk, strict=True):
+        catalog.put_staged(REPO, "main", table_of(rows) if at_once else rows, started=catalog.now())
+        seal(catalog)
+    expected = sorted(({r.path: r for r in older} | {r.path: r for r in newer}).values(), key=lambda r: r.path.encode())
+    assert catalog.staged_page(REPO, "main").rows == expected
+    assert rows_of(catalog.staged_table(REPO, "main")[1]) == expected
+    for row in expected:
+        assert catalog.staged_one(REPO, "main", row.path)[1] == row
+
+
+def test_bulk_replaces_rows_of_the_active_token(catalog):
+    put(catalog, an_entry("a", "1", k="v"), an_entry("b", "1"), gone("c"), an_entry("z", "1"))
+    again = [an_entry("c", "2"), an_entry("a", "2"), gone("b"), an_entry("d", "2", x="y")]
+    state = catalog.put_staged(REPO, "main", table_of(again), started=catalog.now())
+    assert state == catalog.branch(REPO, "main")
+    _, table = catalog.staged_table(REPO, "main")
+    assert rows_of(table) == [again[1], again[2], again[0], again[3], an_entry("z", "1")]
+
+
+def test_of_a_path_that_is_twice_in_a_table_the_last_row_counts(catalog):
+    rows = [an_entry("b", "1"), an_entry("a", "1"), an_entry("b", "2", k="v"), gone("a"), an_entry("b", "3")]
+    catalog.put_staged(REPO, "main", table_of(rows), started=catalog.now())
+    assert rows_of(catalog.staged_table(REPO, "main")[1]) == [gone("a"), an_entry("b", "3")]
+
+
+def test_an_empty_table_is_nothing(catalog):
+    before = everything(catalog)
+    catalog.put_staged(REPO, "main", table_of([]), started=catalog.now())
+    assert everything(catalog) == before
+    assert catalog.staged_table(REPO, "main")[1].equals(STAGED_SCHEMA.empty_table())
+
+
+def test_chunks_slices_and_wider_types_are_taken(catalog):
+    rows = [an_entry(f"p{number}", str(number % 10), **({"k": "v"} if number % 3 else {})) for number in range(50)]
+    table = pa.concat_tables([table_of(rows[:20]).slice(5), table_of(rows[20:])])
+    wide = table.cast(pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema]))
+    catalog.put_staged(REPO, "main", wide.append_column("extra", pa.nulls(45)), started=catalog.now())
+    assert rows_of(catalog.staged_table(REPO, "main")[1]) == sorted(rows[5:], key=lambda row: row.path)
+
+
+def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
+    before = everything(catalog)
+    catalog.protect(REPO, "main")
+    from lakeops.model.errors import ProtectedBranch
+
+    with pytest.raises(ProtectedBranch):
+        catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
+    catalog.unprotect(REPO, "main")
+    assert everything(catalog) == before
+    catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
+
+
+def test_a_hundred_thousand_rows_go_in_and_out(catalog):
+    count = 100_000
+    numbers = pa.array(range(count))
+    text = numbers.cast(pa.string())
+    table = pa.table(
+        {
+            "path": text,
+            "tombstone": pa.array([False] * count),
+            "physical_address": text,
+            "checksum": text,
+            "size_bytes": numbers,
+            "mtime": numbers,
+            "content_type": pa.array(["x"] * count),
+            "metadata": pa.array([[]] * count, STAGED_SCHEMA.field("metadata").type),
+        },
+        STAGED_SCHEMA,
+    )
+    catalog.put_staged(REPO, "main", table, started=catalog.now())
+    _, found = catalog.staged_table(REPO, "main")
+    assert found.combine_chunks() == table.sort_by("path").combine_chunks()

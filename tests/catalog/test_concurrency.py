@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Barrier, Event
+
+import pytest
+from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, create, draft, new_token, paths, put, seal
+from support.forked import run_forked
+
+from lakeops.catalog.open import open_catalog
+from lakeops.model.clock import SystemClock
+from lakeops.model.errors import AlreadyExists, BranchMoved, CommitExpired
+
+COMMITS = 6
+
+
+def first_parents(catalog, branch="main"):
+    return catalog.first_parents(REPO, catalog.branch(REPO, branch).commit_id, limit=10_000)
+
+
+def commit_until_published(catalog, message, **given):
+    while True:
+        state = seal(catalog)
+        try:
+            commit = a_commit(message, catalog.commit(REPO, state.commit_id))
+            return catalog.publish(draft(catalog, state, commit, **given))
+        except BranchMoved:
+            continue
+
+
+def check_nothing_lost(catalog, writers):
+    """Every commit is in the chain once, and every staged row was taken by exactly one of them."""
+    chain = first_parents(catalog)
+    assert [commit.parents for commit in chain] == [*((commit.id,) for commit in chain[1:]), ()]
+    expected = [f"{writer}-{number}" for writer in writers for number in range(COMMITS)]
+    assert sorted(commit.message for commit in chain) == sorted([*expected, "first"])
+    moves = catalog.reflog(REPO, "main", limit=10_000)
+    assert [move.new for move in moves] == [commit.id for commit in chain]
+    assert not catalog.has_staged(REPO, "main")
+    assert catalog.purge_retired(REPO) == len(expected)
+
+
+@pytest.mark.parametrize(("backend", "writers"), [("postgres_url", 8), ("sqlite_url", 2)])
+def test_processes_publishing_to_one_branch_lose_nothing(request, opened, backend, writers):
+    url = request.getfixturevalue(backend)
+    catalog = opened(url)  # inherited over the fork, which must not be noticed
+    create(catalog)
+
+    def publish(writer):
+        mine = catalog if writer % 2 else open_catalog(url, clock=SystemClock())
+        for number in range(COMMITS):
+            put(mine, an_entry(f"{writer}-{number}"))
+            commit_until_published(mine, f"{writer}-{number}")
+
+    run_forked(publish, range(writers))
+    check_nothing_lost(catalog, range(writers))
+
+
+def test_stagers_beside_commits_lose_no_row(catalog):
+    """Rows arrive while tokens are sealed and published; each is in one commit's tokens or still staged."""
+    stop, taken = Event(), []
+
+    def stage(writer):
+        for number in range(40):
+            put(catalog, an_entry(f"{writer}/{number:03}"))
+
+    def commit():
+        number = 0
+        while not stop.is_set():
+            state = seal(catalog)
+            _, rows = catalog.staged_table(REPO, "main", tokens=state.sealed_tokens)
+            head = catalog.commit(REPO, state.commit_id)
+            catalog.publish(draft(catalog, state, a_commit(str(number), head)))
+            catalog.purge_retired(REPO)
+            taken.append(rows["path"].to_pylist())
+            number += 1
+
+    with ThreadPoolExecutor(4) as pool:
+        committing = pool.submit(commit)
+        staging = [pool.submit(stage, writer) for writer in range(3)]
+        for future in staging:
+            future.result()
+        stop.set()
+        committing.result()
+    left = paths(catalog.staged_page(REPO, "main").rows)
+    every = [path for group in taken for path in group] + left
+    assert sorted(every) == [f"{writer}/{number:03}" for writer in range(3) for number in range(40)]
+
+
+def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
+    """A stager that holds the branch keeps sealing waiting, and the other way round."""
+    catalog, other = opened(postgres_url), opened(postgres_url)
+    create(catalog)
+    put(catalog, an_entry("before"))
+    before = catalog.branch(REPO, "main")
+    holding, go_on = Event(), Event()
+
+    def hold(conn):
+        from lakeops.catalog.guards import lock_branch, lock_repository
+
+        lock_repository(conn, REPO)
+        lock_branch(conn, REPO, "main", exclusive=False)
+        holding.set()
+        assert go_on.wait(30)
+
+    with ThreadPoolExecutor(3) as pool:
+        holder = pool.submit(catalog.database.write, hold)
+        assert holding.wait(30)
+        sealing = pool.submit(seal, other)
+        beside = put(catalog, an_entry("beside"))  # stagers do not wait for each other
+        assert beside == before
+        assert not sealing.done()
+        go_on.set()
+        holder.result()
+        sealed = sealing.result()
+    assert sealed.sealed_tokens == (before.staging_token,)
+    assert catalog.staged_table(REPO, "main", tokens=sealed.sealed_tokens)[1]["path"].to_pylist() == [
+        "before",
+        "beside",
+    ]
+
+
+def test_duplicates_of_one_keyed_call_publish_once(catalog):
+    put(catalog, an_entry("a"))
+    state = seal(catalog)
+    start = Barrier(4)
+
+    def publish(number):
+        start.wait()
+        mine = draft(catalog, state, a_commit(f"try {number}", FIRST), key="k", fingerprint="f")
+        return catalog.publish(mine)
+
+    with ThreadPoolExecutor(4) as pool:
+        (commit,) = set(pool.map(lambda n: publish(n).id, range(4)))
+    assert catalog.branch(REPO, "main").commit_id == commit
+    assert len(first_parents(catalog)) == 2
+
+
+def test_of_parallel_creations_one_wins(catalog):
+    start = Barrier(4)
+
+    def make(number):
+        start.wait()
+        try:
+            return catalog.create_branch(REPO, "dev", FIRST.id, token=f"token-{number}", actor="ada")
+        except AlreadyExists:
+            return None
+
+    with ThreadPoolExecutor(4) as pool:
+        (made,) = [state for state in pool.map(make, range(4)) if state]
+    assert catalog.branch(REPO, "dev") == made
+    assert len(catalog.reflog(REPO, "dev")) == 1
+
+
+def test_the_same_commit_on_two_branches_at_once_is_inserted_once(catalog):
+    same = a_commit("same", FIRST)
+    names = ["b0", "b1", "b2", "b3"]
+    for name in names:
+        catalog.create_branch(REPO, name, FIRST.id, token=new_token(), actor="ada")
+    start = Barrier(4)
+
+    def publish(name):
+        start.wait()
+        return catalog.publish(draft(catalog, catalog.branch(REPO, name), replace(same, meta_range_file=name)))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(lambda n: publish(n).meta_range_file, names))) == 1
+    assert {catalog.branch(REPO, name).commit_id for name in names} == {same.id}
+
+
+def test_expiry_sees_all_or_nothing_of_what_runs_beside_it(catalog):
+    """Branches are made at a commit while it is being expired: it ends as a live head, or nobody got it."""
+    doomed = [commit_all(catalog, f"doomed {number}") for number in range(12)]
+    commit_all(catalog, "head")
+
+    def branch(number):
+        try:
+            catalog.create_branch(REPO, f"b{number}", doomed[number].id, token=new_token(), actor="ada")
+        except CommitExpired:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        made = pool.map(branch, range(12))
+        marked = [pool.submit(catalog.expire_commits, REPO, [commit.id]) for commit in reversed(doomed)]
+        expired = {commit_id for future in marked for commit_id in future.result()}
+        for commit, won in zip(doomed, made, strict=True):
+            assert won == (commit.id not in expired)
+            assert catalog.commit(REPO, commit.id).expired != won
+
+
+def test_expiry_is_not_starved_by_stagers(postgres_url, opened):
+    catalog = opened(postgres_url)
+    create(catalog)
+    old = [commit_all(catalog, str(number)) for number in range(10)]
+
+    def work(role):
+        mine = open_catalog(postgres_url, clock=SystemClock())
+        if role == "expire":
+            return [len(mine.expire_commits(REPO, [commit.id])) for commit in old[:-1]]
+        return [put(mine, an_entry(f"{role}/{number}")) and 1 for number in range(60)]
+
+    expired, *_ = run_forked(work, ["expire", "one", "two", "three"])
+    assert expired == [1] * 9
+    assert len(catalog.staged_page(REPO, "main").rows) == 180

@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    an_entry,
+    commit_all,
+    draft,
+    everything,
+    gone,
+    new_token,
+    paths,
+    put,
+    seal,
+)
+
+from lakeops.catalog.base import BranchState
+from lakeops.model.errors import AttemptExpired, BranchMoved, RefNotFound
+
+PATHS = sorted(
+    [" ", "%", "A", "_", "a", "a b", "a\nb", "a\r\n", "a\"'b", "a\\.", "a//b", "a_", "ab", "z", "é", "\uff5a", "😀"],
+    key=str.encode,
+)
+
+
+def staged(catalog, **where):
+    return [(row.path, row.entry and row.entry.physical_address[-1]) for row in page(catalog, **where)]
+
+
+def page(catalog, **where):
+    return catalog.staged_page(REPO, "main", **where).rows
+
+
+def test_the_last_write_of_a_path_wins(catalog):
+    state = put(catalog, an_entry("a", "1"), an_entry("b", "1"), an_entry("a", "2"))
+    assert state == catalog.branch(REPO, "main")
+    put(catalog, an_entry("b", "2", k="v"), gone("c"))
+    assert staged(catalog) == [("a", "2"), ("b", "2"), ("c", None)]
+    assert catalog.staged_one(REPO, "main", "b") == (state, an_entry("b", "2", k="v"))
+    put(catalog, gone("b"), an_entry("c", "3"))
+    assert staged(catalog) == [("a", "2"), ("b", None), ("c", "3")]
+    assert catalog.staged_one(REPO, "main", "none") == (state, None)
+    put(catalog)
+    assert len(page(catalog)) == 3
+
+
+def test_the_newest_token_wins(catalog):
+    put(catalog, an_entry("a", "1"), an_entry("b", "1"), an_entry("c", "1"), gone("d"))
+    first = seal(catalog)
+    put(catalog, an_entry("a", "2"), gone("b"))
+    second = seal(catalog)
+    put(catalog, an_entry("a", "3"), an_entry("d", "3"))
+    assert second.sealed_tokens == (first.staging_token, *first.sealed_tokens)
+    assert staged(catalog) == [("a", "3"), ("b", None), ("c", "1"), ("d", "3")]
+    assert catalog.staged_one(REPO, "main", "b")[1] == gone("b")
+    assert catalog.staged_one(REPO, "main", "c")[1] == an_entry("c", "1")
+    state, table = catalog.staged_table(REPO, "main")
+    assert state == catalog.branch(REPO, "main")
+    assert table.select(["path", "tombstone"]).to_pylist() == [
+        {"path": row.path, "tombstone": row.entry is None} for row in page(catalog)
+    ]
+    _, sealed = catalog.staged_table(REPO, "main", tokens=second.sealed_tokens)
+    assert [path[-1:] for path in sealed["physical_address"].to_pylist() if path] == ["2", "1"]
+    _, oldest = catalog.staged_table(REPO, "main", tokens=first.sealed_tokens)
+    assert oldest["tombstone"].to_pylist() == [False, False, False, True]
+    assert catalog.staged_table(REPO, "main", tokens=("not a token",))[1].num_rows == 0
+
+
+def test_pages_walk_all_tokens_in_byte_order(catalog):
+    for path in PATHS[::2]:
+        put(catalog, an_entry(path, "1"))
+    seal(catalog)
+    for path in PATHS[1::2]:
+        put(catalog, an_entry(path, "2"))
+    put(catalog, gone("a"))
+    assert paths(page(catalog)) == PATHS
+    for limit in (1, 2, 5):
+        walked = [""]
+        while more := paths(page(catalog, after=walked[-1], limit=limit)):
+            assert len(more) <= limit
+            walked += more
+        assert walked[1:] == PATHS
+    for prefix in ("a", "a_", "%", "é", "😀", "a\n", "nothing"):
+        expected = [path for path in PATHS if path.startswith(prefix)]
+        assert paths(page(catalog, prefix=prefix)) == expected
+        assert catalog.staged_table(REPO, "main", prefix=prefix)[1]["path"].to_pylist() == expected
+        assert paths(page(catalog, prefix=prefix, after="a", limit=1)) == [p for p in expected if p > "a"][:1]
+
+
+def test_sealing_moves_the_token_once_and_only_with_rows(catalog):
+    before = catalog.branch(REPO, "main")
+    assert seal(catalog) == before
+    put(catalog, an_entry("a"))
+    token = new_token()
+    sealed = catalog.seal(REPO, "main", token=token)
+    assert sealed == BranchState(REPO, "main", FIRST.id, token, (before.staging_token,), 0)
+    put(catalog, an_entry("b"))
+    assert catalog.seal(REPO, "main", token=token) == sealed  # the same call again: its answer was lost
+    assert sealed == catalog.branch(REPO, "main")
+
+
+def test_rows_are_there_or_not(catalog):
+    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+    assert not catalog.has_staged(REPO, "main")
+    put(catalog, gone("never there"))
+    assert catalog.has_staged(REPO, "main")
+    seal(catalog)
+    assert catalog.has_staged(REPO, "main")
+    assert not catalog.has_staged(REPO, "dev")
+    with pytest.raises(RefNotFound):
+        catalog.has_staged(REPO, "nope")
+
+
+def test_clearing_a_prefix_goes_before_the_rows(catalog):
+    put(catalog, an_entry("t/sealed"))
+    seal(catalog)
+    put(catalog, an_entry("t/a"), an_entry("t/b"), an_entry("t0"), an_entry("s"))
+    put(catalog, an_entry("t/b", "new"), an_entry("t/c"), clear_prefix="t/")
+    assert paths(page(catalog)) == ["s", "t/b", "t/c", "t/sealed", "t0"]
+    put(catalog, clear_prefix="")
+    assert paths(page(catalog)) == ["t/sealed"]
+
+
+def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
+    seen = catalog.branch(REPO, "main")
+    put(catalog, an_entry("a"), expected=seen)
+    put(catalog, an_entry("b"), expected=seen)  # others may stage meanwhile
+    changes = (
+        lambda: seal(catalog),
+        lambda: catalog.reset(REPO, "main", path="b", actor="ada"),
+        lambda: catalog.publish(draft(catalog, catalog.branch(REPO, "main"), a_commit("one", FIRST))),
+    )
+    for change in changes:
+        seen = catalog.branch(REPO, "main")
+        change()
+        before = everything(catalog)
+        with pytest.raises(BranchMoved):
+            put(catalog, an_entry("c"), expected=seen, clear_prefix="")
+        assert everything(catalog) == before
+
+
+def test_uploads_end_when_they_are_linked_or_given_up(catalog):
+    started = catalog.begin_upload(REPO, "main", "data/p/one/", upload="one")
+    catalog.begin_upload(REPO, "main", "data/p/two/", upload="two")
+    again = catalog.begin_upload(REPO, "main", "data/p/two/", upload="two")
+    assert catalog.uploads(REPO) == {"one": ("data/p/one/", started), "two": ("data/p/two/", again)}
+    with pytest.raises(AttemptExpired):
+        put(catalog, an_entry("a"), started=started - timedelta(days=1), upload="one")
+    assert list(catalog.uploads(REPO)) == ["one", "two"]
+    put(catalog, an_entry("a"), started=started, upload="one")
+    assert list(catalog.uploads(REPO)) == ["two"]
+    catalog.end_upload(REPO, "two")
+    catalog.end_upload(REPO, "two")
+    assert catalog.uploads(REPO) == {}
+    with pytest.raises(RefNotFound):
+        catalog.begin_upload(REPO, "nope", "data/p/x/", upload="x")
+
+
+def test_an_old_attempt_may_not_link(opened, database_url):
+    from support.catalogs import create
+
+    catalog = opened(database_url, grace_seconds=7200)
+    create(catalog)
+    now = catalog.now()
+    put(catalog, an_entry("young"), started=now - timedelta(minutes=59))
+    with pytest.raises(AttemptExpired, match="3660 s ago and 3600 s are allowed"):
+        put(catalog, an_entry("old"), started=now - timedelta(minutes=61))
+    assert paths(page(catalog)) == ["young"]
+
+
+def test_reset_drops_everything_a_prefix_or_a_path(catalog):
+    put(catalog, an_entry("t/a"), an_entry("t/b"), an_entry("t0"))
+    seal(catalog)
+    put(catalog, an_entry("t/a"), an_entry("t/c"), an_entry("s"), gone("t"))
+    assert catalog.reset(REPO, "main", path="t/", actor="ada") == 0
+    assert catalog.reset(REPO, "main", path="t/a", actor="ada") == 1
+    assert paths(page(catalog)) == ["s", "t", "t/b", "t/c", "t0"]
+    assert catalog.reset(REPO, "main", prefix="t/", actor="ada") == 2
+    assert paths(page(catalog)) == ["s", "t", "t0"]
+    assert catalog.reset(REPO, "main", actor="bob") == 3
+    assert not catalog.has_staged(REPO, "main")
+    assert catalog.branch(REPO, "main").resets == 4
+    move = catalog.reflog(REPO, "main")[0]
+    assert (move.action, move.old, move.new, move.actor) == ("reset", FIRST.id, FIRST.id, "bob")
+
+
+def test_discarded_tokens_leave_without_a_commit(catalog):
+    put(catalog, an_entry("a"))
+    old = seal(catalog)
+    put(catalog, an_entry("b"))
+    state = seal(catalog)
+    with pytest.raises(BranchMoved):
+        catalog.discard(state, (old.staging_token,))  # the newer of two: the older would cover it
+    catalog.discard(state, old.sealed_tokens)
+    assert catalog.branch(REPO, "main").sealed_tokens == (old.staging_token,)
+    assert paths(page(catalog)) == ["b"]
+    assert catalog.taken_by(REPO, old.sealed_tokens[0]) is None
+    assert catalog.purge_retired(REPO) == 1
+    catalog.discard(state, ())
+    catalog.reset(REPO, "main", actor="ada")
+    with pytest.raises(BranchMoved):
+        catalog.discard(state, (old.staging_token,))
+
+
+def test_the_commit_that_took_a_token_is_remembered(catalog):
+    put(catalog, an_entry("a"))
+    token = catalog.branch(REPO, "main").staging_token
+    assert catalog.taken_by(REPO, token) is None
+    commit = commit_all(catalog, "one")
+    assert catalog.taken_by(REPO, token) == commit.id
+    assert catalog.purge_retired(REPO) == 1
+    assert catalog.taken_by(REPO, token) == commit.id
+    assert catalog.purge_retired(REPO) == 0
