@@ -21,13 +21,12 @@ from console import Board, console
 from rest import Rest
 from serve import HOME, ServeError, Server
 
-from lakeops import Lake
-
 DAG = "publish_flights"
 DAYS = [f"2013-01-{number:02}" for number in range(1, 8)]
 DAMAGED = {"2013-01-04": "unknown-carrier"}
 TASKS = ("create_branch", "write", "audit", "commit", "merge", "drop_branch")
 RUN_SECONDS = 150
+DAG_SECONDS = 60
 
 
 def main() -> int:
@@ -35,16 +34,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Publish seven days of flights with Airflow and lakeops.")
     parser.add_argument("--home", type=Path, default=HOME, help="where everything is kept; what is there goes")
     home = parser.parse_args().home.resolve()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     begun = time.monotonic()
     try:
-        with running(home) as server, Lake.open(home=server.lake_home) as lake:
+        with running(home) as server, server.lake() as lake:
             lake.create_repository("flights")
             console.print(f"Created the repository lakefs://flights in {server.lake_home}")
             rest = Rest(server.url, server.password)
             publish(rest)
             reasons = rest.failed_checks(DAG, run_id(next(iter(DAMAGED))), "audit")
             wrong = show.everything(lake.repository("flights"), DAYS, DAMAGED, reasons)
+            wrong += [f"{address} is open to other machines" for address in server.exposed()]
         left = server.running()
         wrong += [f"process {process.pid} is left behind" for process in left]
     except (ServeError, httpx.HTTPError) as error:
@@ -57,8 +58,9 @@ def main() -> int:
         console.print(f"[red]wrong:[/] {line}")
     if not wrong:
         console.print(f"\n[green]Everything is as it should be[/], after {time.monotonic() - begun:.0f} s.")
-        console.print(f"Look at it yourself:  export LAKEOPS_HOME={server.lake_home}")
-        console.print("                      lakeops log lakefs://flights/main      (or Airflow's own view: make up)")
+        command = Path(sys.executable).with_name("lakeops")
+        console.print(f"Look at it yourself: LAKEOPS_HOME={server.lake_home} {command} log lakefs://flights/main")
+        console.print("or in Airflow: make up")
     return 1 if wrong else 0
 
 
@@ -75,15 +77,15 @@ def running(home: Path) -> Iterator[Server]:
         console.print(f"Airflow runs at {server.url}, after {time.monotonic() - begun:.0f} s")
         yield server
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
         console.print("Stopping Airflow ...")
         server.stop()
 
 
 def publish(rest: Rest) -> None:
     """Trigger a run for every day and wait until all have ended."""
-    rest.wait_for_dag(DAG, START_TRIES)
+    rest.wait_for_dag(DAG, DAG_SECONDS)
     rest.unpause(DAG)
     for day in DAYS:
         rest.trigger(DAG, run_id(day), f"{day}T00:00:00Z", {"damage": DAMAGED.get(day, "none")})
@@ -99,9 +101,6 @@ def publish(rest: Rest) -> None:
             if time.monotonic() > deadline:
                 raise ServeError(f"the runs did not end within {RUN_SECONDS} s")
             time.sleep(1)
-
-
-START_TRIES = 120
 
 
 def run_id(day: str) -> str:

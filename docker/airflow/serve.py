@@ -21,11 +21,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import psutil
+
+from lakeops import Lake
+from lakeops.model.errors import AlreadyExists
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = ROOT / ".airflow"
@@ -112,6 +116,16 @@ class Server:
             self.stop()
             raise
 
+    def lake(self) -> Lake:
+        """The lake that the DAGs work on.
+
+        Settings of whoever calls are left out: what is started here is a playground of its own.
+        """
+        for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
+            del os.environ[name]
+        os.chdir(self.home)  # away from a lakeops.toml in the working directory
+        return Lake.open(home=self.lake_home)
+
     def stop(self) -> None:
         """Stop everything that was started here: ask first, and kill what stays."""
         leaders, members = self._sessions(), self.running()
@@ -132,6 +146,18 @@ class Server:
         """
         sessions = self._sessions()
         return [process for process in psutil.process_iter() if sessions and _session(process) in sessions]
+
+    def exposed(self) -> list[str]:
+        """Addresses that anything started here listens on beyond loopback. There should be none."""
+        found = []
+        for process in self.running():
+            with suppress(psutil.Error):
+                found += [
+                    f"{connection.laddr.ip}:{connection.laddr.port}"
+                    for connection in process.net_connections()
+                    if connection.status == psutil.CONN_LISTEN and connection.laddr.ip != "127.0.0.1"
+                ]
+        return found
 
     def _sessions(self) -> set[int]:
         """Session ids of the parts. One whose number belongs to a later process by now is left out."""
@@ -265,6 +291,8 @@ def main() -> int:
     except ServeError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    with server.lake() as lake, suppress(AlreadyExists):
+        lake.create_repository("flights")
     print(f"Airflow runs at {server.url} (user admin, password {server.password}); stop it with: make down")
     return 0
 

@@ -67,7 +67,7 @@ def commit(
             latest = branch.commit(
                 message,
                 metadata=run.metadata(metadata),
-                idempotency_key=run.key(number),
+                idempotency_key=run.key("commit", branch.id, number=number),
                 allow_empty=allow_empty and latest is None,
             )
         except NoChanges:
@@ -75,7 +75,7 @@ def commit(
                 raise
             return latest
         if contains(repository, branch.id, latest.id) and not contains(repository, before, latest.id):
-            return latest
+            return latest  # published now; anything else is an earlier call's, after which there may be new work
     raise AssertionError("unreachable")  # pragma: no cover
 
 
@@ -97,21 +97,26 @@ def merge(
         MergeConflict: nothing is published.
         RefNotFound, DirtyBranch, NoMergeBase.
     """
-    wanted = _commit_id(repository, source)
     result: MergeResult | None = None
+    before = repository.branch(destination).commit_id
     for number in count(1):
-        latest = repository.merge(
-            source,
-            destination,
-            strategy=strategy,
-            message=message,
-            metadata=run.metadata(metadata),
-            idempotency_key=run.key(number),
-        )
-        if latest.up_to_date:
+        try:
+            latest = repository.merge(
+                source,
+                destination,
+                strategy=strategy,
+                message=message,
+                metadata=run.metadata(metadata),
+                idempotency_key=run.key("merge", source, destination, strategy or "", number=number),
+            )
+        except RefNotFound:
+            if result is None:
+                raise
+            return result
+        if latest.reference is None:
             return result or latest
         result = latest
-        if wanted is None or contains(repository, destination, wanted):
+        if not contains(repository, before, latest.reference):
             return result
     raise AssertionError("unreachable")  # pragma: no cover
 

@@ -1,7 +1,7 @@
 """Which piece of scheduled work a call belongs to: what its idempotency keys and its commits' metadata are made of.
 
-The keys are a pure function of DAG id, run id, task id and map index. The try number is recorded but is no part of
-them, so a retried, killed or cleared task finds what an earlier try of it has published.
+The keys are a pure function of DAG id, run id, task id, map index and what the task is asked to do. The try number is
+recorded but is no part of them, so a retried, killed or cleared task finds what an earlier try of it has published.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ class TaskRun:
             logical_date=None if logical_date is None else logical_date.isoformat(),
         )
 
-    def key(self, number: int = 1) -> str:
+    def key(self, *request: str, number: int = 1) -> str:
         """An idempotency key of this task.
 
-        Keys after the first are for a task that was cleared after what it publishes had changed.
+        Args:
+            request: what the task is asked to do: the verb and the refs that it is about. A task whose DAG was changed
+                to ask for something else has new work.
+            number: keys after the first are for a task that was cleared after what it publishes had changed.
         """
-        parts = (self.dag_id, self.run_id, self.task_id, str(self.map_index), str(number))
+        parts = (self.dag_id, self.run_id, self.task_id, str(self.map_index), *request, str(number))
         return "airflow-" + hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
     def metadata(self, given: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.airflow.example_flights.source import Day, Known, of_day
+from lakeops.airflow.example_flights.source import Known, Tables, of_day
 
 MIN_FLIGHTS = 500
 MIN_KNOWN_PLANES = 0.7
@@ -33,36 +33,31 @@ class Check(NamedTuple):
     found: str
 
 
-def audit(day: date, data: Day, known: Known) -> list[Check]:
+def audit(day: date, tables: Tables, known: Known) -> list[Check]:
     """Every rule's verdict on a day, in a fixed order."""
-    return [*_flights(day, data.flights, known), *_weather(day, data.weather)]
+    due = of_day(tables, day)
+    return [
+        _none("every flight is of the day", tables.flights.num_rows - due.flights.num_rows),
+        *_flights(tables.flights),
+        *_references(tables.flights, known),
+        *_times(tables.flights),
+        _none("all weather is of the day", tables.weather.num_rows - due.weather.num_rows),
+        *_weather(tables.weather),
+    ]
 
 
-def _flights(day: date, flights: pa.Table, known: Known) -> Iterator[Check]:
+def _flights(flights: pa.Table) -> Iterator[Check]:
     rows = flights.num_rows
     yield Check(f"at least {MIN_FLIGHTS} flights", rows >= MIN_FLIGHTS, f"{rows}")
-    yield _none("every flight is of the day", rows - of_day(flights, day).num_rows)
     nulls = {name: flights[name].null_count for name in NEVER_NULL if flights[name].null_count}
     yield Check("no nulls in what every flight has", not nulls, f"{nulls or 'none'}")
     yield _none("no flight comes twice", rows - flights.group_by(list(FLIGHT_KEY)).aggregate([]).num_rows)
+
+
+def _references(flights: pa.Table, known: Known) -> Iterator[Check]:
     unknown = flights.filter(pc.invert(pc.is_in(flights["carrier"], known.airlines["carrier"].combine_chunks())))
     carriers = ", ".join(sorted({str(carrier) for carrier in unknown["carrier"].to_pylist()}))
-    yield Check(
-        "every carrier is a known airline",
-        not unknown.num_rows,
-        f"{unknown.num_rows} flights of {carriers}" if unknown.num_rows else "all known",
-    )
-    yield from _planes(flights, known)
-    for name in CLOCK_TIMES:
-        times = flights[name].drop_null()
-        odd = times.filter(pc.or_(pc.less(times, 1), pc.or_(pc.greater(times, 2400), pc.greater(_minute(times), 59))))
-        yield _none(f"{name} is a time of day", len(odd), f", {odd[0]} for one" if len(odd) else "")
-    cancelled = flights.filter(pc.is_null(flights["dep_time"]))
-    landed = cancelled.num_rows - cancelled["arr_time"].null_count
-    yield _none("no flight lands that never left", landed)
-
-
-def _planes(flights: pa.Table, known: Known) -> Iterator[Check]:
+    yield _none("every carrier is a known airline", unknown.num_rows, f" flights of {carriers}")
     flown = flights.filter(pc.is_valid(flights["dep_time"]))
     yield _none("every flight that left names its plane", flown["tailnum"].null_count)
     named = flights["tailnum"].drop_null()
@@ -71,11 +66,20 @@ def _planes(flights: pa.Table, known: Known) -> Iterator[Check]:
     yield Check(f"at least {MIN_KNOWN_PLANES:.0%} of named planes are known", share >= MIN_KNOWN_PLANES, f"{share:.0%}")
 
 
-def _weather(day: date, weather: pa.Table) -> Iterator[Check]:
+def _times(flights: pa.Table) -> Iterator[Check]:
+    for name in CLOCK_TIMES:
+        times = flights[name].drop_null()
+        odd = times.filter(pc.or_(pc.less(times, 1), pc.or_(pc.greater(times, 2400), pc.greater(_minute(times), 59))))
+        yield _none(f"{name} is a time of day", len(odd), f", {odd[0]} for one" if len(odd) else "")
+    cancelled = flights.filter(pc.is_null(flights["dep_time"]))
+    yield _none("no flight lands that never left", cancelled.num_rows - cancelled["arr_time"].null_count)
+
+
+def _weather(weather: pa.Table) -> Iterator[Check]:
     hours = {airport: len(weather.filter(pc.field("origin") == airport)["time_hour"].unique()) for airport in AIRPORTS}
     enough = min(hours.values()) >= MIN_WEATHER_HOURS
-    yield Check(f"weather of at least {MIN_WEATHER_HOURS} hours an airport", enough, f"{hours}")
-    yield _none("all weather is of the day", weather.num_rows - of_day(weather, day).num_rows)
+    found = ", ".join(f"{airport} {count}" for airport, count in hours.items())
+    yield Check(f"weather of at least {MIN_WEATHER_HOURS} hours an airport", enough, found)
     yield _none("no hour of weather comes twice", weather.num_rows - sum(hours.values()))
 
 
@@ -84,4 +88,4 @@ def _minute(times: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _none(rule: str, count: int, more: str = "") -> Check:
-    return Check(rule, count == 0, f"{count or 'none'}{more}")
+    return Check(rule, count == 0, f"{count}{more}" if count else "none")

@@ -27,8 +27,8 @@ DAMAGES = {
 Damage = Literal["none", "unknown-carrier", "impossible-times", "lost-rows"]
 
 
-class Day(NamedTuple):
-    """One day's tables."""
+class Tables(NamedTuple):
+    """Flights and weather, of a day or of the year."""
 
     flights: pa.Table
     weather: pa.Table
@@ -41,7 +41,7 @@ class Known(NamedTuple):
     planes: pa.Table
 
 
-def read_day(day: date, damage: Damage = "none") -> Day:
+def read_day(day: date, damage: Damage = "none") -> Tables:
     """One day of flights and weather, damaged on purpose when asked to.
 
     Raises:
@@ -49,13 +49,18 @@ def read_day(day: date, damage: Damage = "none") -> Day:
     """
     if damage not in DAMAGES:
         raise InvalidInput(f"unknown damage {damage!r}; choose one of {', '.join(DAMAGES)}")
-    with zipfile.ZipFile(_file("flights.csv.zip")) as archive, archive.open("flights.csv") as member:
-        flights = of_day(_read(cast("BinaryIO", member)), day)
-    with _file("weather.csv").open("rb") as file:
-        weather = of_day(_read(file), day)
-    if not flights.num_rows:
+    found = of_day(read_year(), day)
+    if not found.flights.num_rows:
         raise InvalidInput(f"there are no flights on {day}; the data set covers 2013")
-    return Day(_damaged(flights, damage), weather)
+    return found._replace(flights=_damaged(found.flights, damage))
+
+
+def read_year() -> Tables:
+    """All flights and all weather."""
+    with zipfile.ZipFile(_file("flights.csv.zip")) as archive, archive.open("flights.csv") as member:
+        flights = _read(cast("BinaryIO", member))
+    with _file("weather.csv").open("rb") as file:
+        return Tables(flights, _read(file))
 
 
 def read_known() -> Known:
@@ -75,10 +80,10 @@ def _read(file: BinaryIO) -> pa.Table:
     return csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
 
 
-def of_day(table: pa.Table, day: date) -> pa.Table:
-    """The rows of a table with ``year``, ``month`` and ``day`` columns that are of one day."""
+def of_day(tables: Tables, day: date) -> Tables:
+    """The rows that are of one day."""
     same = (pc.field("year") == day.year) & (pc.field("month") == day.month) & (pc.field("day") == day.day)
-    return table.filter(same)
+    return Tables(*(table.filter(same) for table in tables))
 
 
 def _damaged(flights: pa.Table, damage: Damage) -> pa.Table:

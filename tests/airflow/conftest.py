@@ -1,0 +1,99 @@
+"""An Airflow of the tests' own: its settings are in place before anything imports Airflow."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+
+ROOT = Path(__file__).resolve().parents[2]
+HOME = tempfile.TemporaryDirectory(prefix="lakeops-airflow-")
+
+os.environ.update(
+    AIRFLOW_HOME=HOME.name,
+    AIRFLOW__CORE__LOAD_EXAMPLES="False",
+    AIRFLOW__CORE__DAGS_FOLDER=str(ROOT / "dags"),
+    AIRFLOW__CORE__PLUGINS_FOLDER=str(ROOT / "plugins"),
+    AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{HOME.name}/airflow.db",
+    AIRFLOW__LOGGING__LOGGING_LEVEL="WARNING",
+)
+
+THEIRS = (
+    "ignore:Using `httpx` with `starlette.testclient` is deprecated",
+    "ignore:GitWildMatchPattern:DeprecationWarning",
+)
+"""Warnings that Airflow and its web framework raise about themselves."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process for all of these tests: Airflow takes seconds to start."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("airflow"))
+            for warning in THEIRS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home directory of the environment's own lake."""
+    home = tmp_path / "lake"
+    for name, value in {"HOME": str(home), "FSYNC": "false", "COMMITTER": "ada"}.items():
+        monkeypatch.setenv(f"LAKEOPS_{name}", value)
+    return home
+
+
+@pytest.fixture
+def lake(home: Path) -> Iterator[Lake]:
+    with Lake.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def flights(lake: Lake) -> Repository:
+    return lake.create_repository("flights")
+
+
+@dataclass(frozen=True)
+class Running:
+    """Runs an operator as one task of one DAG run would, without an Airflow around it."""
+
+    run_id: str = "run-1"
+    dag_id: str = "dag"
+
+    def __call__(self, operator: Any, *, try_number: int = 1, map_index: int = -1) -> dict[str, Any]:
+        task = SimpleNamespace(
+            dag_id=self.dag_id,
+            run_id=self.run_id,
+            task_id=operator.task_id,
+            map_index=map_index,
+            try_number=try_number,
+        )
+        found = operator.execute({"ti": task, "logical_date": datetime(2013, 1, 1, tzinfo=UTC)})
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture
+def run() -> Running:
+    return Running()
+
+
+@pytest.fixture
+def other_run() -> Running:
+    return Running(run_id="run-2")
+
+
+@pytest.fixture
+def first_parents(flights: Repository) -> Callable[[str], list[str]]:
+    """Messages of a branch's first-parent history, newest first, without the repository's initial commit."""
+    return lambda branch: [commit.message for commit in flights.log(branch, first_parent=True)][:-1]

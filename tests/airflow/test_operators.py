@@ -1,0 +1,342 @@
+"""Operators: each verb once, however often its task runs, is killed or is cleared."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.faulty_catalog import ALL_EFFECTS
+from support.scenes import open_faulty
+
+from lakeops import Repository, Settings
+from lakeops.model.errors import BranchMoved, InvalidInput
+from lakeops.store.faulty import Faults
+
+airflow = pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException  # noqa: E402
+
+from lakeops.airflow.hook import LakeopsHook  # noqa: E402
+from lakeops.airflow.operators import (  # noqa: E402
+    LakeopsCommitOperator,
+    LakeopsCreateBranchOperator,
+    LakeopsDeleteBranchOperator,
+    LakeopsMergeOperator,
+    LakeopsOperator,
+)
+
+Messages = Callable[[str], list[str]]
+Run = Callable[..., dict[str, Any]]
+
+
+def create(**kwargs: Any) -> LakeopsOperator:
+    return LakeopsCreateBranchOperator(**{"task_id": "create", "repo": "flights", "branch": "dev", **kwargs})
+
+
+def commit(**kwargs: Any) -> LakeopsOperator:
+    return LakeopsCommitOperator(
+        **{"task_id": "commit", "repo": "flights", "branch": "dev", "message": "load", **kwargs}
+    )
+
+
+def merge(**kwargs: Any) -> LakeopsOperator:
+    return LakeopsMergeOperator(
+        **{"task_id": "merge", "repo": "flights", "source": "dev", "message": "publish", **kwargs}
+    )
+
+
+def delete(**kwargs: Any) -> LakeopsOperator:
+    return LakeopsDeleteBranchOperator(**{"task_id": "drop", "repo": "flights", "branch": "dev", **kwargs})
+
+
+# --- run twice ---------------------------------------------------------------------------------------------------
+
+
+def test_each_operator_run_twice_works_once(flights: Repository, run: Run, first_parents: Messages) -> None:
+    assert run(create()) == run(create()) == {"id": "dev", "commit_id": flights.ref("main").commit_id}
+    flights.branch("dev").put("a", b"1")
+    made = run(commit(metadata={"rows": "1"}))
+    assert run(commit(metadata={"rows": "1"}), try_number=2) == made
+    merged = run(merge())
+    assert run(merge(), try_number=2) == merged
+    assert merged == {
+        "reference": flights.ref("main").commit_id,
+        "up_to_date": False,
+        "summary": {"added": 1, "removed": 0, "changed": 0},
+    }
+    assert run(delete()) == {"id": "dev", "commit_id": made["id"], "deleted": True}
+    assert run(delete()) == {"id": "dev", "commit_id": None, "deleted": False}
+    assert first_parents("main") == ["publish"]
+    assert flights.ref("main").read("a") == b"1"
+
+
+def test_a_commit_says_which_task_made_it(flights: Repository, run: Run) -> None:
+    flights.create_branch("dev").put("a", b"1")
+    made = run(commit(metadata={"rows": 1, "airflow_run_id": "forged"}), try_number=3, map_index=7)
+    assert made == flights.branch("dev").head.to_json()
+    assert made["metadata"] == {
+        "rows": "1",
+        "airflow_dag_id": "dag",
+        "airflow_run_id": "run-1",
+        "airflow_task_id": "commit",
+        "airflow_map_index": "7",
+        "airflow_try_number": "3",
+        "airflow_logical_date": "2013-01-01T00:00:00+00:00",
+    }
+
+
+def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights: Repository, run: Run, other_run: Run) -> None:
+    branch = flights.create_branch("dev")
+    made = set()
+    for number, (runner, index) in enumerate([(run, -1), (run, 0), (run, 1), (other_run, 1)]):
+        branch.put(f"f{number}", b"x")
+        made.add(runner(commit(), map_index=index)["id"])
+    assert len(made) == 4
+
+
+# --- killed ------------------------------------------------------------------------------------------------------
+
+
+def _kill_at(home: Any, effect: int, when: str, act: Callable[[], object]) -> bool:
+    """Run ``act`` in a child that dies by SIGKILL at its ``effect``-th change of store or catalog; whether it died."""
+    child = os.fork()
+    if child == 0:
+        try:
+            faults = Faults()
+            faults.hook(
+                *ALL_EFFECTS,
+                at=effect,
+                when="before" if when == "before" else "after",
+                action=lambda _: os.kill(os.getpid(), signal.SIGKILL),
+            )
+            settings = Settings.load(home=home, fsync=False, committer="ada")
+            LakeopsHook.get_conn = lambda _: open_faulty(settings, faults)  # type: ignore[method-assign]
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.WEXITSTATUS(status) == 0
+    return False
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_killed_anywhere_and_run_again_is_one_commit(
+    home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
+) -> None:
+    flights.create_branch("dev")
+    killed = 0
+    for effect in range(1, 50):
+        flights.branch("dev").put("a", str(effect).encode())
+        task = f"commit-{effect}"
+        died = _kill_at(home, effect, when, lambda task=task: run(commit(task_id=task, message=task)))
+        made = run(commit(task_id=task, message=task), try_number=2)
+        assert first_parents("dev").count(task) == 1
+        assert made["id"] == flights.branch("dev").commit_id
+        assert flights.ref("dev").read("a") == str(effect).encode()
+        assert not list(flights.branch("dev").uncommitted())
+        if not died:
+            break
+        killed += 1
+    assert killed >= 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_merge_killed_anywhere_and_run_again_is_one_merge(
+    home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
+) -> None:
+    killed = 0
+    for effect in range(1, 50):
+        task = f"merge-{effect}"
+        flights.create_branch("dev", source="main").put("a", task.encode())
+        flights.branch("dev").commit(task)
+        died = _kill_at(home, effect, when, lambda task=task: run(merge(task_id=task, message=task)))
+        made = run(merge(task_id=task, message=task), try_number=2)
+        assert first_parents("main").count(task) == 1
+        assert made["reference"] == flights.ref("main").commit_id
+        assert flights.ref("main").read("a") == task.encode()
+        flights.delete_branch("dev")
+        if not died:
+            break
+        killed += 1
+    assert killed >= 2
+
+
+# --- cleared -----------------------------------------------------------------------------------------------------
+
+
+def _publish(flights: Repository, run: Run, data: bytes, try_number: int) -> tuple[str, str | None]:
+    run(create(), try_number=try_number)
+    flights.branch("dev").put("a", data)
+    made = run(commit(), try_number=try_number)
+    merged = run(merge(), try_number=try_number)
+    run(delete(merged_into="main"), try_number=try_number)
+    return made["id"], merged["reference"]
+
+
+def test_a_cleared_run_with_the_same_data_publishes_nothing_twice(
+    flights: Repository, run: Run, first_parents: Messages
+) -> None:
+    first = _publish(flights, run, b"1", 1)
+    assert _publish(flights, run, b"1", 2) == first
+    assert first_parents("main") == ["publish"]
+    assert [branch.id for branch in flights.branches()] == ["main"]
+
+
+def test_a_cleared_run_with_new_data_publishes_it_once(flights: Repository, run: Run, first_parents: Messages) -> None:
+    first = _publish(flights, run, b"1", 1)
+    second = _publish(flights, run, b"2", 2)
+    assert _publish(flights, run, b"2", 3) == second != first
+    assert first_parents("main") == ["publish", "publish"]
+    assert flights.ref("main").read("a") == b"2"
+
+
+def test_a_branch_deleted_before_its_merge_is_built_again(flights: Repository, run: Run) -> None:
+    """The key of the commit that was lost with the branch must not stand for the new one."""
+    run(create())
+    flights.branch("dev").put("a", b"1")
+    run(commit())
+    flights.delete_branch("dev")
+    assert _publish(flights, run, b"1", 2)[1] == flights.ref("main").commit_id
+    assert flights.ref("main").read("a") == b"1"
+
+
+def test_a_merge_whose_source_is_gone_is_found_again(flights: Repository, run: Run) -> None:
+    _, merged = _publish(flights, run, b"1", 1)
+    assert run(merge(), try_number=2)["reference"] == merged
+
+
+# --- creating and deleting branches ------------------------------------------------------------------------------
+
+
+def test_a_branch_with_somebody_elses_commits_is_not_taken(flights: Repository, run: Run, other_run: Run) -> None:
+    run(create())
+    flights.branch("dev").put("a", b"1")
+    made = run(commit())
+    assert run(create())["commit_id"] == made["id"], "the run's own branch"
+    with pytest.raises(AirflowFailException, match=r"already_exists: branch 'dev' exists and holds commit"):
+        other_run(create())
+    assert other_run(create(exist_ok=True))["commit_id"] == made["id"]
+
+
+def test_a_branch_that_lags_behind_its_source_is_taken(flights: Repository, run: Run) -> None:
+    head = run(create())["commit_id"]
+    flights.branch("main").put("b", b"1")
+    flights.branch("main").commit("meanwhile")
+    assert run(create())["commit_id"] == head
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_branch_with_unpublished_work_stays(flights: Repository, run: Run, committed: bool) -> None:
+    branch = flights.create_branch("dev")
+    branch.put("a", b"1")
+    if committed:
+        branch.commit("by hand")
+    assert run(delete(merged_into="main")) == {"id": "dev", "commit_id": branch.commit_id, "deleted": False}
+    assert flights.branch("dev").read("a") == b"1"
+    assert run(delete())["deleted"]
+
+
+def test_the_default_branch_is_not_deleted(flights: Repository, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match="default_branch"):
+        run(delete(branch="main"))
+    assert flights.branch("main").id == "main"
+
+
+# --- nothing to commit -------------------------------------------------------------------------------------------
+
+
+def test_what_happens_when_there_is_nothing_to_commit(flights: Repository, run: Run) -> None:
+    head = flights.create_branch("dev").commit_id
+    assert run(commit())["id"] == head
+    with pytest.raises(AirflowSkipException):
+        run(commit(on_empty="skip"))
+    with pytest.raises(AirflowFailException, match="no_changes"):
+        run(commit(on_empty="fail"))
+    assert flights.branch("dev").commit_id == head
+    empty = run(commit(on_empty="commit"))
+    assert empty["parents"] == [head]
+    assert run(commit(on_empty="commit"), try_number=2) == empty
+    assert flights.branch("dev").commit_id == empty["id"]
+
+
+def test_an_unknown_way_to_treat_nothing_is_refused_when_the_dag_is_read() -> None:
+    with pytest.raises(InvalidInput, match="on_empty is one of succeed, skip, fail, commit"):
+        commit(on_empty="ignore")
+
+
+# --- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_fails_without_retry_and_lists_every_path(flights: Repository, run: Run) -> None:
+    paths = [f"day={number:02}" for number in range(20)]
+    for branch in ("dev", "main"):
+        if branch != "main":
+            flights.create_branch(branch)
+        for path in paths:
+            flights.branch(branch).put(path, branch.encode())
+    for branch in ("dev", "main"):
+        flights.branch(branch).commit("mine")
+    head = flights.ref("main").commit_id
+    with pytest.raises(AirflowFailException) as caught:
+        run(merge())
+    assert str(caught.value).split("All conflicting paths:\n")[1].splitlines() == paths
+    assert flights.ref("main").commit_id == head
+    assert run(merge(strategy="source-wins"))["summary"] == {"added": 0, "removed": 0, "changed": 20}
+
+
+def test_bad_input_fails_without_retry(flights: Repository, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match="invalid_name"):
+        run(create(branch="no way"))
+    with pytest.raises(AirflowFailException, match="ref_not_found"):
+        run(create(source="nowhere"))
+    with pytest.raises(AirflowFailException, match="repository_not_found"):
+        run(create(repo="nowhere"))
+    with pytest.raises(AirflowFailException, match="no repository: set repo"):
+        run(create(repo=None))
+
+
+def test_a_transient_error_is_left_to_airflows_retries(
+    flights: Repository, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flights.create_branch("dev").put("a", b"1")
+    faults = Faults()
+    settings = Settings.load(publish_tries=1)
+    monkeypatch.setattr(LakeopsHook, "get_conn", lambda _: open_faulty(settings, faults))
+
+    def moved(_: object) -> None:
+        raise BranchMoved("branch 'dev' moved at every try")
+
+    faults.hook("publish", at=None, when="before", action=moved)
+    with pytest.raises(BranchMoved):
+        run(commit())
+
+
+# --- templates ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_a_user_names_is_a_template() -> None:
+    given = {
+        LakeopsCreateBranchOperator: {"branch": "b-{{ ds }}", "source": "{{ ds }}"},
+        LakeopsCommitOperator: {"branch": "b-{{ ds }}", "message": "{{ ds }}", "metadata": {"day": ["{{ ds }}"]}},
+        LakeopsMergeOperator: {
+            "source": "b-{{ ds }}",
+            "destination": "{{ ds }}",
+            "strategy": "{{ ds }}",
+            "message": "{{ ds }}",
+            "metadata": {"day": "{{ ds }}"},
+        },
+        LakeopsDeleteBranchOperator: {"branch": "b-{{ ds }}", "merged_into": "{{ ds }}"},
+    }
+    with airflow.DAG("templates", schedule=None):
+        for kind, fields in given.items():
+            operator = kind(task_id=kind.__name__, repo="r-{{ ds }}", lakeops_conn_id="c-{{ ds }}", **fields)
+            operator.render_template_fields({"ds": "2013-01-01"})
+            for name in (*fields, "repo", "lakeops_conn_id"):
+                assert "2013-01-01" in str(getattr(operator, name)), (kind, name)
+                assert "{{" not in str(getattr(operator, name)), (kind, name)

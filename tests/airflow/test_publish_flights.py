@@ -1,0 +1,130 @@
+"""The flights pipeline: what its audit lets through, and real runs of its DAG for good and damaged days."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Repository
+from lakeops.airflow.example_flights import source
+from lakeops.airflow.example_flights.audit import audit
+from lakeops.model.errors import InvalidInput
+
+pytest.importorskip("airflow.sdk")
+
+DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "publish_flights.py"
+DAY = date(2013, 1, 4)
+
+# --- the data and the audit --------------------------------------------------------------------------------------
+
+
+def test_every_day_of_the_year_passes_but_the_last() -> None:
+    """The data set has no weather for the last day; that day is rejected, and rightly."""
+    known = source.read_known()
+    year = source.read_year()
+    rejected = {}
+    for number in range(365):
+        day = date(2013, 1, 1) + timedelta(days=number)
+        broken = [check.rule for check in audit(day, source.of_day(year, day), known) if not check.holds]
+        if broken:
+            rejected[day] = broken
+    assert rejected == {date(2013, 12, 31): ["weather of at least 18 hours an airport"]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "broken"),
+    [
+        ("none", []),
+        ("unknown-carrier", ["every carrier is a known airline"]),
+        ("impossible-times", ["dep_time is a time of day"]),
+        ("lost-rows", ["at least 500 flights"]),
+    ],
+)
+def test_each_damage_breaks_its_rule(damage: source.Damage, broken: list[str]) -> None:
+    checks = audit(DAY, source.read_day(DAY, damage), source.read_known())
+    assert [check.rule for check in checks if not check.holds] == broken
+
+
+def test_days_and_damages_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="the data set covers 2013"):
+        source.read_day(date(2026, 1, 1))
+    with pytest.raises(InvalidInput, match="unknown damage"):
+        source.read_day(DAY, "all")  # type: ignore[arg-type]
+
+
+def test_the_form_offers_every_damage(publish_flights: Any) -> None:
+    assert publish_flights.params.get_param("damage").schema["enum"] == list(source.DAMAGES)
+
+
+# --- runs of the DAG ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def publish_flights() -> Any:
+    """The DAG, known to a fresh Airflow database."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.utils import db
+
+    db.initdb()
+    DagBundlesManager().sync_bundles_to_db()
+    bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
+    assert bag.import_errors == {}
+    sync_bag_to_db(bag, "dags-folder", None)
+    return bag.dags["publish_flights"]
+
+
+def _states(run: Any) -> dict[str, str]:
+    return {task.task_id: str(task.state) for task in run.get_task_instances()}
+
+
+def test_a_good_day_is_published_and_its_branch_dropped(flights: Repository, publish_flights: Any) -> None:
+    run = publish_flights.test(logical_date=datetime(2013, 1, 4, tzinfo=UTC))
+    assert str(run.state) == "success"
+    assert set(_states(run).values()) == {"success"}
+    assert [entry.path for entry in flights.ref("main").list()] == [
+        "flights/day=2013-01-04/part-0.parquet",
+        "weather/day=2013-01-04/part-0.parquet",
+    ]
+    assert [branch.id for branch in flights.branches()] == ["main"]
+    merged, loaded = list(flights.log("main"))[:2]
+    assert merged.message == "Publish 2013-01-04"
+    assert loaded.message == "Flights and weather of 2013-01-04"
+    assert {name: loaded.metadata[name] for name in ("day", "flights", "weather")} == {
+        "day": "2013-01-04",
+        "flights": "915",
+        "weather": str(source.read_day(DAY).weather.num_rows),
+    }
+    assert loaded.metadata["airflow_run_id"] == run.run_id
+
+
+def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(
+    flights: Repository, publish_flights: Any, tmp_path: Path
+) -> None:
+    head = flights.ref("main").commit_id
+    run = publish_flights.test(run_conf={"day": "2013-01-05", "damage": "unknown-carrier"})
+    assert str(run.state) == "failed"
+    assert _states(run) == {
+        "create_branch": "success",
+        "write": "success",
+        "audit": "failed",
+        "commit": "upstream_failed",
+        "merge": "upstream_failed",
+        "drop_branch": "success",
+    }
+    assert flights.ref("main").commit_id == head
+    (kept,) = [branch.id for branch in flights.branches() if branch.id != "main"]
+    assert kept.startswith("day-2013-01-05-")
+    assert {change.path for change in flights.branch(kept).uncommitted()} == {
+        "flights/day=2013-01-05/part-0.parquet",
+        "weather/day=2013-01-05/part-0.parquet",
+    }
+
+
+def test_a_day_that_does_not_exist_fails_without_retry(flights: Repository, publish_flights: Any) -> None:
+    run = publish_flights.test(run_conf={"day": "2014-01-01"})
+    assert _states(run)["write"] == "failed"
+    assert [branch.id for branch in flights.branches()] == ["main"], "nothing was written, so nothing is kept"
