@@ -11,7 +11,7 @@ import tempfile
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from fsspec import AbstractFileSystem
 
@@ -19,7 +19,7 @@ from lakeops.model.errors import InvalidUri, NotFound, PreconditionFailed
 from lakeops.model.records import CommonPrefix, Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lakeops.lake import Lake, Repository
 
@@ -70,7 +70,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return _directory(repository)
             handle = self.lake.repository(repository).ref(ref)
             if not key:
-                _ = handle.head
+                handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
             if handle.exists(key):
                 return _file(repository, ref, handle.stat(key))
@@ -122,7 +122,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             return self.lake.repository(repository).ref(ref).presign(key, expiration)
 
-    def _open(self, path: str, mode: str = "rb", autocommit: bool = True, **_: Any) -> BinaryIO:
+    def _open(self, path: str, mode: str = "rb", autocommit: bool = True, **_: Any) -> BinaryIO | StagedFile:
         with _os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
@@ -131,7 +131,12 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 branch = self.lake.repository(repository).branch(ref)
                 if mode == "xb" and branch.exists(key):
                     raise FileExistsError(path)
-                return StagedFile(lambda data: branch.put(key, data), autocommit=autocommit)
+
+                def put(data: BinaryIO) -> None:
+                    with _os_errors(path):
+                        branch.put(key, data)
+
+                return StagedFile(put, autocommit=autocommit)
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
     # --- writing ---
@@ -142,7 +147,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             self.lake.repository(repository).branch(ref).delete(key)
 
-    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
+    def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: ARG002
         """Stage the deletion of objects; with ``recursive``, of all under a directory."""
         for one in self.expand_path(path, recursive=False) if not recursive else _as_list(path):
             repository, ref, key = self._split(one)
@@ -187,7 +192,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 class StagedFile(io.BufferedIOBase):
     """A file being written: it is staged when it is closed, and dropped when the block that writes it fails."""
 
-    def __init__(self, put: Any, *, autocommit: bool) -> None:
+    def __init__(self, put: Callable[[BinaryIO], None], *, autocommit: bool) -> None:
         self._put = put
         self._autocommit = autocommit
         self._spool = tempfile.SpooledTemporaryFile(SPOOL_BYTES)  # noqa: SIM115 - closed with the file
@@ -218,7 +223,7 @@ class StagedFile(io.BufferedIOBase):
             self._settled = True
             self._spool.seek(0)
             try:
-                self._put(self._spool)
+                self._put(cast("BinaryIO", self._spool))
             finally:
                 self._spool.close()
 

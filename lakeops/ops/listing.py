@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from lakeops.catalog.base import Staged
 from lakeops.model.errors import InvalidInput
 from lakeops.model.paths import MAX_PATH_BYTES, check_prefix
-from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import View, resolve_view
 from lakeops.ops.view import public
@@ -68,14 +68,12 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
 
     check_prefix(prefix)
     view = resolve_view(ctx, ref)
-    commit = view.commit
-    if view.branch is None:
-        staged = None
+    if isinstance(view, Commit):
+        committed = ctx.reader.scan(ctx.metarange(view), prefix)
+        tables: Iterator[pa.Table] = (batch.select(ENTRY_SCHEMA.names) for batch in committed)
     else:
-        state, staged = ctx.catalog.staged_table(ctx.repository_id, view.branch, prefix=prefix)
-        commit = ctx.head(state)
-    committed = ctx.reader.scan(ctx.metarange(commit), prefix)
-    tables = (batch.select(ENTRY_SCHEMA.names) for batch in committed) if staged is None else shown(committed, staged)
+        state, staged = ctx.catalog.staged_table(ctx.repository_id, view.name, prefix=prefix)
+        tables = shown(ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix), staged)
     batches = (batch for table in tables for batch in _absolute(ctx, table).to_batches())
     return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, batches)
 
@@ -106,9 +104,9 @@ def _grouped(ctx: Context, cursor: Cursor, prefix: str, delimiter: str) -> Itera
 
 
 def _cursor(ctx: Context, view: View, prefix: str, after: str) -> Cursor:
-    if view.branch is not None:
-        return BranchCursor(ctx, view.branch, prefix, after)
-    cursor = CommitCursor(ctx, view.commit.id, prefix)
+    if not isinstance(view, Commit):
+        return BranchCursor(ctx, view.name, prefix, after)
+    cursor = CommitCursor(ctx, view, prefix)
     cursor.seek(after)
     return cursor
 
@@ -116,10 +114,10 @@ def _cursor(ctx: Context, view: View, prefix: str, after: str) -> Cursor:
 class CommitCursor:
     """A place in a commit's entries under a prefix."""
 
-    def __init__(self, ctx: Context, commit_id: str, prefix: str) -> None:
-        self.commit_id = commit_id
+    def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
+        self.commit_id = commit.id
         self._prefix = prefix
-        self._inner = ctx.reader.cursor(ctx.metarange(ctx.catalog.commit(ctx.repository_id, commit_id)))
+        self._inner = ctx.reader.cursor(ctx.metarange(commit))
         self.path: str | None = None
 
     def seek(self, after: str) -> None:
@@ -186,7 +184,7 @@ class BranchCursor:
             self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=PAGE
         )
         if self._committed is None or self._committed.commit_id != page.state.commit_id:
-            self._committed = CommitCursor(self._ctx, page.state.commit_id, self._prefix)
+            self._committed = CommitCursor(self._ctx, self._ctx.head(page.state), self._prefix)
         self._committed.seek(after)
         self._rows, self._next = page.rows, 0
         self._bound = page.rows[-1].path if len(page.rows) == PAGE else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lakeops.catalog.base import BranchState, Catalog
 from lakeops.model.errors import InvalidRef, NotFound
+from lakeops.model.names import COMMIT_ID
 from lakeops.model.readahead import ReadAhead
 from lakeops.model.records import Commit
 from lakeops.model.refs import parse_ref
@@ -14,12 +15,14 @@ from lakeops.ops.context import Context, require_live
 
 
 @dataclass(frozen=True)
-class View:
-    """What a reader of a ref sees: a commit, or a branch's staging area over its head when ``branch`` is set."""
+class BranchView:
+    """A reader of a branch sees its staging area over its head, both at one instant; so neither is read before."""
 
-    text: str
-    branch: str | None
-    commit: Commit
+    name: str
+
+
+View = Commit | BranchView
+"""What a reader of a ref sees."""
 
 
 class CatalogLookup:
@@ -75,10 +78,11 @@ def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
 
 def resolve_view(ctx: Context, text: str) -> View:
     """What a reader of this ref sees; a plain branch name shows its staging area too."""
-    names = lookup(ctx)
     expression = parse_ref(text)
-    branch = expression.base if expression.is_name and names.branch(expression.base) is not None else None
-    return View(text, branch, require_live(names.get(resolve_expression(expression, names))))
+    names = lookup(ctx)
+    if expression.is_name and not COMMIT_ID.fullmatch(text) and names.branch(text) is not None:
+        return BranchView(text)
+    return require_live(names.get(resolve_expression(expression, names)))
 
 
 def require_branch(ctx: Context, name: str) -> str:

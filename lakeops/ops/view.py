@@ -30,9 +30,9 @@ def committed(ctx: Context, commit: Commit, path: str) -> Entry | None:
 
 def find(ctx: Context, view: View, path: str) -> Entry | None:
     """The stored entry that a view shows at a path, if any."""
-    if view.branch is None:
-        return committed(ctx, view.commit, path)
-    state, staged = ctx.catalog.staged_one(ctx.repository_id, view.branch, path)
+    if isinstance(view, Commit):
+        return committed(ctx, view, path)
+    state, staged = ctx.catalog.staged_one(ctx.repository_id, view.name, path)
     if staged is not None:
         return staged.entry
     return committed(ctx, ctx.head(state), path)

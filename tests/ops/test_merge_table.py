@@ -34,7 +34,7 @@ NEIGHBOURS = {"0/_SUCCESS": "A", "m/_SUCCESS": "A", "z/_SUCCESS": "B"}
 
 
 def expected(row: tuple[str | None, ...], strategy: Strategy | None) -> str | None:
-    base, source, destination, result = row
+    _, source, destination, result = row
     if result != CONFLICT or strategy is None:
         return result
     return source if strategy is Strategy.SOURCE_WINS else destination
