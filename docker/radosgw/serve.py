@@ -171,25 +171,24 @@ def start(place: Path) -> None:
         print(f"export {name}={shlex.quote(value)}")
 
 
-def process_of(pid_file: Path, place: Path) -> int | None:
-    """The process that a pid file names, if it is still one that was started for this directory."""
+def is_ours(pid: int, place: Path) -> bool:
+    """Whether a process runs and was started for this directory; a number alone may be another's by now."""
     try:
-        pid = int(pid_file.read_text())
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except (OSError, ValueError):
-        return None
-    return pid if str(place / "ceph.conf").encode() in command else None
+        return str(place / "ceph.conf").encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def stop(place: Path) -> None:
     """End what was started for a directory, and remove the directory."""
     for name in ("client.rgw.a", "osd.0", "mon.a"):
-        pid_file = place / "run" / f"{name}.pid"
-        pid = process_of(pid_file, place)
-        if pid is None:
+        try:
+            pid = int((place / "run" / f"{name}.pid").read_text())
+        except (OSError, ValueError):
             continue
-        os.kill(pid, signal.SIGTERM if name == "mon.a" else signal.SIGKILL)
-        wait_for(f"the end of {name}", lambda file=pid_file: process_of(file, place) is None)
+        if is_ours(pid, place):
+            os.kill(pid, signal.SIGKILL)
+            wait_for(f"the end of {name}", lambda pid=pid: not is_ours(pid, place))
     shutil.rmtree(place, ignore_errors=True)
 
 
