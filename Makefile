@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: setup check format test test-slow test-s3 demo up down lock clean
+.PHONY: help setup check format test test-slow test-s3 demo up down lock clean
+.DEFAULT_GOAL := help
 
-setup: $(STAMP)
+setup: $(STAMP) ## install the pinned packages into .venv
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("lakeops needs Python 3.11 or newer; say PYTHON=...") if sys.version_info < (3, 11) else None'
@@ -22,15 +23,36 @@ lock: ## pin every version with hashes (needs uv)
 	uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --group data \
 	  --generate-hashes --no-emit-index-url --no-header --quiet --output-file requirements.lock
 
-check: setup
+check: setup ## formatting, lint, layers, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-format: setup
+format: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: setup
+test: setup ## the whole default suite (no services needed: it starts its own)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not s3 and not spark"
+
+test-slow: setup ## what takes minutes
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
+
+test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
+	$(BIN)/python docker/radosgw/serve.py run -- $(BIN)/python -m pytest -m s3
+
+demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/demo.py
+
+up: setup ## Airflow on loopback, in .airflow, to look around (after `make demo`: with its runs)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/serve.py up
+
+down: ## stop what `make up` started
+	@test ! -x $(BIN)/python || $(BIN)/python docker/airflow/serve.py down
+
+clean: down ## remove everything that the other targets made
+	rm -rf $(VENV) .airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+help: ## this list
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
