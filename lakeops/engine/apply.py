@@ -72,6 +72,8 @@ def apply(
     pieces = [piece for result in results for piece in result.pieces]
     repaired = attempt + Ids().new()
     metarange, repair = stitch(base, pieces, store=reader.store, split=split, attempt=repaired)
+    if metarange.id == base.id:
+        metarange = base
     return Applied(metarange, total(result.summary for result in results), sum((r.work for r in results), repair))
 
 

@@ -22,6 +22,7 @@ from lakeops.ranges.split import check_split
 from lakeops.ranges.write import write_range
 from lakeops.store.base import ObjectStore
 
+_AT_ONCE = 100_000
 Digester = Callable[[pa.Table], pa.Array]
 
 
@@ -70,7 +71,13 @@ def build(
 
 
 def with_digests(table: pa.Table, digests: Digester = entry_digests) -> pa.Table:
-    """The rows with their digests: ``RANGE_SCHEMA``, from a table with at least ``ENTRY_SCHEMA``'s columns."""
+    """The rows with their digests: ``RANGE_SCHEMA``, from a table with at least ``ENTRY_SCHEMA``'s columns.
+
+    Raises ``InvalidInput`` for a null in any of them.
+    """
+    for name in ENTRY_SCHEMA.names:
+        if table.column(name).null_count:
+            raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
     columns = table.select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA).columns
     return pa.table([*columns, digests(table)], schema=RANGE_SCHEMA)
 
@@ -99,6 +106,7 @@ def _closed(tables: Iterable[pa.Table], split: Split, digests: Digester) -> Iter
             continue
         check_ascending(table.column("path"), last)
         last = table.column("path")[-1].as_py()
-        yield from cutter.add(with_digests(table, digests))
+        for start in range(0, table.num_rows, _AT_ONCE):
+            yield from cutter.add(with_digests(table.slice(start, _AT_ONCE), digests))
     if cutter.open:
         yield cutter.rest()

@@ -73,8 +73,9 @@ class RangeFile:
 
     @property
     def nbytes(self) -> int:
-        """What it keeps in memory: the file and the digest column."""
-        return len(self._data) + self.digests.nbytes
+        """What it keeps in memory: the file, the digest column, and the path column as far as can be told before."""
+        path = (len(self.row.first_path) + len(self.row.last_path)) // 2 + 4
+        return len(self._data) + self.digests.nbytes + path * self.row.count
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows of some columns (all by default)."""

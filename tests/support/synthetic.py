@@ -60,7 +60,7 @@ def staged(which: np.ndarray, version: int = 1) -> pa.Table:
 
 
 def quick_digests(table: pa.Table) -> pa.Array:
-    """Stand-ins for entry digests: the first half of each checksum. For tests of size, where hashing is not the point."""
+    """Stand-ins for entry digests, half of each checksum: for tests of size, where hashing is not the point."""
     checksums = table.column("checksum").combine_chunks()
     view = np.frombuffer(checksums.buffers()[2], np.uint8)[checksums.offset * 32 :][: len(checksums) * 32]
     return pa.Array.from_buffers(

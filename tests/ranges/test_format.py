@@ -1,0 +1,88 @@
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support import synthetic
+from support.rows import attempt
+
+from lakeops.model.errors import Corrupted
+from lakeops.model.records import Split
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.build import build, with_digests
+from lakeops.ranges.digest import entry_digests
+from lakeops.ranges.format import METARANGE_SCHEMA, decode_metarange, encode_metarange, encode_range
+from lakeops.ranges.write import write_metarange
+from lakeops.store.layout import metarange_key
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return synthetic.entries(np.arange(20_000, dtype=np.uint64))
+
+
+@pytest.fixture
+def written(store, rows):
+    """A metarange of two ranges, and its file."""
+    metarange = build(store, [rows], Split(12_000, 1, 12_000), attempt())
+    return metarange, write_metarange(store, metarange, attempt())
+
+
+def test_a_range_file_has_the_documented_shape(store, written):
+    metarange, _ = written
+    file = pq.ParquetFile(pa.BufferReader(store.get(metarange.row(0).key)))
+    assert file.schema_arrow.equals(RANGE_SCHEMA)
+    assert file.metadata.metadata is None  # nothing that only Arrow understands
+    assert [file.metadata.row_group(group).num_rows for group in range(2)] == [8_192, 3_808]
+    columns = {
+        column.path_in_schema: column
+        for column in (file.metadata.row_group(0).column(index) for index in range(file.metadata.num_columns))
+    }
+    assert {column.compression for column in columns.values()} == {"ZSTD"}
+    assert "DELTA_BYTE_ARRAY" in columns["path"].encodings
+    assert "DELTA_BINARY_PACKED" in columns["mtime"].encodings
+    assert columns["path"].has_column_index
+    assert columns["path"].has_offset_index
+    assert columns["path"].statistics.min == metarange.row(0).first_path
+
+
+def test_rows_cost_little(written, rows):
+    metarange, _ = written
+    entropy = 16 + 16 + 10 + 8  # checksum, digest, address, the random part of the path
+    assert sum(row.file_bytes for row in metarange.rows(0, 2)) / rows.num_rows < 1.3 * entropy
+
+
+def test_duckdb_reads_ranges_and_metaranges(store, written, rows):
+    metarange, file = written
+    ranges = [str(store.root / row.key) for row in metarange.rows(0, 2)]
+    found = duckdb.sql(f"select count(*), sum(size_bytes), min(path), max(path) from read_parquet({ranges})").fetchall()
+    size = rows["size_bytes"].to_numpy().sum()
+    assert found == [(20_000, size, rows["path"][0].as_py(), rows["path"][-1].as_py())]
+    summed = duckdb.sql(f"select sum(count), sum(bytes) from '{store.root / metarange_key(file.file)}'").fetchall()
+    assert summed == [(20_000, size)]
+
+
+def test_polars_reads_ranges(store, written, rows):
+    metarange, _ = written
+    frame = pl.read_parquet([store.root / row.key for row in metarange.rows(0, 2)])
+    assert frame["path"].to_list() == rows["path"].to_pylist()
+
+
+def test_rows_come_back_as_they_went_in(store, rows):
+    table = with_digests(rows)
+    assert pq.read_table(pa.BufferReader(encode_range(table))).equals(table)
+    assert table["digest"].combine_chunks().equals(entry_digests(rows))
+
+
+def test_a_metarange_comes_back_as_it_went_in(written):
+    metarange, _ = written
+    assert metarange.table.schema.equals(METARANGE_SCHEMA)
+    assert decode_metarange(encode_metarange(metarange.table), "key").equals(metarange.table)
+
+
+def test_a_file_of_another_kind_is_not_taken_for_a_metarange(rows):
+    with pytest.raises(Corrupted, match=r"some/key cannot be decoded \(its columns"):
+        decode_metarange(encode_range(with_digests(rows)), "some/key")
+    with pytest.raises(Corrupted, match="some/key cannot be decoded"):
+        decode_metarange(b"no parquet at all", "some/key")

@@ -1,0 +1,167 @@
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import synthetic
+from support.rows import QUICK, attempt, built, byte_order, contents, entry_table, numbered, paths, repositories
+
+from lakeops.model.records import Split
+from lakeops.ranges.build import build
+from lakeops.ranges.cache import RangeCache
+from lakeops.ranges.order import after_prefix, upper_bound
+from lakeops.ranges.read import RangeReader, entries
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
+
+
+@given(repositories(), st.lists(paths() | texts, max_size=8), texts)
+@QUICK
+def test_reading_agrees_with_a_dictionary(fresh_store, repository, probes, prefix):
+    store = fresh_store()
+    metarange, reader = built(store, repository), RangeReader(store)
+    ordered = byte_order(repository)
+    assert contents(store, metarange) == repository
+    assert metarange.count == len(repository)
+    for probe in [*probes, *ordered[::50], *(path[:-1] for path in ordered[::60])]:
+        found = reader.stat(metarange, probe)
+        assert (found and (found.checksum, found.mtime)) == repository.get(probe)
+        at = next((path for path in ordered if path.encode() >= probe.encode()), None)
+        first = reader.first(metarange, probe)
+        assert (first and first.path) == at
+        for start in (prefix, probe[:2]):
+            expected = [
+                path for path in ordered if path.startswith(start) and (not probe or path.encode() > probe.encode())
+            ]
+            tables = list(reader.scan(metarange, start, probe))
+            assert all(table.num_rows for table in tables)
+            assert [path for table in tables for path in table["path"].to_pylist()] == expected
+
+
+@given(repositories(), st.lists(st.none() | paths(), max_size=30))
+@QUICK
+def test_a_cursor_walks_and_jumps_like_an_index_into_the_sorted_paths(fresh_store, repository, moves):
+    store = fresh_store()
+    ordered = byte_order(repository)
+    cursor, at = RangeReader(store).cursor(built(store, repository)), 0
+    for move in moves:
+        if move is None:
+            cursor.advance()
+            at = min(at + 1, len(ordered))
+        else:
+            cursor.seek(move)
+            at = sum(path.encode() < move.encode() for path in ordered)
+        assert cursor.path == (ordered[at] if at < len(ordered) else None)
+        if at < len(ordered):
+            assert cursor.entry().path == ordered[at]
+        else:
+            with pytest.raises(IndexError):
+                cursor.entry()
+
+
+def test_a_whole_record_comes_back(store, reader):
+    repository = {"a": ("3", 7), "b": ("0", 8)}
+    metarange = built(store, repository)
+    expected = entries(entry_table(repository))
+    assert [reader.stat(metarange, path) for path in "ab"] == expected
+    assert expected[0].metadata == {"c": "3"}
+
+
+def test_a_range_of_several_row_groups(store, reader):
+    which = np.arange(20_000, dtype=np.uint64)
+    metarange = build(store, [synthetic.entries(which)], Split(20_000, 1, 20_000), attempt())
+    every = synthetic.paths(which).to_pylist()
+    for number in (0, 8_191, 8_192, 16_383, 16_384, 19_999):
+        assert reader.stat(metarange, every[number]).path == every[number]
+        following = reader.first(metarange, every[number] + "!")
+        assert (following and following.path) == [*every, None][number + 1]
+        page = reader.scan(metarange, after=every[number])
+        assert [path for table in page for path in table["path"].to_pylist()] == every[number + 1 :]
+    file = reader.open(metarange.row(0))
+    rows = np.array([0, 8_191, 8_192, 19_999])
+    assert file.take(rows, ["path"])["path"].to_pylist() == [every[row] for row in rows]
+    assert file.take(rows[3:]).equals(file.read().take(rows[3:]))
+    assert file.take(rows[:0]).num_rows == 0
+
+
+def test_reading_opens_only_what_it_needs(store, reader):
+    metarange = built(store, numbered(range(1_000)))
+    store.forget()
+    reader.stat(metarange, "a/00500")
+    assert len(store.read) == 1
+    reader.stat(metarange, "a/00500x")
+    reader.stat(metarange, "zzz")
+    reader.stat(metarange, "")
+    assert len(store.read) == 1
+    store.forget()
+    page = next(RangeReader(store).scan(metarange, after="a/00800"))
+    assert page.num_rows
+    assert len(store.read) == 1
+
+
+def test_a_listing_skips_whole_ranges_under_a_common_prefix(store, reader):
+    metarange = built(store, numbered(range(2_000)))
+    store.forget()
+    cursor, folders = reader.cursor(metarange), []
+    while cursor.path is not None:
+        folders.append(cursor.path.split("/")[0] + "/")
+        cursor.seek(after_prefix(folders[-1]))
+    assert folders == ["a/", "b/"]
+    assert len(store.read) <= 3
+
+
+def test_a_scan_that_ends_early_leaves_ranges_unread(store, reader):
+    metarange = built(store, numbered(range(4_000)))
+    store.forget()
+    scan = reader.scan(metarange)
+    list(itertools.islice(scan, 3))
+    scan.close()
+    assert len(metarange) > 100
+    assert len(store.read) <= 12
+
+
+def test_threads_share_a_reader(store):
+    repository = numbered(range(600))
+    metarange, reader = built(store, repository), RangeReader(store, RangeCache(40_000))
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda path: reader.stat(metarange, path).path, list(repository) * 3))
+    assert found == list(repository) * 3
+
+
+def test_the_cache_is_bounded_and_forgets_what_was_not_used_longest():
+    cache = RangeCache(100)
+    made = []
+
+    def value(key, size):
+        return cache.get(key, lambda: made.append(key) or np.zeros(size, np.uint8))
+
+    value("a", 40), value("b", 40), value("a", 40)
+    value("c", 40)
+    assert made == ["a", "b", "c"]
+    assert cache.nbytes == 80
+    value("a", 40)
+    assert made == ["a", "b", "c"]
+    value("b", 40)
+    assert made == ["a", "b", "c", "b"]
+    assert len(value("huge", 1_000)) == 1_000
+    assert cache.nbytes <= 100
+    assert cache.peek("huge") is None
+
+
+@given(texts, texts)
+def test_bounds_of_a_prefix(prefix, path):
+    above, following = upper_bound(prefix), after_prefix(prefix)
+    under = path.startswith(prefix)
+    assert (path.encode() >= prefix.encode() and (above is None or path.encode() < above)) == under
+    if following is not None:
+        assert not following.startswith(prefix)
+        assert (path.encode() >= prefix.encode() and path.encode() < following.encode()) == under
+
+
+def test_the_last_prefix_of_all_has_nothing_after_it():
+    assert after_prefix("") is None
+    assert after_prefix("\U0010ffff") is None
+    assert after_prefix("a\U0010ffff") == "b"
+    assert after_prefix("\ud7ff") == "\ue000"

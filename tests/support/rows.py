@@ -1,0 +1,180 @@
+"""Repositories as dictionaries, path to value, and the tables that say the same.
+
+A value is ``(contents, address)``: two values with the same contents are one object to a user, wherever it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from lakeops.engine.local import LocalEngine
+from lakeops.model.records import Split, Summary
+from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
+from lakeops.ranges.build import build
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader, entries
+from lakeops.store.base import ObjectStore
+from lakeops.store.local import LocalStore
+
+Value = tuple[str, int]
+Repository = Mapping[str, Value]
+Changes = Mapping[str, Value | None]
+
+SMALL = Split(4, 8, 32)
+QUICK = settings(max_examples=20, deadline=None)
+THOROUGH = settings(max_examples=60, deadline=None)
+_attempts = count()
+
+
+class RecordingStore(LocalStore):
+    """A local store that remembers what was read and written."""
+
+    def __init__(self, root) -> None:
+        super().__init__(root, fsync=False)
+        self.read: list[str] = []
+        self.written: list[str] = []
+
+    def get(self, key: str) -> bytes:
+        self.read.append(key)
+        return super().get(key)
+
+    def put(self, key, data, **options):
+        self.written.append(key)
+        return super().put(key, data, **options)
+
+    def forget(self) -> None:
+        self.read.clear()
+        self.written.clear()
+
+
+class Groups(LocalEngine):
+    """The local engine with tasks of a given size."""
+
+    def __init__(self, size: int = 3) -> None:
+        super().__init__(2)
+        self._size = size
+
+    def group(self, items: int) -> int:
+        return self._size
+
+
+def attempt() -> str:
+    """A name that no other attempt of this process has."""
+    return f"attempt{next(_attempts)}"
+
+
+def byte_order(paths) -> list[str]:
+    return sorted(paths, key=str.encode)
+
+
+def entry_table(repository: Repository) -> pa.Table:
+    """``ENTRY_SCHEMA``, sorted."""
+    paths = byte_order(repository)
+    values = [repository[path] for path in paths]
+    return pa.table(
+        {
+            "path": paths,
+            "physical_address": [f"data/2026010100/{contents}-{address}" for contents, address in values],
+            "checksum": [contents for contents, _ in values],
+            "size_bytes": [len(contents) for contents, _ in values],
+            "mtime": [address for _, address in values],
+            "content_type": ["text/plain"] * len(paths),
+            "metadata": [[("c", contents)] if contents > "2" else [] for contents, _ in values],
+        },
+        schema=ENTRY_SCHEMA,
+    )
+
+
+def staged_table(changes: Changes) -> pa.Table:
+    """``STAGED_SCHEMA``, sorted; None is a tombstone."""
+    live = entry_table({path: value for path, value in changes.items() if value is not None})
+    rows = {row["path"]: row | {"tombstone": False} for row in live.to_pylist()}
+    dead = dict.fromkeys(STAGED_SCHEMA.names) | {"tombstone": True}
+    return pa.Table.from_pylist([rows.get(path, dead | {"path": path}) for path in byte_order(changes)], STAGED_SCHEMA)
+
+
+def built(store: ObjectStore, repository: Repository, split: Split = SMALL) -> Metarange:
+    """The metarange of a repository, built from nothing."""
+    return build(store, [entry_table(repository)], split, attempt())
+
+
+def contents(store: ObjectStore, metarange: Metarange) -> dict[str, Value]:
+    """The dictionary that a metarange says."""
+    found = [entry for table in RangeReader(store).scan(metarange) for entry in entries(table)]
+    assert [entry.path for entry in found] == byte_order({entry.path for entry in found})
+    return {entry.path: (entry.checksum, entry.mtime) for entry in found}
+
+
+def same(left: Value | None, right: Value | None) -> bool:
+    """Whether two states of a path are the same to a user."""
+    return (left and left[0]) == (right and right[0])
+
+
+def applied(repository: Repository, changes: Changes) -> dict[str, Value]:
+    """What a repository becomes: writing what is there changes nothing."""
+    after = dict(repository)
+    for path, value in changes.items():
+        if value is None:
+            after.pop(path, None)
+        elif not same(value, repository.get(path)):
+            after[path] = value
+    return after
+
+
+def summed(before: Repository, after: Repository) -> Summary:
+    """How many paths differ."""
+    both = before.keys() & after.keys()
+    return Summary(
+        len(after.keys() - both), len(before.keys() - both), sum(not same(before[p], after[p]) for p in both)
+    )
+
+
+def numbered(numbers, contents: str = "0", address: int = 0) -> dict[str, Value]:
+    """A repository of numbered paths in two directories."""
+    return {f"{'ab'[number % 2]}/{number:05}": (contents, address) for number in numbers}
+
+
+def values() -> st.SearchStrategy[Value]:
+    """Few contents, so that equal ones are common."""
+    return st.tuples(st.sampled_from("0123"), st.integers(0, 2))
+
+
+def paths() -> st.SearchStrategy[str]:
+    """Few paths, some of them hard, so that two repositories share many."""
+    return st.one_of(
+        st.integers(0, 220).map("p/{:03}".format),
+        st.integers(0, 9).map("d{}/_SUCCESS".format),
+        st.sampled_from(["é", "é/\U0001f600", "z" * 300, "\uffff", "a b", "q\n", "~"]),
+    )
+
+
+@st.composite
+def repositories(draw, most: int = 200) -> dict[str, Value]:
+    """Dictionaries that make up from no range to a dozen."""
+    some = draw(st.dictionaries(paths(), values(), max_size=40))
+    span = draw(st.integers(0, most))
+    value = draw(values())
+    return {f"p/{number:03}": value for number in range(span)} | some
+
+
+@st.composite
+def change_sets(draw, repository: Repository) -> dict[str, Value | None]:
+    """Writes and deletes: scattered, in a run, of paths that are there and that are not."""
+    known = byte_order(repository)
+    choice = st.one_of(paths(), st.sampled_from(known)) if known else paths()
+    changes: dict[str, Value | None] = dict(draw(st.dictionaries(choice, st.none() | values(), max_size=25)))
+    if known and draw(st.booleans()):
+        start = draw(st.integers(0, len(known) - 1))
+        run = known[start : start + draw(st.integers(1, 80))]
+        changes |= dict.fromkeys(run, draw(st.none() | values()))
+    return changes
+
+
+def boundary_paths(metarange: Metarange) -> Iterator[str]:
+    """The last path of every range."""
+    yield from metarange.table.column("last_path").to_pylist()
