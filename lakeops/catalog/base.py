@@ -377,5 +377,5 @@ class Catalog(Protocol):
         ...
 
     def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
-        """Uploads in flight: id to (address, started)."""
+        """Uploads in flight, none older than the deadline: id to (address, started)."""
         ...

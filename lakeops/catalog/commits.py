@@ -9,8 +9,9 @@ left live.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, literal, select, update
 
 from lakeops.catalog.base import History
 from lakeops.catalog.database import run_again
@@ -22,19 +23,41 @@ from lakeops.model.errors import RefNotFound
 from lakeops.model.records import Commit
 
 
+def _first_parents() -> Select[Any]:
+    here = COMMIT.c.repository_id == bindparam("repository")
+    columns = (*COMMIT_COLUMNS, COMMIT.c.first_parent)
+    start = select(*columns, literal(1).label("depth")).where(here, COMMIT.c.id == bindparam("commit"))
+    walk = start.cte("walk", recursive=True)
+    parents = select(*columns, walk.c.depth + 1).where(here, COMMIT.c.id == walk.c.first_parent)
+    walk = walk.union_all(parents.where(walk.c.depth < bindparam("limit")))
+    return select(*(walk.c[column.name] for column in COMMIT_COLUMNS)).order_by(walk.c.depth)
+
+
+# Built once, as they are asked for on every look at a ref.
+_WALK = _first_parents()
+_ONE = select(*COMMIT_COLUMNS).where(
+    COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id == bindparam("commit")
+)
+
+
+def find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
+    """The commit as a transaction sees it, if it exists."""
+    row = conn.execute(_ONE, {"repository": repository_id, "commit": commit_id}).one_or_none()
+    return None if row is None else commit_record(row)
+
+
 class Commits(Part):
     """Commits: immutable, but for the mark that retention expired them."""
 
     def commit(self, repository_id: str, commit_id: str) -> Commit:
         """The commit, expired or not. Raises ``RefNotFound``."""
-        query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
 
         def work(conn: Connection) -> Commit:
-            row = conn.execute(query).one_or_none()
-            if row is None:
+            found = find_commit(conn, repository_id, commit_id)
+            if found is None:
                 find_repository(conn, repository_id)
                 raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
-            return commit_record(row)
+            return found
 
         return self.database.read(work)
 
@@ -61,16 +84,10 @@ class Commits(Part):
 
     def first_parents(self, repository_id: str, commit_id: str, *, limit: int) -> list[Commit]:
         """The commit and its first parents, newest first, at most ``limit``: one statement, however many."""
-        here = COMMIT.c.repository_id == repository_id
-        columns = (*COMMIT_COLUMNS, COMMIT.c.first_parent)
-        chain = select(*columns, literal(1).label("depth")).where(here, COMMIT.c.id == commit_id)
-        walk = chain.cte("walk", recursive=True)
-        parents = select(*columns, walk.c.depth + 1).where(here, COMMIT.c.id == walk.c.first_parent)
-        walk = walk.union_all(parents.where(walk.c.depth < limit))
-        query = select(*(walk.c[column.name] for column in COMMIT_COLUMNS)).order_by(walk.c.depth)
 
         def work(conn: Connection) -> list[Commit]:
-            found = [commit_record(row) for row in conn.execute(query)]
+            values = {"repository": repository_id, "commit": commit_id, "limit": limit}
+            found = [commit_record(row) for row in conn.execute(_WALK, values)]
             if not found:
                 find_repository(conn, repository_id)
                 raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")

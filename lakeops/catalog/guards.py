@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, select
 
 from lakeops.catalog.base import BranchState
 from lakeops.catalog.rows import AnyRow, branch_record
@@ -35,28 +36,40 @@ _THROUGH_PROTECTION = {"merge", "reset", "seal"}
 """What a protected branch takes: merges, and what changes nothing that is committed."""
 
 
+def _locking(query: Select[Any]) -> dict[bool | None, Select[Any]]:
+    """A query that locks nothing (None), shared (False) or exclusively (True)."""
+    return {None: query, False: query.with_for_update(read=True), True: query.with_for_update()}
+
+
+# Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
+_REPOSITORY = _locking(select(REPOSITORY).where(REPOSITORY.c.id == bindparam("repository")))
+_BRANCH = _locking(
+    select(BRANCH).where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
+)
+_PATTERNS = select(PROTECTION.c.pattern).where(PROTECTION.c.repository_id == bindparam("repository"))
+
+
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
     """The repository's row, locked. Raises ``RepositoryNotFound``."""
-    query = select(REPOSITORY).where(REPOSITORY.c.id == repository_id).with_for_update(read=not exclusive)
-    return _repository(conn.execute(query).one_or_none(), repository_id)
+    row = conn.execute(_REPOSITORY[exclusive], {"repository": repository_id}).one_or_none()
+    return _repository(row, repository_id)
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
     """The repository's row. Raises ``RepositoryNotFound``."""
-    query = select(REPOSITORY).where(REPOSITORY.c.id == repository_id)
-    return _repository(conn.execute(query).one_or_none(), repository_id)
+    row = conn.execute(_REPOSITORY[None], {"repository": repository_id}).one_or_none()
+    return _repository(row, repository_id)
 
 
 def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
     """The branch's row, locked. Raises ``RefNotFound``."""
-    query = select(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
-    return _branch(conn.execute(query.with_for_update(read=not exclusive)).one_or_none(), repository_id, name)
+    row = conn.execute(_BRANCH[exclusive], {"repository": repository_id, "branch": name}).one_or_none()
+    return _branch(row, repository_id, name)
 
 
 def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    query = select(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
-    row = conn.execute(query).one_or_none()
+    row = conn.execute(_BRANCH[None], {"repository": repository_id, "branch": name}).one_or_none()
     if row is None:
         find_repository(conn, repository_id)
     return _branch(row, repository_id, name)
@@ -78,8 +91,7 @@ def check_writable(conn: Connection, repository: AnyRow, *, action: str, branch:
         raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
     if branch is None or action in _THROUGH_PROTECTION:
         return
-    query = select(PROTECTION.c.pattern).where(PROTECTION.c.repository_id == repository.id)
-    for pattern in conn.execute(query).scalars():
+    for pattern in conn.execute(_PATTERNS, {"repository": repository.id}).scalars():
         if fnmatchcase(branch, pattern):
             raise ProtectedBranch(
                 f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "

@@ -11,10 +11,11 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select, update
 
 from lakeops.catalog.base import BranchState, KeyRecord, Publish
+from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import check_live, check_started, check_writable, expired, lock_branch, lock_repository
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record, commit_values
+from lakeops.catalog.rows import commit_values
 from lakeops.catalog.staging import without
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG
 from lakeops.model.clock import unix_seconds
@@ -93,7 +94,7 @@ def _earlier(conn: Connection, publish: Publish) -> Commit | None:
         return None
     if known.fingerprint != publish.fingerprint:
         raise KeyReused(f"idempotency key {publish.key!r} belongs to an earlier call that asked for something else")
-    return _find_commit(conn, publish.repository_id, known.commit_id)
+    return find_commit(conn, publish.repository_id, known.commit_id)
 
 
 def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
@@ -106,7 +107,7 @@ def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
 
 
 def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Commit:
-    existing = _find_commit(conn, repository_id, commit.id)
+    existing = find_commit(conn, repository_id, commit.id)
     if existing is None:
         conn.execute(insert(COMMIT).values(commit_values(repository_id, commit)))
         return commit
@@ -138,16 +139,10 @@ def _published(conn: Connection, publish: Publish) -> Commit | None:
     )
     if conn.execute(move.limit(1)).first() is None:
         return None
-    return _find_commit(conn, publish.repository_id, publish.commit.id)
+    return find_commit(conn, publish.repository_id, publish.commit.id)
 
 
 def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
     query = select(KEY).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
     row = conn.execute(query).one_or_none()
     return None if row is None else KeyRecord(row.fingerprint, row.commit_id)
-
-
-def _find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
-    query = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == commit_id)
-    row = conn.execute(query).one_or_none()
-    return None if row is None else commit_record(row)

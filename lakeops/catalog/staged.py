@@ -104,7 +104,7 @@ class StagedRows(Part):
             return Roots(
                 commits=[commit_record(row) for row in conn.execute(live)],
                 staged=addresses(bulk.read(conn, repository_id, token, "") for token in tokens),
-                uploads=uploads_in_flight(conn, repository_id),
+                uploads=uploads_in_flight(conn, repository_id, self.database.dialect.now(conn) - self.deadline),
             )
 
         return self.database.read(work)

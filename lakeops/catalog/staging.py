@@ -119,7 +119,7 @@ class Staging(Part):
             self._retire(conn, state.repository_id, tokens)
 
         if tokens:
-            self.database.write(work)
+            self.database.write(work, settle=run_again)
 
     def reset(
         self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str

@@ -1,7 +1,7 @@
 """Uploads in flight: addresses that are being written and that no staged row names yet.
 
 * ``begin_upload`` needs a branch that may be staged to; leaves a row that garbage collection honours. Recovery: it
-  ends by linking (``put_staged``), by ``end_upload``, or by age.
+  ends by linking (``put_staged``), by ``end_upload``, or by the deadline: after it nothing can link the upload.
 * ``end_upload`` leaves no row. Recovery: repeat it.
 """
 
@@ -31,15 +31,17 @@ class Uploads(Part):
         def work(conn: Connection) -> datetime:
             check_writable(conn, lock_repository(conn, repository_id), action="stage", branch=branch)
             find_branch(conn, repository_id, branch)
-            conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
             started = self.database.dialect.now(conn)
+            conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
+            given_up = UPLOAD.c.started < _ticks(started - 2 * self.deadline)
+            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, given_up))
             conn.execute(
                 insert(UPLOAD).values(
                     repository_id=repository_id,
                     id=upload,
                     branch=branch,
                     address=address,
-                    started=(started - _EPOCH) // _TICK,
+                    started=_ticks(started),
                 )
             )
             return started
@@ -59,12 +61,18 @@ class Uploads(Part):
 
         def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
             find_repository(conn, repository_id)
-            return uploads_in_flight(conn, repository_id)
+            return uploads_in_flight(conn, repository_id, self.database.dialect.now(conn) - self.deadline)
 
         return self.database.read(work)
 
 
-def uploads_in_flight(conn: Connection, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
-    """Uploads in flight as a transaction sees them: id to (address, started)."""
-    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository_id))
+def uploads_in_flight(conn: Connection, repository_id: str, since: datetime) -> Mapping[str, tuple[str, datetime]]:
+    """Uploads begun since a moment, as a transaction sees them: id to (address, started)."""
+    rows = conn.execute(
+        select(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.started >= _ticks(since))
+    )
     return {row.id: (row.address, _EPOCH + row.started * _TICK) for row in rows}
+
+
+def _ticks(moment: datetime) -> int:
+    return (moment - _EPOCH) // _TICK

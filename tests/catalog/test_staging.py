@@ -9,6 +9,7 @@ from support.catalogs import (
     a_commit,
     an_entry,
     commit_all,
+    create,
     draft,
     everything,
     gone,
@@ -160,9 +161,25 @@ def test_uploads_end_when_they_are_linked_or_given_up(catalog):
         catalog.begin_upload(REPO, "nope", "data/p/x/", upload="x")
 
 
-def test_an_old_attempt_may_not_link(opened, database_url):
-    from support.catalogs import create
+def test_uploads_are_given_up_with_time(sqlite_url, opened, clock):
+    catalog = opened(sqlite_url, grace_seconds=7200)
+    create(catalog)
+    started = catalog.begin_upload(REPO, "main", "data/p/one/", upload="one")
+    clock.advance(hours=1)
+    put(catalog, an_entry("a"), started=started)
+    assert list(catalog.uploads(REPO)) == list(catalog.roots(REPO).uploads) == ["one"]
+    clock.advance(seconds=1)
+    with pytest.raises(AttemptExpired):
+        put(catalog, an_entry("a"), started=started)
+    assert catalog.uploads(REPO) == catalog.roots(REPO).uploads == {}
+    clock.advance(hours=1)
+    catalog.begin_upload(REPO, "main", "data/p/two/", upload="two")
+    rows = dict(everything(catalog).rows)["lakeops_upload"]
+    assert len(rows) == 1
+    assert "data/p/two/" in rows[0]
 
+
+def test_an_old_attempt_may_not_link(opened, database_url):
     catalog = opened(database_url, grace_seconds=7200)
     create(catalog)
     now = catalog.now()
