@@ -21,7 +21,7 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started the process
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
         else:
             stream.reconfigure(errors="backslashreplace")
     app(prog_name="lakeops")

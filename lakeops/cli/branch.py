@@ -11,7 +11,7 @@ from lakeops.cli import protect
 from lakeops.cli.ask import SHOWN, agree
 from lakeops.cli.diff import change_line
 from lakeops.cli.options import BranchUri, Json, ParentNumber, RepositoryUri, Yes, ref_in
-from lakeops.cli.output import SHORT_ID, Output
+from lakeops.cli.output import SHORT_ID, Output, commit_id
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted
 from lakeops.model.errors import InvalidInput
@@ -50,7 +50,7 @@ def list_all(uri: RepositoryUri, json: Json = False) -> None:
     out = Output(json)
     with open_lake(out) as lake:
         branches = lake.repository(uri.only_repository()).branches()
-        out.table(branches, ("Branch", "Commit"), lambda ref: ((ref.id, "cyan"), (ref.commit_id, "yellow")))
+        out.table(branches, ("Branch", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
 
 
 @app.command("show")

@@ -13,11 +13,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from lakeops.cli.config import effective
+from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
 from lakeops.version import __version__
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
+    from lakeops.settings import Settings
     from lakeops.store.base import Capabilities
 
 OK = "ok"
@@ -67,23 +69,30 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
         return
     for setting in effective(settings):
         if setting.value is not None:
-            yield Check(f"setting {setting.name}", OK, f"{setting.value} ({setting.source})")
+            yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
     try:
-        yield from _catalog(upgrade=upgrade)
+        if upgrade:
+            _upgrade(settings)
+        yield from _catalog()
     except LakeopsError as error:
         yield Check("catalog", PROBLEM, error.message)
 
 
-def _catalog(*, upgrade: bool) -> Iterator[Check]:
+def _catalog() -> Iterator[Check]:
     from lakeops.lake import Lake
 
     with Lake.open() as lake:
-        if upgrade:
-            lake.catalog.upgrade()
         for name, value in lake.catalog.describe().items():
             yield Check(f"catalog {name}", OK, value)
         for repository in lake.repositories():
             yield _storage(lake, repository)
+
+
+def _upgrade(settings: Settings) -> None:
+    """Bring the catalog's schema to this version; a lake does not open on an older one."""
+    from lakeops.catalog.open import open_catalog
+
+    open_catalog(settings.catalog_url, clock=SystemClock(), upgrade=True).close()
 
 
 def _storage(lake: Lake, repository: Repository) -> Check:

@@ -22,6 +22,6 @@ def cherry_pick(
     """Apply what one commit did onto a branch, with a new commit."""
     out = Output(json)
     repository_id, picked, name = two_refs(ref, destination)
-    with open_lake(out, hide_progress=no_progress) as lake:
+    with open_lake(out, f"Picking {picked} onto {name}", hide_progress=no_progress) as lake:
         commit = lake.repository(repository_id).cherry_pick(picked, name, parent_number)
     out.answer(commit, ["Picked ", picked, " onto ", (name, "green"), ": commit ", (commit.id, "yellow")])

@@ -31,7 +31,7 @@ def commit(
     """Commit the uncommitted changes of a branch."""
     out = Output(json)
     repository_id, name = uri.only_ref()
-    with open_lake(out, hide_progress=no_progress) as lake:
+    with open_lake(out, f"Committing {name}", hide_progress=no_progress) as lake:
         branch = lake.repository(repository_id).branch(name)
         done = branch.commit(message, parse_metadata(meta), idempotency_key=idempotency_key, allow_empty=allow_empty)
     out.answer(done, ["Committed to ", (name, "green"), ":"], [""], *commit_lines(done))

@@ -29,6 +29,13 @@ class Setting:
     value: str | int | float | bool | None
     source: str
 
+    @property
+    def text(self) -> str:
+        """The value as people read it."""
+        return (
+            "-" if self.value is None else str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
+        )
+
     def to_json(self) -> dict[str, Any]:
         """The setting's fields."""
         return asdict(self)
@@ -51,11 +58,11 @@ def show(json: Json = False) -> None:
         return
     out.table(
         settings,
-        ("Setting", "Value", "Source"),
+        ("Setting", "Source", "Value"),
         lambda setting: (
             (setting.name, "cyan"),
-            "-" if setting.value is None else str(setting.value),
             (setting.source, "dim" if setting.source == "default" else "green"),
+            setting.text,
         ),
     )
 

@@ -59,7 +59,7 @@ def download(
     """
     out = Output(json)
     repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
-    with open_lake(out) as lake, watched(out, hidden=no_progress, size=True) as report:
+    with open_lake(out) as lake, watched(out, "Downloading", hidden=no_progress, size=True) as report:
         handle = lake.repository(repository_id).ref(ref)
         if recursive:
             prefix, root = folder(path), Path(destination)

@@ -44,7 +44,7 @@ def merge(
     """
     out = Output(json)
     repository_id, ref, name = two_refs(source, destination)
-    with open_lake(out, hide_progress=no_progress) as lake:
+    with open_lake(out, f"Merging {ref} into {name}", hide_progress=no_progress) as lake:
         result = lake.repository(repository_id).merge(
             ref,
             name,

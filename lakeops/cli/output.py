@@ -33,7 +33,7 @@ class Jsonable(Protocol):
         ...
 
 
-class StdoutClosed(Exception):  # noqa: N818 - not an error: the reader has seen enough
+class StdoutClosed(Exception):
     """Whoever read stdout is gone, as in ``lakeops log ... | head``."""
 
 
@@ -63,6 +63,11 @@ def paint(parts: Iterable[Part], stream: TextIO) -> str:
                          bold=part[1] == "bold" or None, dim=part[1] == "dim" or None)
         for part in parts
     )  # fmt: skip
+
+
+def commit_id(full: str) -> Part:
+    """A commit id for a table: short for people, whole for programs that read columns."""
+    return (full[:SHORT_ID] if is_terminal(sys.stdout) else full, "yellow")
 
 
 class Output:
@@ -103,16 +108,18 @@ class Output:
             self.document([record.to_json() for record in records])
             return
         rows = [row(record) for record in records]
-        if is_terminal(sys.stdout):
+        if not rows:
+            self.note("Nothing to show.")
+        elif is_terminal(sys.stdout):
             from lakeops.cli.table import draw
 
             with _pipe():
                 draw(header, rows)
-            return
-        widths = [max(map(len, map(plain, column))) for column in zip(*rows, strict=True)]
-        for cells in rows:
-            padded = (plain(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
-            self.line("  ".join(padded).rstrip())
+        else:
+            widths = [max(map(len, map(plain, column))) for column in zip(*rows, strict=True)]
+            for cells in rows:
+                padded = (plain(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
+                self.line("  ".join(padded).rstrip())
 
     def binary(self, chunks: Iterable[bytes]) -> None:
         """Copy bytes to stdout as they are."""

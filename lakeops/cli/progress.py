@@ -9,18 +9,19 @@ from threading import Lock
 from typing import BinaryIO
 
 from lakeops.cli.output import Output, is_terminal
-from lakeops.cli.text import safe
+from lakeops.cli.text import human_size, safe
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
 
 @contextmanager
-def watched(out: Output, *, hidden: bool, size: bool = False) -> Iterator[Report]:
+def watched(out: Output, label: str, *, hidden: bool, size: bool = False) -> Iterator[Report]:
     """Somewhere to report progress to: a bar on a terminal, otherwise nowhere.
 
     Args:
         out: the command's output.
+        label: what is being done until a report says more.
         hidden: show nothing in any case.
         size: whether amounts are bytes.
     """
@@ -28,15 +29,17 @@ def watched(out: Output, *, hidden: bool, size: bool = False) -> Iterator[Report
         yield lambda _label, _done, _total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    amount = DownloadColumn() if size else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), amount, TimeElapsedColumn())
+    words, amount = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[amount]}", markup=False)
+    columns = (SpinnerColumn(), words, BarColumn(), amount, TimeElapsedColumn())
+    show = human_size if size else "{:,}".format
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task(safe(label), total=None, amount="")
 
         def report(label: str, done: int, total: int) -> None:
-            bar.update(task, description=safe(label), completed=done, total=total or None)
+            amount = f"{show(done)} of {show(total)}" if total else ""
+            bar.update(task, description=safe(label), completed=done, total=total or None, amount=amount)
 
         yield report
 

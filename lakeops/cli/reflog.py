@@ -32,14 +32,12 @@ def reflog(
             out.document(_to_json(move))
         return
     for move in moves:
+        was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
+        to = move.new or move.old or ""
         out.line(
-            (_short(move.new), "yellow"), " ", (move.ref, "cyan"), " ", move.action,
-            ": was ", _short(move.old), ", ", moment(move.at), ", ", move.actor,
+            (to[:SHORT_ID], "yellow"), "  ", moment(move.at)[:19], "  ", move.action.ljust(17), "  ",
+            (move.ref, "cyan"), was, " by ", move.actor,
         )  # fmt: skip
-
-
-def _short(commit_id: str | None) -> str:
-    return "-" * SHORT_ID if commit_id is None else commit_id[:SHORT_ID]
 
 
 def _to_json(move: ReflogRecord) -> dict[str, object]:

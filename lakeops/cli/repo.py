@@ -51,13 +51,12 @@ def list_all(json: Json = False) -> None:
     with open_lake(out) as lake:
         out.table(
             (repository.record for repository in lake.repositories()),
-            ("Repository", "Created", "Default branch", "Storage namespace", ""),
+            ("Repository", "Default branch", "Created", "Storage namespace"),
             lambda record: (
                 (record.id, "cyan"),
-                moment(record.creation_date),
                 record.default_branch,
-                record.storage_namespace,
-                ("read-only", "yellow") if record.read_only else "",
+                moment(record.creation_date)[:10],
+                record.storage_namespace + (" (read-only)" if record.read_only else ""),
             ),
         )
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_lake(out: Output, *, hide_progress: bool = True) -> Iterator[Lake]:
-    """The lake that the settings name, showing progress of long work unless it is hidden."""
+def open_lake(out: Output, label: str = "", *, hide_progress: bool = True) -> Iterator[Lake]:
+    """The lake that the settings name; ``label`` says what long work shows progress of, unless it is hidden."""
     from lakeops.lake import Lake
 
     gc.freeze()
     gc.enable()
-    with Lake.open() as lake, watched(out, hidden=hide_progress) as report:
+    with Lake.open() as lake, watched(out, label, hidden=hide_progress) as report:
         lake.progress = report
         yield lake

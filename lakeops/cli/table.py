@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -13,10 +12,11 @@ from lakeops.cli.output import Part, plain
 
 
 def draw(header: Sequence[str], rows: Sequence[Sequence[Part]]) -> None:
-    """Print a table on stdout, as wide as it has to be and no wider than the terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in header:
-        table.add_column(title, overflow="fold")
+    """Print a table on stdout, no wider than the terminal; the last column takes what is left and may wrap."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for title in header[:-1]:
+        table.add_column(title, no_wrap=True, overflow="ellipsis")
+    table.add_column(header[-1], overflow="fold")
     for row in rows:
         table.add_row(*(_cell(part) for part in row))
     Console().print(table, highlight=False)

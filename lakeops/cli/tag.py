@@ -6,7 +6,7 @@ import typer
 
 from lakeops.cli.ask import agree, can_ask
 from lakeops.cli.options import Json, RefUri, RepositoryUri, TagUri, Yes, two_refs
-from lakeops.cli.output import SHORT_ID, Output
+from lakeops.cli.output import SHORT_ID, Output, commit_id
 from lakeops.cli.session import open_lake
 
 app = typer.Typer(help="Create, list, show and delete tags.", add_completion=False)
@@ -28,7 +28,7 @@ def list_all(uri: RepositoryUri, json: Json = False) -> None:
     out = Output(json)
     with open_lake(out) as lake:
         tags = lake.repository(uri.only_repository()).tags()
-        out.table(tags, ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), (ref.commit_id, "yellow")))
+        out.table(tags, ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
 
 
 @app.command("show")

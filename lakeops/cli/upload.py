@@ -76,7 +76,7 @@ def upload(
     repository_id, name, path = to.with_prefix()
     metadata = parse_metadata(meta)
     uploads = _plan(source, path, recursive=recursive, skip_special=skip_special)
-    with open_lake(out) as lake, watched(out, hidden=no_progress, size=True) as report:
+    with open_lake(out) as lake, watched(out, "Uploading", hidden=no_progress, size=True) as report:
         branch = lake.repository(repository_id).branch(name)
         tally = Tally(report, "Uploading", sum(item.size_bytes for item in uploads))
         put = partial(branch.put, metadata=metadata, content_type=content_type)

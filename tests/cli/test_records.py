@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +71,11 @@ def leaves(command: Any, name: str = "") -> Iterator[str]:
 
 def test_every_command_is_in_the_table():
     assert {*leaves(typer.main.get_command(app))} == {*COMMANDS, "fs presign"}
+
+
+def test_every_command_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert [name for name in [*COMMANDS, "fs presign"] if f"`{name}" not in text] == []
 
 
 @pytest.fixture

@@ -1,0 +1,97 @@
+"""``doctor`` and ``config``: what is in force, what is wrong, and no secret in either."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from lakeops.cli.config import mask
+
+
+def checks(document):
+    return {check["name"]: check for check in document["checks"]}
+
+
+def test_everything_is_in_order(run, flights):
+    document = run.json("doctor")
+    found = checks(document)
+    assert document["ok"] is True
+    assert {check["status"] for check in found.values()} <= {"ok", "absent"}
+    assert found["catalog dialect"]["detail"] == "sqlite"
+    assert "range reads" in found["repository flights"]["detail"]
+    assert found["pyarrow"]["detail"]
+    place = Path(flights.storage_namespace.removeprefix("file://"))
+    assert list(place.glob("_lakefs/probe/**/*")) == [], "the probe cleans up"
+
+
+def test_a_broken_store_is_a_problem(run, flights):
+    place = Path(flights.storage_namespace.removeprefix("file://"))
+    shutil.rmtree(place)
+    place.write_text("a file where the store was")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert '"ok": false' in result.stdout
+    text = run("doctor")
+    assert text.exit_code == 1
+    assert "1 problem found." in text.stderr
+
+
+def test_a_catalog_that_does_not_answer(run, home, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_DATABASE_URL", "postgresql+psycopg://ada:hunter2@127.0.0.1:1/lake?password=hunter3")
+    for options in ([], ["--json"], ["--upgrade"]):
+        result = run("doctor", *options)
+        assert result.exit_code == 1
+        assert "hunter" not in result.output
+        assert "Traceback" not in result.output
+
+
+def test_upgrade_is_safe_to_repeat(run, flights):
+    assert run.json("doctor", "--upgrade") == run.json("doctor", "--upgrade")
+
+
+def test_java_is_optional(run, home, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    document = run.json("doctor")
+    assert checks(document)["java"]["status"] == "absent"
+    assert document["ok"] is True
+
+
+def test_settings_and_where_they_come_from(run, home, monkeypatch):
+    Path("lakeops.toml").write_text('engine = "local"\ncache_mb = 7\n')
+    Path("pyproject.toml").write_text("[tool.lakeops]\ncache_mb = 8\npublish_tries = 9\n")
+    monkeypatch.setenv("LAKEOPS_COMMITTER", "grace")
+    shown = run.json("config", "show")
+    assert shown["committer"] == {"value": "grace", "source": "LAKEOPS_COMMITTER"}
+    assert shown["engine"] == {"value": "local", "source": "lakeops.toml"}
+    assert shown["cache_mb"] == {"value": 7, "source": "lakeops.toml"}
+    assert shown["publish_tries"] == {"value": 9, "source": "pyproject.toml"}
+    assert shown["s3_region"] == {"value": None, "source": "default"}
+    assert "home" in run.ok("config", "show")
+
+
+def test_config_shows_no_secret(run, home, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_DATABASE_URL", "postgresql+psycopg://ada:hunter2@db/lake?password=hunter3")
+    monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", "https://key:hunter4@store:9000")
+    for result in (run("config", "show"), run("config", "show", "--json")):
+        assert "hunter" not in result.output
+        assert "ada:***@db" in result.output
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////a/b.db", "sqlite:////a/b.db"),
+        ("postgresql://host/name", "postgresql://host/name"),
+        ("postgresql://ada@host/name", "postgresql://ada@host/name"),
+        ("postgresql://ada:p@host/name", "postgresql://ada:***@host/name"),
+        ("postgresql://ada:p@ss@host/name", "postgresql://ada:***@host/name"),
+        ("postgresql://:p@host", "postgresql://:***@host"),
+        ("postgresql://host/name?password=p", "postgresql://host/name?***"),
+        ("a/plain:path@x", "a/plain:path@x"),
+    ],
+)
+def test_mask(url, shown):
+    assert mask(url) == shown
