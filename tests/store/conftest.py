@@ -25,7 +25,7 @@ QUICK = StoreSettings(max_attempts=2, connect_timeout=5, read_timeout=20, part_b
 S3_KINDS = ["moto", pytest.param("real", marks=pytest.mark.s3)]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def aws_environment(tmp_path_factory) -> Iterator[None]:
     """No credentials or configuration of the person who runs the tests, but those meant for the real server."""
     with pytest.MonkeyPatch.context() as patch:
@@ -41,7 +41,7 @@ def aws_environment(tmp_path_factory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def moto_endpoint(aws_environment) -> Iterator[str]:
     from moto.server import ThreadedMotoServer
 
@@ -53,7 +53,7 @@ def moto_endpoint(aws_environment) -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
     """The bucket of this run on an endpoint, made when first asked for, emptied and removed at the end."""
     made: dict[str, str] = {}

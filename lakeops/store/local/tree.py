@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lakeops.model.errors import InvalidPath, StoreError
@@ -19,6 +19,10 @@ HIDDEN = b".lakeops"
 
 MAX_KEY_BYTES = 1024
 _MAX_NAME_BYTES = 255
+_REMEMBERED = 10_000
+"""Directories that are known to be on the disk; forgotten all at once, because that costs little."""
+
+_ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -51,6 +55,7 @@ class Tree:
     def __init__(self, root: Path, *, fsync: bool) -> None:
         self.root = root
         self._fsync = fsync
+        self._lasting: set[tuple[bytes, ...]] = set()
 
     @contextmanager
     def folder(self, names: Sequence[bytes], *, create: bool = False) -> Iterator[int]:
@@ -59,14 +64,15 @@ class Tree:
         Raises ``FileNotFoundError`` or ``NotADirectoryError`` when there is none, ``InvalidPath`` when a link is in
         the way. With ``create`` missing directories are made, and last through a crash.
         """
-        if create:
-            self._make_root()
-        current = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        current = self._open_root(create=create)
         try:
-            for name in names:
-                below = self._step(current, name, create=create)
-                os.close(current)
-                current = below
+            for depth, name in enumerate(names, 1):
+                above, current = current, self._step(current, name, create=create)
+                try:
+                    if create:
+                        self._make_last(tuple(names[:depth]), above)
+                finally:
+                    os.close(above)
             yield current
         finally:
             os.close(current)
@@ -74,10 +80,11 @@ class Tree:
     def prune(self, names: Sequence[bytes]) -> None:
         """Remove directories on the way to ``names`` that are empty, the deepest first, never the root."""
         for depth in range(len(names), 0, -1):
+            self._lasting.discard(tuple(names[:depth]))
             try:
                 with self.folder(names[: depth - 1]) as above:
                     os.rmdir(names[depth - 1], dir_fd=above)
-            except OSError:
+            except (OSError, InvalidPath):
                 return
 
     def sync(self, folder: int) -> None:
@@ -85,36 +92,46 @@ class Tree:
         if self._fsync:
             os.fsync(folder)
 
+    def _make_last(self, names: tuple[bytes, ...], above: int) -> None:
+        """Force a directory's own name to the disk, once, whoever made it: what is put below would go with it."""
+        if self._fsync and names not in self._lasting:
+            os.fsync(above)
+            if len(self._lasting) >= _REMEMBERED:
+                self._lasting.clear()
+            self._lasting.add(names)
+
     def _step(self, above: int, name: bytes, *, create: bool) -> int:
-        if create:
-            try:
-                os.mkdir(name, dir_fd=above)
-            except FileExistsError:
-                pass
-            else:
-                self.sync(above)
         try:
             return os.open(name, _FOLDER, dir_fd=above)
+        except FileNotFoundError:
+            if not create:
+                raise
         except NotADirectoryError:
             refuse_link(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode, name)
             raise
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=above)
+        return self._step(above, name, create=False)
 
-    def _make_root(self) -> None:
-        if self.root.exists() and not self.root.is_dir():
-            raise StoreError(f"{str(self.root)!a} is not a directory; choose another storage namespace")
-        missing = []
-        path = self.root
-        while not path.exists():
-            missing.append(path)
-            path = path.parent
-        for path in reversed(missing):
-            path.mkdir(exist_ok=True)
-            if self._fsync:
-                above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    def _open_root(self, *, create: bool) -> int:
+        try:
+            return os.open(self.root, _ROOT)
+        except FileNotFoundError:
+            if not create:
+                raise
+        except NotADirectoryError:
+            if create:
+                raise StoreError(f"{str(self.root)!a} is not a directory; choose another storage namespace") from None
+            raise
+        for path in [*reversed(self.root.parents), self.root]:
+            if not path.exists():
+                path.mkdir(exist_ok=True)
+                above = os.open(path.parent, _ROOT)
                 try:
-                    os.fsync(above)
+                    self.sync(above)
                 finally:
                     os.close(above)
+        return os.open(self.root, _ROOT)
 
 
 def refuse_link(mode: int, name: bytes) -> None:
