@@ -36,6 +36,7 @@ from lakeops.store.settings import MIN_PART_BYTES, StoreSettings
         (403, "SignatureDoesNotMatch", StoreError, "refuses the credentials"),
         (400, "ExpiredToken", StoreError, "renew"),
         (403, "RequestTimeTooSkewed", StoreError, "clock"),
+        (403, "InvalidObjectState", StoreError, "restore it first"),
         (301, "PermanentRedirect", StoreError, "another region"),
         (507, "InsufficientStorage", StoreUnavailable, "keeps failing"),
     ],

@@ -100,6 +100,8 @@ def _answered(error: ClientError, bucket: str, where: str) -> LakeopsError:
         return StoreError(f"bucket {bucket!r}: the server refuses the credentials ({code}); renew or correct them")
     if code == "RequestTimeTooSkewed":
         return StoreError(f"bucket {bucket!r}: this machine's clock is wrong ({code}); set it")
+    if code == "InvalidObjectState":
+        return StoreError(f"bucket {bucket!r}: {where} is archived; restore it first ({code})")
     if code in _DENIED or status == 403:
         return StoreError(
             f"bucket {bucket!r}: access to {where} is denied ({code}); give these credentials the right to it"

@@ -81,7 +81,7 @@ class S3Store:
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self.head(key)
-        unchanged = {"IfMatch": f'"{found.etag}"'}
+        unchanged = {"IfMatch": f'"{found.etag}"'} if found.etag else {}
         raw = RangeReader(found.size_bytes, lambda start, length: self._read(key, unchanged, start, length))
         return io.BufferedReader(raw, BUFFER_BYTES)
 
