@@ -16,12 +16,20 @@ from pathlib import Path
 def main() -> None:
     """Run the command line that the process was started with, and leave with its exit code."""
     gc.disable()  # what imports make is there to stay: looking for garbage in it costs a tenth of a short command
-    from lakeops.cli.app import app
+    try:
+        _open_streams()
+        from lakeops.cli.app import app
 
+        app(prog_name="lakeops")
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        sys.exit(130)
+
+
+def _open_streams() -> None:
+    """Let any text be printed, whatever the terminal's encoding and even if nobody listens."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started the process
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
         else:
             stream.reconfigure(errors="backslashreplace")
-    app(prog_name="lakeops")

@@ -71,7 +71,7 @@ def download(
             root, target = _file(destination, path)
             downloads = [Download(handle.stat(path), root, target)]
         tally = Tally(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
-        transfer(out, downloads, partial(_download, handle.open, tally), parallelism)
+        transfer(out, downloads, partial(_download, handle.open, tally), tally, parallelism)
     if json:
         records = [item.to_json() for item in downloads]
         out.document(records if recursive else records[0])

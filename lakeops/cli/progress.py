@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from lakeops.cli.output import Output, is_terminal
 from lakeops.cli.text import human_size, safe
+from lakeops.model.errors import LakeopsError
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -58,14 +59,21 @@ class Tally:
         self._label = label
         self._total = total
         self._done = 0
+        self._stopped = False
         self._lock = Lock()
 
     def counting(self, file: BinaryIO) -> CountedFile:
         """The file, counted as it is read."""
         return CountedFile(file, self)
 
+    def stop(self) -> None:
+        """Let every file that is still being read end with an error."""
+        self._stopped = True
+
     def add(self, size: int) -> None:
-        """Count some more bytes."""
+        """Count some more bytes. Raises ``LakeopsError`` once stopped."""
+        if self._stopped:
+            raise LakeopsError("stopped, because another file failed or the command was interrupted")
         with self._lock:
             self._done += size
             self._report(self._label, self._done, self._total)

@@ -19,8 +19,9 @@ def open_lake(out: Output, label: str = "", *, hide_progress: bool = True) -> It
     """The lake that the settings name; ``label`` says what long work shows progress of, unless it is hidden."""
     from lakeops.lake import Lake
 
-    gc.freeze()
-    gc.enable()
+    if not gc.isenabled():  # main() switched it off for the imports, which are done now
+        gc.freeze()
+        gc.enable()
     with Lake.open() as lake, watched(out, label, hidden=hide_progress) as report:
         lake.progress = report
         yield lake

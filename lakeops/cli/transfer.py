@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from lakeops.cli.output import Output
+from lakeops.cli.progress import Tally
 from lakeops.cli.text import counted
 
 PARALLELISM = 8
@@ -21,24 +22,24 @@ Done = TypeVar("Done")
 
 
 def transfer(
-    out: Output, items: Sequence[Item], move: Callable[[Item], Done], parallelism: int = PARALLELISM
+    out: Output, items: Sequence[Item], move: Callable[[Item], Done], tally: Tally, parallelism: int
 ) -> list[Done]:
     """What ``move`` returned for every item, in the items' order.
 
-    After a failure nothing new begins, what is under way ends, and the first item's error that failed is raised; a
-    note tells how many items made it.
+    After a failure, or Ctrl-C, nothing new begins and what is under way stops at its next read; the failure is raised,
+    and a note tells how many items made it.
     """
-    if len(items) < 2:
-        return [move(item) for item in items]
-    pool = ThreadPoolExecutor(min(parallelism, len(items)))
+    pool = ThreadPoolExecutor(max(1, min(parallelism, len(items))))
     try:
         futures = [pool.submit(move, item) for item in items]
-        wait(futures, return_when=FIRST_EXCEPTION)
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = next((future for future in futures if future in done and future.exception()), None)
     finally:
+        tally.stop()
         pool.shutdown(cancel_futures=True)
-    failed = next((future for future in futures if not future.cancelled() and future.exception()), None)
     if failed is not None:
         moved = sum(1 for future in futures if not future.cancelled() and not future.exception())
-        out.note(f"Stopped after {counted(moved, 'file')} of {len(items):,}; run it again to go on.")
+        if len(items) > 1:
+            out.note(f"Stopped after {counted(moved, 'file')} of {len(items):,}; run it again to go on.")
         failed.result()
     return [future.result() for future in futures]

@@ -83,7 +83,7 @@ def upload(
         if source == STDIN:
             entries = [put(check_path(path), sys.stdin.buffer)]
         else:
-            entries = transfer(out, uploads, partial(_upload, put, tally), parallelism)
+            entries = transfer(out, uploads, partial(_upload, put, tally), tally, parallelism)
     _print(out, branch, entries, many=recursive)
 
 
