@@ -40,7 +40,9 @@ test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
 
 test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
-	$(BIN)/python docker/radosgw/serve.py run -- $(BIN)/python -m pytest -m s3
+	@set -e; place=$$(mktemp -d); trap '$(BIN)/python docker/radosgw/serve.py stop "$$place"' EXIT; \
+	exports=$$($(BIN)/python docker/radosgw/serve.py start "$$place"); eval "$$exports"; \
+	$(BIN)/python -m pytest -m s3
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/demo.py

@@ -79,16 +79,11 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
 
 
 def _absolute(ctx: Context, table: pa.Table) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    from lakeops.ops.addresses import full
 
-    address = table["physical_address"]
-    root = pa.scalar(ctx.repository.storage_namespace)
-    full = pc.if_else(
-        pc.match_substring(address, "://"), address, pc.binary_join_element_wise(root, address, pa.scalar("/"))
-    )
     index = table.schema.get_field_index("physical_address")
-    return table.set_column(index, table.schema.field(index), full)
+    column = full(ctx.repository.storage_namespace, table.column(index))
+    return table.set_column(index, table.schema.field(index), column)
 
 
 def _grouped(ctx: Context, cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:

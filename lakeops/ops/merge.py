@@ -17,7 +17,7 @@ from lakeops.ops.write import apply_merge, require_clean
 from lakeops.ranges.merge import MergePlan, three_way
 
 
-class UpToDate(Exception):  # noqa: N818 - not an error: it ends the loop without a commit
+class UpToDate(Exception):
     """The source brings no commit that the destination does not have."""
 
 

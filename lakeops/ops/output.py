@@ -84,12 +84,11 @@ def _link(ctx: Context, branch: str, folder: str, address: str, mode: str, start
 def _files(ctx: Context, folder: str, address: str) -> pa.Table:
     """What was written, as staged rows sorted by path."""
     columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
-    for item in ctx.store.list(address):
-        name = item.key[len(address) :]
-        if _scratch(name):
-            continue
+    items = [item for item in ctx.store.list(address) if not _scratch(item.key[len(address) :])]
+    ctx.store.sync(item.key for item in items)
+    for item in items:
         row = {
-            "path": check_path(folder + name),
+            "path": check_path(folder + item.key[len(address) :]),
             "tombstone": False,
             "physical_address": item.key,
             "checksum": ctx.store.checksum(item),

@@ -65,7 +65,7 @@ class Published:
     summary: Summary | None
 
 
-class AlreadyPublished(Exception):  # noqa: N818 - not an error: it ends the loop with a commit
+class AlreadyPublished(Exception):
     """Raised by a plan that finds its changes in a commit which somebody else published."""
 
     def __init__(self, commit: Commit) -> None:

@@ -14,11 +14,11 @@ from lakeops.model.errors import InvalidInput, InvalidPath
 from lakeops.model.paths import MAX_PATH_BYTES, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
+from lakeops.ops.addresses import stored
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import require_branch, require_stageable
 from lakeops.ops.retry import when_moved
 from lakeops.ops.shown import shown
-from lakeops.store import layout
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:
@@ -118,7 +118,7 @@ def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
     columns = {
         "path": path,
         "tombstone": pa.chunked_array([pa.repeat(pa.scalar(False), rows)]),
-        "physical_address": _addresses(ctx, _column(table, "physical_address", pa.string())),
+        "physical_address": stored(ctx.repository.storage_namespace, _column(table, "physical_address", pa.string())),
         "checksum": _column(table, "checksum", pa.string()),
         "size_bytes": _column(table, "size_bytes", pa.int64()),
         "mtime": _seconds(table),
@@ -168,26 +168,6 @@ def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray
         return column
     filled = pc.if_else(pc.is_valid(column), column, pa.repeat(default, len(table)))
     return filled if isinstance(filled, pa.ChunkedArray) else pa.chunked_array([filled])
-
-
-def _addresses(ctx: Context, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Addresses as they are stored: relative inside the namespace, absolute elsewhere; nothing that climbs out."""
-    root = ctx.repository.storage_namespace + "/"
-    inside = pc.starts_with(addresses, root)
-    local = pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
-    managed = pc.and_(
-        pc.starts_with(local, layout.DATA), pc.invert(pc.match_substring_regex(local, r"(^|/)\.\.?(/|$)|//|\x00"))
-    )
-    imported = pc.and_(
-        pc.match_substring_regex(local, r"^(file:///|s3://[^/]+/)."),
-        pc.invert(pc.match_substring_regex(local, r"/\.\.(/|$)|\x00")),
-    )
-    _refuse(
-        pc.invert(pc.or_(managed, imported)),
-        addresses,
-        "is not an object's address (data/... in this namespace, or a file:// or s3:// URL)",
-    )
-    return local
 
 
 def _check_paths(paths: pa.ChunkedArray) -> None:

@@ -84,6 +84,10 @@ class ObjectStore(Protocol):
         """Make the place ready for programs that write files under ``prefix`` themselves; S3 needs nothing."""
         ...
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """Force to the disk what other programs wrote, as ``put`` does with its own; S3 needs nothing."""
+        ...
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size, durably, whole or not at all.
 

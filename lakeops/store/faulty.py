@@ -211,6 +211,11 @@ class FaultyStore:
         with self._during("make_directory", prefix):
             self.inner.make_directory(prefix)
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """See ``ObjectStore.sync``."""
+        with self._during("sync", ""):
+            self.inner.sync(keys)
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """See ``ObjectStore.put``."""
         with self._during("put", key):

@@ -147,3 +147,21 @@ def test_deleting_a_prefix(repo: Repository, fill, contents) -> None:
     assert set(contents(repo, "main")) == {"b/1"}
     assert [change.path for change in main.uncommitted()] == ["a/1", "a/2"]
     assert main.delete_prefix("nothing/") == 0
+
+
+def test_names_that_urls_spell_otherwise(repo: Repository) -> None:
+    main = repo.branch("main")
+    with main.output("t") as url:
+        write(url, "a b%41é.csv", "odd")
+    assert main.read("t/a b%41é.csv") == b"odd"
+    shown = main.stat("t/a b%41é.csv").physical_address
+    assert main.entries().read_all()["physical_address"].to_pylist() == [shown]
+    assert Path(url2path(shown)).read_text() == "odd"
+    main.stage(table(path=["again"], physical_address=[shown]))
+    assert main.read("again") == b"odd"
+
+
+def url2path(url: str) -> str:
+    from urllib.request import url2pathname
+
+    return url2pathname(urlsplit(url).path)

@@ -92,6 +92,20 @@ class LocalStore:
         with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
             pass
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """Force files that other programs wrote to the disk, and the directories that name them."""
+        if not self._fsync:
+            return
+        folders: set[tuple[bytes, ...]] = set()
+        for key in keys:
+            with self._file(key) as file:
+                os.fsync(file.fileno())
+            *names, _ = split_key(key)
+            folders.update(tuple(names[:depth]) for depth in range(len(names) + 1))
+        for place in sorted(folders, key=len, reverse=True):
+            with translated(self.url, ""), self._tree.folder(place) as folder:
+                self._tree.sync(folder)
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object, durably, whole or not at all; ``content_type`` is not kept.
 

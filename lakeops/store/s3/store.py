@@ -88,6 +88,9 @@ class S3Store:
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
 
+    def sync(self, keys: Iterable[str]) -> None:
+        """Nothing: what a bucket acknowledged is durable."""
+
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = object_name(self.prefix, key)

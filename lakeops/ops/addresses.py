@@ -1,0 +1,56 @@
+"""Physical addresses by the column: as they are stored (relative inside the namespace) and as full URLs.
+
+The rules for one address are in ``store.layout``; here the plain ones, which are nearly all, are handled without a
+loop over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import InvalidInput
+from lakeops.store import layout
+
+_ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
+_PLAIN = r"^[A-Za-z0-9._~/=-]*$"
+"""Spelled the same in a key and in a URL."""
+
+
+def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Stored addresses as full URLs."""
+    if namespace.startswith("file://") and not pc.all(pc.match_substring_regex(addresses, _PLAIN)).as_py():
+        return _each(addresses, lambda address: layout.absolute(namespace, address))
+    joined = pc.binary_join_element_wise(pa.scalar(namespace), addresses, pa.scalar("/"))
+    return pc.if_else(pc.match_substring_regex(addresses, _ABSOLUTE), addresses, joined)
+
+
+def stored(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Addresses from a caller, as they are stored.
+
+    Raises:
+        InvalidInput: one is neither an object of this namespace nor a ``file://`` or ``s3://`` URL, or climbs out of
+            where it seems to be.
+    """
+    root = namespace + "/"
+    inside = pc.starts_with(addresses, root)
+    if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
+        keys = _each(addresses, lambda address: layout.relative(namespace, address))
+    else:
+        keys = pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
+    managed = pc.and_not(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
+    imported = pc.and_not(
+        pc.match_substring_regex(keys, r"^(file:///|s3://[^/]+/)."), pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00")
+    )
+    bad = pc.filter(addresses, pc.invert(pc.or_(managed, imported)))
+    if len(bad):
+        raise InvalidInput(
+            f"{bad[0].as_py()!r} is not an object's address: give data/... in this namespace, or a file:// or s3:// URL"
+        )
+    return keys
+
+
+def _each(addresses: pa.ChunkedArray, change: Callable[[str], str]) -> pa.ChunkedArray:
+    return pa.chunked_array([[change(address) for address in addresses.to_pylist()]], pa.string())
