@@ -9,11 +9,10 @@ happened, or the error says that nobody knows. No message holds a password, a st
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -32,6 +31,7 @@ PATIENCE_SECONDS = 45
 """No new try begins later than this after the first one."""
 
 _SECRETS = ("password", "sslpassword")
+_engines: WeakSet[Engine] = WeakSet()
 _abandoned: list[Pool] = []
 """Connections inherited over a fork: never used, and never closed either, for they are the parent's."""
 
@@ -65,7 +65,7 @@ class Database:
         self._ids = Ids()
         # Bulk loads talk to the driver's own cursors, so its errors arrive without SQLAlchemy's wrapping.
         self._driver_errors: type[Exception] = self.engine.dialect.loaded_dbapi.Error
-        _survive_fork(self.engine)
+        _engines.add(self.engine)
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """What ``work`` returns, run on one snapshot."""
@@ -79,10 +79,6 @@ class Database:
             settle: reads whether a COMMIT without an answer happened: its result, or None for "run it again".
         """
         return self._retrying(lambda: self._write_once(work, settle))
-
-    def now(self) -> datetime:
-        """The database's time."""
-        return self.read(self.dialect.now)
 
     def close(self) -> None:
         """Give back all connections."""
@@ -160,17 +156,16 @@ def _driver_error(error: Exception) -> BaseException:
 
 
 def _shown(url: URL) -> str:
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite {url.database}"
     place = url.host or url.query.get("host") or ""
     return f"{url.get_backend_name()} {place if isinstance(place, str) else place[0]}/{url.database or ''}"
 
 
-def _survive_fork(engine: Engine) -> None:
-    reference = weakref.ref(engine)
+def _abandon_connections() -> None:
+    for engine in _engines:
+        _abandoned.append(engine.pool)
+        engine.dispose(close=False)
 
-    def forget() -> None:
-        inherited = reference()
-        if inherited is not None:
-            _abandoned.append(inherited.pool)
-            inherited.dispose(close=False)
 
-    os.register_at_fork(after_in_child=forget)
+os.register_at_fork(after_in_child=_abandon_connections)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, distinct, func, select, update
@@ -84,7 +85,8 @@ class Staging(Part):
             if load is not None:
                 load.store(conn, repository_id, state.staging_token)
             elif rows:
-                values = [staged_values(repository_id, state.staging_token, row) for row in rows]
+                in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
+                values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
                 conn.execute(_UPSERT[conn.dialect.name], values)
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))

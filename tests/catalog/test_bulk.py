@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.catalogs import REPO, an_entry, everything, gone, put, seal
+from support.catalogs import REPO, an_entry, everything, gone, put, seal, table_of
 
 from lakeops.catalog.base import Staged
 from lakeops.model.records import Entry
@@ -28,17 +28,6 @@ ROWS = st.lists(
     max_size=12,
     unique_by=lambda r: r.path,
 )
-
-
-def table_of(rows) -> pa.Table:
-    return pa.Table.from_pylist(
-        [
-            {"path": row.path, "tombstone": row.entry is None}
-            | ({} if row.entry is None else {**row.entry.to_json(), "metadata": list(row.entry.metadata.items())})
-            for row in rows
-        ],
-        STAGED_SCHEMA,
-    )
 
 
 def rows_of(table) -> list[Staged]:

@@ -5,7 +5,21 @@ from dataclasses import replace
 from threading import Barrier, Event
 
 import pytest
-from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, create, draft, new_token, paths, put, seal
+from sqlalchemy import event
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    an_entry,
+    commit_all,
+    create,
+    draft,
+    new_token,
+    paths,
+    put,
+    seal,
+    table_of,
+)
 from support.forked import run_forked
 
 from lakeops.catalog.open import open_catalog
@@ -119,6 +133,27 @@ def test_a_row_lands_under_the_token_of_its_instant(postgres_url, opened):
         "before",
         "beside",
     ]
+
+
+@pytest.mark.parametrize("bulk", [False, True])
+def test_stagers_of_the_same_paths_do_not_deadlock(postgres_url, opened, bulk):
+    catalog = opened(postgres_url)
+    create(catalog)
+    failures, start = [], Barrier(4)
+    event.listen(catalog.database.engine, "handle_error", lambda context: failures.append(context.original_exception))
+
+    def stage(writer):
+        rows = [an_entry(f"{number:03}", str(writer)) for number in range(60)][:: 1 if writer % 2 else -1]
+        start.wait()
+        for _ in range(5):
+            catalog.put_staged(REPO, "main", table_of(rows) if bulk else rows, started=catalog.now())
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(stage, range(4)))
+    assert failures == []
+    left = catalog.staged_page(REPO, "main").rows
+    assert len(left) == 60
+    assert len({row.entry.physical_address for row in left}) == 1  # a call's rows are there all together
 
 
 def test_duplicates_of_one_keyed_call_publish_once(catalog):

@@ -80,6 +80,22 @@ def commit_all(catalog: Catalog, message: str, branch: str = "main", **given: An
     return catalog.publish(draft(catalog, state, a_commit(message, head), **given))
 
 
+def table_of(rows: list[Staged]) -> Any:
+    """Staged rows as a table for a bulk load."""
+    import pyarrow as pa
+
+    from lakeops.model.schema import STAGED_SCHEMA
+
+    return pa.Table.from_pylist(
+        [
+            {"path": row.path, "tombstone": row.entry is None}
+            | ({} if row.entry is None else {**row.entry.to_json(), "metadata": list(row.entry.metadata.items())})
+            for row in rows
+        ],
+        STAGED_SCHEMA,
+    )
+
+
 def paths(rows: Any) -> list[str]:
     return [row.path for row in rows]
 
