@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,81 +11,20 @@ from pathlib import Path
 
 import pytest
 from support.http_answers import Answers
+from support.s3_servers import (
+    QUICK,
+    S3_KINDS,
+)
 
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.settings import MIN_PART_BYTES, StoreSettings
-
-QUICK = StoreSettings(max_attempts=2, connect_timeout=5, read_timeout=20, part_bytes=MIN_PART_BYTES)
-
-S3_KINDS = ["moto", pytest.param("real", marks=pytest.mark.s3)]
 
 
 @pytest.fixture(scope="package", autouse=True)
-def aws_environment(tmp_path_factory) -> Iterator[None]:
-    """No credentials or configuration of the person who runs the tests, but those meant for the real server."""
-    with pytest.MonkeyPatch.context() as patch:
-        nowhere = str(tmp_path_factory.mktemp("aws") / "none")
-        patch.setenv("AWS_CONFIG_FILE", nowhere)
-        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", nowhere)
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN"):
-            patch.delenv(name, raising=False)
-        if "LAKEOPS_TEST_S3_ENDPOINT" not in os.environ:
-            patch.setenv("AWS_ACCESS_KEY_ID", "test-access-key")
-            patch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret-key")
-        yield
-
-
-@pytest.fixture(scope="package")
-def moto_endpoint(aws_environment) -> Iterator[str]:
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(scope="package")
-def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
-    """The bucket of this run on an endpoint, made when first asked for, emptied and removed at the end."""
-    made: dict[str, str] = {}
-
-    def bucket_on(endpoint: str) -> str:
-        if endpoint not in made:
-            name = f"lakeops-test-{uuid.uuid4().hex[:12]}"
-            client(replace(QUICK, endpoint_url=endpoint)).create_bucket(Bucket=name)
-            made[endpoint] = name
-        return made[endpoint]
-
-    yield bucket_on
-    for endpoint, name in made.items():
-        if endpoint != os.environ.get("LAKEOPS_TEST_S3_ENDPOINT"):
-            continue
-        settings = replace(QUICK, endpoint_url=endpoint)
-        store = S3Store(name, "", settings)
-        assert store.delete(item.key for item in store.list()) == []
-        client(settings).delete_bucket(Bucket=name)
-
-
-@pytest.fixture
-def endpoint_of(request) -> Callable[[str], str]:
-    """The endpoint of a kind of S3 server; skips when it is not there."""
-
-    def endpoint(kind: str) -> str:
-        if kind == "moto":
-            return request.getfixturevalue("moto_endpoint")
-        named = os.environ.get("LAKEOPS_TEST_S3_ENDPOINT")
-        if not named:
-            pytest.skip("LAKEOPS_TEST_S3_ENDPOINT names no server")
-        return named
-
-    return endpoint
+def shielded(aws_environment) -> None:
+    """Every test here: no credentials of the person who runs it."""
 
 
 _fresh = itertools.count(1)

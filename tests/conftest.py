@@ -1,0 +1,3 @@
+"""What every part's tests share."""
+
+pytest_plugins = ["support.s3_servers"]
