@@ -40,5 +40,5 @@ def test_a_download_that_breaks_off_leaves_what_was_there(tmp_path):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InvalidInput, match="nosuch.*no such file"), reading(tmp_path / "nosuch", follow=True):
+    with pytest.raises(InvalidInput, match=r"nosuch.*no such file"), reading(tmp_path / "nosuch", follow=True):
         pass
