@@ -279,16 +279,15 @@ class Catalog(Protocol):
         rows: Sequence[Staged] | pa.Table,
         *,
         started: datetime,
-        clear_prefix: str | None = None,
         expected: BranchState | None = None,
         upload: str | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token.
 
         ``rows`` is a short list, or an Arrow table with the columns of ``model.schema.STAGED_SCHEMA`` (path,
-        tombstone, then the entry's columns) for bulk. With ``clear_prefix`` the active token's rows under that prefix
-        go first. With ``expected`` nothing is written, and ``BranchMoved`` raised, unless the branch's head, tokens
-        and resets are still those. ``upload`` ends that upload in the same transaction.
+        tombstone, then the entry's columns) for bulk. With ``expected`` nothing is written, and ``BranchMoved`` raised,
+        unless the branch's head, tokens and resets are still those. ``upload`` ends that upload in the same
+        transaction.
         Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``.
         """
         ...

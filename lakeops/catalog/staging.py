@@ -63,7 +63,6 @@ class Staging(Part):
         rows: Sequence[Staged] | pa.Table,
         *,
         started: datetime,
-        clear_prefix: str | None = None,
         expected: BranchState | None = None,
         upload: str | None = None,
     ) -> BranchState:
@@ -80,8 +79,6 @@ class Staging(Part):
             if expected is not None and state != expected:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
             check_started(self.database.dialect.now(conn), started, self.deadline)
-            if clear_prefix is not None:
-                conn.execute(delete(STAGED).where(*_mine(state, (state.staging_token,)), *_under(clear_prefix)))
             if load is not None:
                 load.store(conn, repository_id, state.staging_token)
             elif rows:

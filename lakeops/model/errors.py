@@ -127,8 +127,8 @@ class MergeConflict(LakeopsError):
         shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
         paths = "path" if len(conflicts) == 1 else "paths"
         super().__init__(
-            f"merging {source!r} into {destination!r} conflicts on {len(conflicts)} {paths}: {shown}; "
-            "merge with a strategy (source-wins or dest-wins), or change one side"
+            f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; "
+            "change one side, or settle a merge with the strategy source-wins or dest-wins"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -71,14 +71,7 @@ def _link(ctx: Context, branch: str, folder: str, address: str, mode: str, start
         gone = set(branch_paths(ctx, state, folder)) - set(files.column("path").to_pylist())
         return pa.concat_tables([files, tombstones(sorted(gone))]).sort_by("path")
 
-    put_consistently(
-        ctx,
-        branch,
-        rows,
-        started=started,
-        clear_prefix=folder if mode == "replace" else None,
-        upload=upload,
-    )
+    put_consistently(ctx, branch, rows, started=started, upload=upload)
 
 
 def _files(ctx: Context, folder: str, address: str) -> pa.Table:

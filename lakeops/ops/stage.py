@@ -54,7 +54,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
         count = len(gone)
         return tombstones(gone)
 
-    put_consistently(ctx, branch, rows, started=ctx.catalog.now(), clear_prefix=prefix)
+    put_consistently(ctx, branch, rows, started=ctx.catalog.now())
     return count
 
 
@@ -78,7 +78,6 @@ def put_consistently(
     rows: Callable[[BranchState], pa.Table],
     *,
     started: datetime,
-    clear_prefix: str | None,
     upload: str | None = None,
 ) -> None:
     """Stage rows that were worked out from what the branch shows; again when it shows something else meanwhile."""
@@ -90,7 +89,6 @@ def put_consistently(
             branch,
             rows(state),
             started=started,
-            clear_prefix=clear_prefix,
             expected=state,
             upload=upload,
         )

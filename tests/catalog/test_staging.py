@@ -116,16 +116,6 @@ def test_rows_are_there_or_not(catalog):
         catalog.has_staged(REPO, "nope")
 
 
-def test_clearing_a_prefix_goes_before_the_rows(catalog):
-    put(catalog, an_entry("t/sealed"))
-    seal(catalog)
-    put(catalog, an_entry("t/a"), an_entry("t/b"), an_entry("t0"), an_entry("s"))
-    put(catalog, an_entry("t/b", "new"), an_entry("t/c"), clear_prefix="t/")
-    assert paths(page(catalog)) == ["s", "t/b", "t/c", "t/sealed", "t0"]
-    put(catalog, clear_prefix="")
-    assert paths(page(catalog)) == ["t/sealed"]
-
-
 def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
     seen = catalog.branch(REPO, "main")
     put(catalog, an_entry("a"), expected=seen)
@@ -140,7 +130,7 @@ def test_staging_can_depend_on_the_branch_as_it_was_seen(catalog):
         change()
         before = everything(catalog)
         with pytest.raises(BranchMoved):
-            put(catalog, an_entry("c"), expected=seen, clear_prefix="")
+            put(catalog, an_entry("c"), expected=seen)
         assert everything(catalog) == before
 
 

@@ -37,13 +37,11 @@ class StagingMachine(RuleBasedStateMachine):
         self.catalog.close()
         shutil.rmtree(self.home)
 
-    @rule(rows=st.lists(ROW, max_size=4), clear=st.none() | PREFIX)
-    def stage(self, rows, clear):
-        if clear is not None:
-            self.tokens[0] = {path: text for path, text in self.tokens[0].items() if not path.startswith(clear)}
+    @rule(rows=st.lists(ROW, max_size=4))
+    def stage(self, rows):
         self.tokens[0].update(rows)
         staged = [gone(path) if text is None else an_entry(path, text) for path, text in rows]
-        put(self.catalog, *staged, clear_prefix=clear)
+        put(self.catalog, *staged)
 
     @rule()
     def seal_and_plan(self):

@@ -67,7 +67,7 @@ def test_bulk_rows_are_staged_sorted_and_normalised(repo: Repository) -> None:
         ({"physical_address": ["http://host/x"]}, errors.InvalidInput),
         ({"physical_address": ["s3://bucket/a/../b"]}, errors.InvalidInput),
     ],
-    ids=str,
+    ids=range(14),
 )
 def test_bad_bulk_rows_stage_nothing(repo: Repository, columns, error) -> None:
     with pytest.raises(error):
@@ -165,3 +165,17 @@ def url2path(url: str) -> str:
     from urllib.request import url2pathname
 
     return url2pathname(urlsplit(url).path)
+
+
+def test_what_was_deleted_stays_deleted(repo: Repository, fill, contents) -> None:
+    """Deletions staged before are not forgotten when the whole prefix goes, or is replaced."""
+    fill(repo, "main", **{"a/1": "1", "a/2": "2"})
+    main = repo.branch("main")
+    main.delete("a/1")
+    assert main.delete_prefix("a/") == 1
+    assert contents(repo, "main") == {}
+    main.reset()
+    main.delete("a/1")
+    with main.output("a/") as url:
+        write(url, "3", "3")
+    assert contents(repo, "main") == {"a/3": "3"}
