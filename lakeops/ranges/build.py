@@ -55,15 +55,16 @@ def build(
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="build") as pool:
         try:
             for table in _closed(tables, split, digests):
-                pending.append(pool.submit(write_range, store, table, attempt))
-                while len(pending) > threads:
+                while len(pending) >= threads:
                     rows.append(pending.popleft().result())
                     done += rows[-1].count
                     if on_progress:
                         on_progress(done)
+                pending.append(pool.submit(write_range, store, table, attempt))
             rows += [future.result() for future in pending]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+    pa.default_memory_pool().release_unused()
     metarange = Metarange.from_rows(rows)
     if on_progress:
         on_progress(metarange.count)

@@ -44,7 +44,8 @@ class Cutter:
         # No cut was due before these rows came, so what is left is theirs.
         rest = rows.slice(ends[-1])
         kept = hashes[len(hashes) - rest.num_rows :]
-        self._tables, self._hashes, self._open = [rest], [kept], rest.num_rows
+        # A slice of no rows would keep all rows in memory.
+        self._tables, self._hashes, self._open = ([rest], [kept], rest.num_rows) if rest.num_rows else ([], [], 0)
         return closed
 
     def rest(self) -> pa.Table:

@@ -40,6 +40,8 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
         pieces += run.pieces()
         summaries += run.summaries
         work, done = work + run.work + writer.work, done + count
+    # Arrow's pool keeps what threads freed; over many tasks that would add up to several times what is in use.
+    pa.default_memory_pool().release_unused()
     return TaskResult(task.index, tuple(pieces), total(summaries), work)
 
 
@@ -67,9 +69,7 @@ class _Rewriting:
                 continue
             if not self._cutter.open:
                 start, written = index, []
-            for table in self._rows(index, self._changes.slice(done, count)):
-                closed = self._cutter.add(table)
-                written += [self._writer.write(rows) for rows in closed]
+            written += self._written(index, self._changes.slice(done, count))
             done += count
             if not self._cutter.open:
                 stop = min(index + 1, len(segment.rows))
@@ -80,6 +80,13 @@ class _Rewriting:
             if segment.last:
                 written.append(self._writer.write(rest))
             yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), carry)
+
+    def _written(self, index: int, changes: pa.Table) -> list[RangeRow]:
+        """The ranges that base range ``index`` brings to an end, written; none of its rows stay behind in memory."""
+        written: list[RangeRow] = []
+        for table in self._rows(index, changes):
+            written += [self._writer.write(rows) for rows in self._cutter.add(table)]
+        return written
 
     def _rows(self, index: int, changes: pa.Table) -> Iterator[pa.Table]:
         """The rows that base range ``index`` becomes, in order."""

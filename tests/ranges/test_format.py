@@ -5,7 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support import synthetic
-from support.rows import attempt
+from support.format_page import example
+from support.rows import attempt, built
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
@@ -61,6 +62,15 @@ def test_duckdb_reads_ranges_and_metaranges(store, written, rows):
     assert found == [(20_000, size, rows["path"][0].as_py(), rows["path"][-1].as_py())]
     summed = duckdb.sql(f"select sum(count), sum(bytes) from '{store.root / metarange_key(file.file)}'").fetchall()
     assert summed == [(20_000, size)]
+
+
+def test_the_documented_query_runs(store, capsys):
+    repository = {f"events/day={day}/part-{part}": ("x" * 9, part) for day in (1, 2) for part in range(30)}
+    metarange = built(store, repository)
+    for _ in range(2):
+        write_metarange(store, metarange, attempt())
+    example("import duckdb", namespace=str(store.root), metarange=metarange.id)
+    assert "│ day=1   │      30 │    270 │\n│ day=2   │      30 │    270 │" in capsys.readouterr().out
 
 
 def test_polars_reads_ranges(store, written, rows):

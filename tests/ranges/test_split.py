@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic
+from support.format_page import example
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
@@ -12,14 +13,8 @@ from lakeops.ranges.split import cut_ends, path_hashes
 WORD = 2**64 - 1
 
 
-def path_hash(path: bytes) -> int:
-    """The format's specification."""
-    state = (len(path) * 0xC2B2AE3D27D4EB4F + 0x9E3779B97F4A7C15) & WORD
-    for start in range(0, len(path), 8):
-        state = (state ^ int.from_bytes(path[start : start + 8], "little")) * 0xFF51AFD7ED558CCD & WORD
-        state ^= state >> 32
-    state = state * 0xC4CEB9FE1A85EC53 & WORD
-    return state ^ (state >> 29)
+path_hash = example("def path_hash")["path_hash"]
+"""The format's specification, as it is documented."""
 
 
 def ends_of(hashes, split) -> list[int]:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 
-_HEX = np.frombuffer(b"".join(b"%02x" % value for value in range(256)), np.uint8).reshape(256, 2)
+_HEX = np.frombuffer(b"".join(b"%02x" % value for value in range(256)), np.uint16)
 _PER_DAY = 10_000
 
 
-def numbers(count: int, *, batch: int = 100_000) -> Iterator[np.ndarray]:
+def numbers(count: int, *, batch: int = 50_000) -> Iterator[np.ndarray]:
     """The numbers below ``count`` in batches."""
     for start in range(0, count, batch):
         yield np.arange(start, min(start + batch, count), dtype=np.uint64)
@@ -80,7 +80,7 @@ def _random(which: np.ndarray, words: int, salt: int) -> np.ndarray:
 def _hex(which: np.ndarray, size: int, salt: int) -> pa.Array:
     """Hex text of ``size`` characters for each number."""
     raw = _random(which, -(-size // 16), salt).view(np.uint8)[:, : size // 2]
-    text = np.ascontiguousarray(_HEX[raw].reshape(len(which), size))
+    text = _HEX[raw]
     return (
         pa.Array.from_buffers(pa.binary(size), len(which), [None, pa.py_buffer(text)])
         .cast(pa.binary())

@@ -1,0 +1,149 @@
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import (
+    SMALL,
+    THOROUGH,
+    Groups,
+    attempt,
+    built,
+    byte_order,
+    change_sets,
+    contents,
+    entry_table,
+    numbered,
+    repositories,
+    same,
+    staged_table,
+    summed,
+)
+
+from lakeops.engine.apply import apply
+from lakeops.model.records import Change, Split, Summary
+from lakeops.ranges.build import build
+from lakeops.ranges.diff import DIFF_SCHEMA, ROWS_SCHEMA, changes, diff, summary
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+
+
+def expected(left, right, prefix="") -> list[Change]:
+    """The diff of two dictionaries."""
+    found = []
+    for path in byte_order(left.keys() | right.keys()):
+        if path.startswith(prefix) and not same(left.get(path), right.get(path)):
+            kind = "added" if path not in left else "changed" if path in right else "removed"
+            found.append(Change(kind, path, len((right.get(path) or left[path])[0])))
+    return found
+
+
+def listed(reader, left, right, **options) -> list[Change]:
+    tables = list(diff(reader, left, right, **options))
+    assert all(table.num_rows for table in tables)
+    return [change for table in tables for change in changes(table)]
+
+
+@given(st.data())
+@THOROUGH
+def test_a_diff_of_metaranges_is_the_diff_of_dictionaries(fresh_store, data):
+    store = fresh_store()
+    left = data.draw(repositories())
+    right = data.draw(repositories() | change_sets(left).map(lambda edits: with_edits(left, edits)))
+    pair = built(store, left), built(store, right)
+    prefix = data.draw(st.sampled_from(["", "p/", "p/1", "d", "é", "none"]))
+    assert listed(RangeReader(store), *pair, prefix=prefix) == expected(left, right, prefix)
+    assert summary(RangeReader(store), *pair) == summed(left, right)
+
+
+def with_edits(repository, edits):
+    """The repository with every edit taken literally: writing the same contents again moves their address."""
+    return {path: value for path, value in {**repository, **edits}.items() if value is not None}
+
+
+@given(repositories(), repositories())
+@THOROUGH
+def test_whole_rows_of_both_sides(fresh_store, left, right):
+    store = fresh_store()
+    tables = list(diff(RangeReader(store), built(store, left), built(store, right), rows=True))
+    assert all(table.schema.equals(ROWS_SCHEMA) for table in tables)
+    for row in (row for table in tables for row in table.to_pylist()):
+        for side, repository in ((row["left"], left), (row["right"], right)):
+            assert (side and (side["checksum"], side["mtime"])) == repository.get(row["path"])
+            assert side is None or (side["path"] == row["path"] and len(side["digest"]) == 16)
+
+
+def test_the_columns_of_a_diff(store, reader):
+    tables = diff(reader, built(store, {"b": ("0", 0)}), built(store, {"a": ("12", 0)}))
+    table = pa.concat_tables(tables)
+    assert table.schema.equals(DIFF_SCHEMA)
+    assert table.to_pylist() == [
+        {"type": "added", "path": "a", "size_bytes": 2},
+        {"type": "removed", "path": "b", "size_bytes": 1},
+    ]
+
+
+def test_uploading_the_same_contents_again_is_no_difference(store, reader):
+    left, right = built(store, numbered(range(200))), built(store, numbered(range(200), address=9))
+    assert left.id != right.id
+    assert listed(reader, left, right) == []
+    assert contents(store, right)["a/00000"] == ("0", 9)
+
+
+@pytest.mark.parametrize("column", ["content_type", "metadata"])
+def test_what_is_in_the_identity_beside_contents_is_a_difference(store, reader, column):
+    table = entry_table(numbered(range(50)))
+    other = table.to_pylist()
+    other[7][column] = "x/y" if column == "content_type" else [("k", "v")]
+    pair = [build(store, [rows], SMALL, attempt()) for rows in (table, pa.Table.from_pylist(other, table.schema))]
+    assert listed(reader, *pair) == [Change("changed", other[7]["path"], 1)]
+
+
+def test_equal_contents_at_another_path_are_a_difference(store, reader):
+    left, right = {"day=1/_SUCCESS": ("", 0)}, {"day=2/_SUCCESS": ("", 0)}
+    assert listed(reader, built(store, left), built(store, right)) == expected(left, right)
+
+
+def test_equal_metaranges_are_not_opened(store, reader):
+    pair = built(store, numbered(range(300))), built(store, numbered(range(300)))
+    store.forget()
+    assert listed(reader, *pair) == []
+    assert store.read == []
+
+
+def test_only_differing_ranges_are_opened_each_once(store):
+    base = built(store, numbered(range(3_000)))
+    rows = base.rows(0, len(base))
+    touched = rows[5 : len(rows) - 5 : len(rows) // 10][:10]
+    edits = {path: ("x", 1) for row in touched for path in (row.first_path,)}
+    after = apply(
+        RangeReader(store), base, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt()
+    ).metarange
+    store.forget()
+    assert listed(RangeReader(store), base, after) == [Change("changed", path, 1) for path in byte_order(edits)]
+    assert len(store.read) == len(set(store.read)) == 20
+
+
+def test_a_diff_with_nothing_is_everything(store, reader):
+    whole, empty = built(store, numbered(range(100))), Metarange.empty()
+    assert summary(reader, empty, whole) == Summary(added=100)
+    assert summary(reader, whole, empty) == Summary(removed=100)
+    assert listed(reader, empty, empty) == []
+
+
+def test_memory_is_bounded_when_no_two_ranges_line_up(store):
+    repository = numbered(range(2_000))
+    left, right = built(store, repository, Split(40, 1, 40)), built(store, repository, Split(30, 1, 30))
+    assert listed(RangeReader(store), left, right) == []
+    other = numbered(range(2_000), contents="1")
+    tables = list(diff(RangeReader(store), left, built(store, other, Split(30, 1, 30))))
+    assert max(table.num_rows for table in tables) <= 70
+    assert sum(table.num_rows for table in tables) == 2_000
+
+
+def test_a_diff_streams(store):
+    left, right = built(store, numbered(range(4_000))), built(store, numbered(range(4_000), contents="1"))
+    store.forget()
+    tables = diff(RangeReader(store), left, right)
+    next(tables)
+    tables.close()
+    assert len(store.read) < 12

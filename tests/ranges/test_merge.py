@@ -1,0 +1,238 @@
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import (
+    SMALL,
+    THOROUGH,
+    Groups,
+    applied,
+    attempt,
+    built,
+    byte_order,
+    change_sets,
+    contents,
+    numbered,
+    repositories,
+    same,
+    staged_table,
+    summed,
+)
+
+from lakeops.engine.apply import Applied, apply, merge
+from lakeops.model.records import Strategy, Summary
+from lakeops.ranges.merge import three_way
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+
+STRATEGIES = (None, Strategy.SOURCE_WINS, Strategy.DEST_WINS)
+
+
+def model(base, source, dest, strategy):
+    """The merge of three dictionaries: the result and the conflicting paths."""
+    result, conflicts = dict(dest), []
+    for path in byte_order(base.keys() | source.keys() | dest.keys()):
+        before, theirs, ours = base.get(path), source.get(path), dest.get(path)
+        if same(before, theirs) or same(theirs, ours):
+            continue
+        if not same(before, ours):
+            conflicts.append(path)
+        if same(before, ours) or strategy is Strategy.SOURCE_WINS:
+            result.pop(path, None)
+            if theirs is not None:
+                result[path] = theirs
+    return result, conflicts
+
+
+def merged(store, plan, source, dest) -> Applied:
+    return merge(RangeReader(store), plan, source, dest, engine=Groups(), split=SMALL, attempt=attempt())
+
+
+TABLE = [
+    # base, source, dest, result ("!" is a conflict, "." is absent)
+    "AAAA",
+    "ABBB",
+    "ABC!",
+    "AABB",
+    "ABAB",
+    "A.XX".replace("X", "."),
+    ".A.A",
+    "AB.!",
+    "A.B!",
+    "AA..",
+    "A.A.",
+    ".AAA",
+    ".AB!",
+    "..AA",
+    "....",
+]
+
+
+def state(letter):
+    return None if letter == "." else (letter, ord(letter))
+
+
+def one_path(letter, path="dir/x"):
+    """A repository of a hundred paths beside the one in question."""
+    return numbered(range(100)) | ({path: state(letter)} if letter != "." else {})
+
+
+@pytest.mark.parametrize("row", TABLE)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["alone", "dest-moved-on"])
+def test_every_row_of_the_table(store, row, strategy, elsewhere):
+    base, source, dest, result = row
+    sides = [one_path(base), one_path(source), one_path(dest)]
+    if elsewhere:  # the destination has its own change in the same range, so nothing goes by reference
+        sides[2]["dir/y"] = ("own", 1)
+    metaranges = [built(store, side) for side in sides]
+    plan = three_way(RangeReader(store), *metaranges, strategy)
+    if result == "!" and strategy is None:
+        assert plan.conflicts == ["dir/x"]
+        return
+    assert plan.conflicts == []
+    assert plan.settled == (result == "!")
+    winner = {Strategy.SOURCE_WINS: source, Strategy.DEST_WINS: dest}.get(strategy) if result == "!" else result
+    found = merged(store, plan, *metaranges[1:])
+    after = contents(store, found.metarange)
+    assert after.get("dir/x") == state(winner)
+    assert {path: value for path, value in after.items() if path != "dir/x"} == {
+        path: value for path, value in sides[2].items() if path != "dir/x"
+    }
+    assert found.summary == plan.summary == summed(sides[2], after)
+
+
+def test_the_table_is_complete():
+    """Every combination of states of a path is one of the rows, up to the letters' names."""
+    shapes = set()
+    for row in product(".ABC", repeat=3):
+        names: dict[str, str] = {".": "."}
+        shapes.add("".join(names.setdefault(letter, "ABC"[len(names) - 1]) for letter in row))
+    assert {row[:3] for row in TABLE} == shapes
+
+
+@given(st.data())
+@THOROUGH
+def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
+    store = fresh_store()
+    base = data.draw(repositories())
+    source, dest = (applied(base, data.draw(change_sets(base))) for _ in range(2))
+    metaranges = [built(store, side) for side in (base, source, dest)]
+    for strategy in STRATEGIES:
+        expected, conflicts = model(base, source, dest, strategy)
+        plan = three_way(RangeReader(store), *metaranges, strategy)
+        if strategy is None:
+            assert plan.conflicts == conflicts
+        else:
+            assert (plan.conflicts, plan.settled) == ([], len(conflicts))
+        if plan.conflicts:
+            continue
+        found = merged(store, plan, *metaranges[1:])
+        assert found.summary == plan.summary == summed(dest, expected)
+        assert found.metarange.id == built(store, expected).id
+        both = {p for p in base.keys() | source.keys() if not same(base.get(p), source.get(p))}
+        if plan.result is None:
+            assert plan.dropped() == {p for p in both if same(source.get(p), dest.get(p))}
+
+
+def test_conflicts_come_all_and_in_order(store, reader):
+    base = numbered(range(500))
+    source, dest = numbered(range(500), contents="1"), numbered(range(500), contents="2")
+    plan = three_way(reader, built(store, base), built(store, source), built(store, dest), None)
+    assert plan.conflicts == byte_order(base)
+
+
+def test_equal_contents_at_different_paths_are_kept_apart(store, reader):
+    base = {f"day={day}/_SUCCESS": ("", 0) for day in range(9)}
+    source = {path: value for path, value in base.items() if path != "day=3/_SUCCESS"}
+    dest = base | {"day=9/_SUCCESS": ("", 0)}
+    metaranges = [built(store, side) for side in (base, source, dest)]
+    plan = three_way(reader, *metaranges, None)
+    after = contents(store, merged(store, plan, *metaranges[1:]).metarange)
+    assert sorted(after) == [f"day={day}/_SUCCESS" for day in (0, 1, 2, 4, 5, 6, 7, 8, 9)]
+
+
+def test_the_same_upload_on_both_sides_is_no_conflict(store, reader):
+    base = numbered(range(50))
+    source, dest = base | {"new": ("1", 1)}, base | {"new": ("1", 2)}
+    metaranges = [built(store, side) for side in (base, source, dest)]
+    plan = three_way(reader, *metaranges, None)
+    assert plan.result is metaranges[2]
+    assert plan.dropped() == {"new"}
+
+
+def test_a_destination_that_stayed_takes_the_source_by_reference(store, reader):
+    base, source = built(store, numbered(range(500))), built(store, numbered(range(1, 502)))
+    plan = three_way(reader, base, source, base, None)
+    store.forget()
+    found = merged(store, plan, source, base)
+    assert found.metarange is source
+    assert found.summary == Summary(added=2, removed=1)
+    assert store.read == store.written == []
+
+
+def test_nothing_to_merge_reads_nothing(store, reader):
+    base, dest = built(store, numbered(range(500))), built(store, numbered(range(400)))
+    store.forget()
+    assert three_way(reader, base, base, dest, None).result is dest
+    assert three_way(reader, base, dest, dest, None).result is dest
+    assert store.read == []
+
+
+def change(store, base: Metarange, repository, edits) -> tuple[Metarange, dict]:
+    found = apply(RangeReader(store), base, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt())
+    return found.metarange, applied(repository, edits)
+
+
+def test_only_what_the_source_changed_is_opened(store):
+    repository = numbered(range(4_000))
+    base = built(store, repository)
+    rows = base.rows(0, len(base))
+    source, _ = change(store, base, repository, {rows[10].first_path: ("1", 1), rows[200].first_path: ("1", 1)})
+    dest, _ = change(store, base, repository, {row.first_path: ("2", 2) for row in (*rows[11:40], *rows[201:240])})
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert plan.changes.num_rows == 2
+    # Two ranges of the base and the source's two in their place; the destination has the base's own.
+    assert len(store.read) == 4
+    assert plan.opened == 0
+
+    mine, _ = change(store, base, repository, {rows[10].last_path: ("2", 2)})
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, mine, None)
+    assert plan.opened == 1
+    assert len(store.read) == 5
+
+
+def test_ranges_that_source_and_destination_both_have_are_not_opened(store):
+    repository = numbered(range(2_000))
+    base = built(store, repository)
+    rows = base.rows(0, len(base))
+    edits = {rows[10].first_path: ("1", 1)}
+    source, _ = change(store, base, repository, edits | {rows[50].first_path: ("1", 1)})
+    dest, _ = change(store, base, repository, edits | {rows[90].first_path: ("1", 1)})
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert plan.opened == 0
+    assert plan.dropped() == {rows[10].first_path}
+    store.forget()
+    found = merged(store, plan, source, dest)
+    # The source's range is exactly what comes out, and its commit is live: nothing is written.
+    assert found.work.written == 0
+    assert store.written == []
+    assert (
+        found.metarange.id
+        == built(store, numbered(range(2_000)) | dict.fromkeys((rows[i].first_path for i in (10, 50, 90)), ("1", 1))).id
+    )
+
+
+def test_revert_and_cherry_pick_are_the_same_call(store, reader):
+    first = numbered(range(100))
+    second = first | {"bad": ("1", 1)}
+    third = second | {"good": ("2", 2)}
+    one, two, three = (built(store, side) for side in (first, second, third))
+    undone = merged(store, three_way(reader, two, one, three, None), one, three)
+    assert contents(store, undone.metarange) == first | {"good": ("2", 2)}
+    picked = merged(store, three_way(reader, two, three, one, None), three, one)
+    assert contents(store, picked.metarange) == first | {"good": ("2", 2)}
+    assert picked.metarange.id == undone.metarange.id
