@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
+from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, distinct, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from lakeops.catalog.base import BranchState, Staged
 from lakeops.catalog.database import run_again
@@ -84,7 +85,7 @@ class Staging(Part):
             elif rows:
                 in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
                 values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
-                conn.execute(_UPSERT[conn.dialect.name], values)
+                conn.execute(_upsert(conn.dialect.name), values)
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
             return state
@@ -193,11 +194,10 @@ def _branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Up
     return update(BRANCH).where(BRANCH.c.repository_id == state.repository_id, BRANCH.c.name == state.id)
 
 
-def _upsert(insert_into: Any) -> Any:  # noqa: ANN401 - the two dialects' Insert have no common type
-    statement = insert_into(STAGED)
+@cache
+def _upsert(dialect: str) -> Any:  # noqa: ANN401 - the two dialects' Insert have no common type
+    """Insert or replace; made when it is first needed, because importing the other database's dialect costs time."""
+    statement = import_module(f"sqlalchemy.dialects.{dialect}").insert(STAGED)
     return statement.on_conflict_do_update(
         index_elements=list(_KEY), set_={name: statement.excluded[name] for name in _VALUES}
     )
-
-
-_UPSERT = {"sqlite": _upsert(sqlite.insert), "postgresql": _upsert(postgresql.insert)}
