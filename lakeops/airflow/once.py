@@ -10,7 +10,6 @@ Every function here may be called again after it was killed anywhere, and finds 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import count
 from typing import TYPE_CHECKING
 
 from lakeops.airflow.run import TaskRun
@@ -61,7 +60,8 @@ def commit(
         NoChanges: there is nothing to commit, this task has committed nothing before, and ``allow_empty`` is not set.
     """
     latest: Commit | None = None
-    for number in count(1):
+    number = 1
+    while True:
         before = branch.commit_id
         try:
             latest = branch.commit(
@@ -76,7 +76,7 @@ def commit(
             return latest
         if contains(repository, branch.id, latest.id) and not contains(repository, before, latest.id):
             return latest  # published now; anything else is an earlier call's, after which there may be new work
-    raise AssertionError("unreachable")  # pragma: no cover
+        number += 1
 
 
 def merge(
@@ -99,7 +99,8 @@ def merge(
     """
     result: MergeResult | None = None
     before = repository.branch(destination).commit_id
-    for number in count(1):
+    number = 1
+    while True:
         try:
             latest = repository.merge(
                 source,
@@ -118,42 +119,41 @@ def merge(
         result = latest
         if not contains(repository, before, latest.reference):
             return result
-    raise AssertionError("unreachable")  # pragma: no cover
+        number += 1
 
 
-def delete_branch(repository: Repository, name: str, *, merged_into: str | None = None) -> RefRecord | None:
+def delete_branch(repository: Repository, name: str) -> RefRecord | None:
     """Where the branch was when it was deleted, or None when there is no such branch.
 
     Raises:
-        Unmerged: ``merged_into`` is given and does not have everything that the branch has.
         DefaultBranch, ProtectedBranch.
     """
     try:
-        if merged_into is not None:
-            _require_merged(repository, name, merged_into)
         return repository.delete_branch(name)
     except RefNotFound:
-        if _commit_id(repository, name) is None:
-            return None
-        raise
+        return None
 
 
-class Unmerged(Exception):  # noqa: N818 - a finding, not a failure
-    """The branch holds something that the other ref does not have; the message says what."""
+def unpublished(repository: Repository, name: str, destination: str) -> str | None:
+    """What a branch has that ``destination`` does not have, in words; None when that is nothing.
+
+    Uncommitted changes count. A branch that does not exist has nothing.
+    """
+    try:
+        branch = repository.branch(name)
+    except RefNotFound:
+        return None
+    change = next(iter(branch.uncommitted()), None)
+    if change is not None:
+        return f"it has uncommitted changes, {change.path!r} for one"
+    if not contains(repository, destination, branch.commit_id):
+        return f"{destination!r} does not have its commit {branch.commit_id[:16]}"
+    return None
 
 
 def contains(repository: Repository, ref: str, commit_id: str) -> bool:
     """Whether a commit is in a ref's history."""
     return repository.merge_base(ref, commit_id).id == commit_id
-
-
-def _require_merged(repository: Repository, name: str, into: str) -> None:
-    branch = repository.branch(name)
-    change = next(iter(branch.uncommitted()), None)
-    if change is not None:
-        raise Unmerged(f"it has uncommitted changes, {change.path!r} for one")
-    if not contains(repository, into, branch.commit_id):
-        raise Unmerged(f"{into!r} does not have its commit {branch.commit_id[:16]}")
 
 
 def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> Iterator[Commit]:
@@ -163,10 +163,3 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
             return
         if not run.made(found.metadata):
             yield found
-
-
-def _commit_id(repository: Repository, ref: str) -> str | None:
-    try:
-        return repository.ref(ref).commit_id
-    except RefNotFound:
-        return None

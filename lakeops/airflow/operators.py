@@ -251,11 +251,11 @@ class LakeopsDeleteBranchOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - deleting needs no key
         """Where the branch was, and whether it was deleted."""
-        try:
-            ref = once.delete_branch(repository, self.branch, merged_into=self.merged_into)
-        except once.Unmerged as finding:
-            self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, finding)
+        kept = self.merged_into and once.unpublished(repository, self.branch, self.merged_into)
+        if kept:
+            self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
             return {"id": self.branch, "commit_id": repository.branch(self.branch).commit_id, "deleted": False}
+        ref = once.delete_branch(repository, self.branch)
         if ref is None:
             self.log.info("There is no branch lakefs://%s/%s", repository.id, self.branch)
             return {"id": self.branch, "commit_id": None, "deleted": False}

