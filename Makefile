@@ -34,10 +34,10 @@ format: setup ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not s3 and not spark"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not s3 and not spark"
 
 test-slow: setup ## what takes minutes
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
 
 test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python docker/radosgw/serve.py stop "$$place"' EXIT; \
@@ -53,7 +53,8 @@ up: setup ## Airflow on loopback, in .airflow, to look around (after `make demo`
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/python || $(BIN)/python docker/airflow/serve.py down
 
-clean: down ## remove everything that the other targets made
+clean: ## stop Airflow and remove everything that the other targets made
+	@test ! -x $(BIN)/python || $(BIN)/python docker/airflow/serve.py down --wipe
 	rm -rf $(VENV) .airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 help: ## this list
