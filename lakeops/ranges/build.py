@@ -19,7 +19,7 @@ from lakeops.ranges.cutter import Cutter
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.split import check_split
-from lakeops.ranges.write import write_range
+from lakeops.ranges.write import release_memory, write_range
 from lakeops.store.base import ObjectStore
 
 _AT_ONCE = 100_000
@@ -58,13 +58,13 @@ def build(
                 while len(pending) >= threads:
                     rows.append(pending.popleft().result())
                     done += rows[-1].count
+                    release_memory(len(rows))
                     if on_progress:
                         on_progress(done)
                 pending.append(pool.submit(write_range, store, table, attempt))
             rows += [future.result() for future in pending]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-    pa.default_memory_pool().release_unused()
     metarange = Metarange.from_rows(rows)
     if on_progress:
         on_progress(metarange.count)

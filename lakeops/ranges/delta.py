@@ -24,7 +24,7 @@ from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.read import RangeReader
 
 IDENTITY_COLUMNS = ["path", "checksum", "size_bytes", "content_type", "metadata"]
-_SKETCH_COLUMNS = ["path", "checksum", "size_bytes"]
+SKETCH_COLUMNS = ["path", "checksum", "size_bytes"]
 
 Identities = Callable[[Positions, Positions], tuple[pa.Table, pa.Table]]
 
@@ -50,7 +50,12 @@ class Delta:
 
 
 def deltas(
-    reader: RangeReader, left: Metarange, right: Metarange, *, rows: bool = False, prefix: str = ""
+    reader: RangeReader,
+    left: Metarange,
+    right: Metarange,
+    *,
+    columns: tuple[list[str], list[str]] = (SKETCH_COLUMNS, SKETCH_COLUMNS),
+    prefix: str = "",
 ) -> Iterator[Delta]:
     """Everything that differs under ``prefix``, in path order; none of the deltas is empty.
 
@@ -58,13 +63,15 @@ def deltas(
         reader: the namespace of both.
         left: before.
         right: after.
-        rows: whether the deltas hold whole rows; otherwise paths, checksums and sizes.
+        columns: what the left and the right rows hold, at least ``SKETCH_COLUMNS``. The rest of an identity is read
+            later, where checksums and sizes are equal.
         prefix: leave out paths that do not start with it.
     """
     sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
-    columns = RANGE_SCHEMA.names if rows else _SKETCH_COLUMNS
     for parts in _stretches(*sides):
-        old, new = (_Candidates.of(part, found, columns, prefix) for part, found in _unequal_rows(*parts))
+        (old_part, old_rows), (new_part, new_rows) = _unequal_rows(*parts)
+        old = _Candidates.of(old_part, old_rows, columns[0], prefix)
+        new = _Candidates.of(new_part, new_rows, columns[1], prefix)
         delta = _difference(old, new)
         if delta.total:
             yield delta

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakeops.model.records import Change, ChangeType, Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions
-from lakeops.ranges.delta import Delta, deltas
+from lakeops.ranges.delta import SKETCH_COLUMNS, Delta, deltas
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -46,7 +46,8 @@ def diff(
         rows: give each side's whole row as well (``ROWS_SCHEMA``).
         prefix: leave out paths that do not start with it.
     """
-    for delta in deltas(reader, left, right, rows=rows, prefix=prefix):
+    columns = RANGE_SCHEMA.names if rows else SKETCH_COLUMNS
+    for delta in deltas(reader, left, right, columns=(columns, columns), prefix=prefix):
         yield batch(delta, rows=rows)
 
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.records import Strategy, Summary
-from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.schema import RANGE_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions
 from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta, deltas
 from lakeops.ranges.diff import summary
@@ -77,7 +77,7 @@ def three_way(
     if dest.id == base.id:
         return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), source)
     merging = _Merging(reader, base, source, dest, strategy)
-    for delta in deltas(reader, base, source, rows=True):
+    for delta in deltas(reader, base, source, columns=(IDENTITY_COLUMNS, RANGE_SCHEMA.names)):
         merging.add(delta)
     return merging.plan()
 

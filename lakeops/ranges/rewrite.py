@@ -30,19 +30,17 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     """
     attempt = task.attempt + Ids().new()
     changes = from_ipc(task.changes)
+    writer = RangeWriter(store, attempt, [*task.reuse, *(row for segment in task.segments for row in segment.rows)])
     pieces: list[Piece] = []
     summaries: list[Summary] = []
     work, done = Work(), 0
     for segment in task.segments:
         count = sum(segment.changes)
-        writer = RangeWriter(store, attempt, [*task.reuse, *segment.rows])
         run = _Rewriting(segment, changes.slice(done, count), Cutter(task.split), writer, store)
         pieces += run.pieces()
         summaries += run.summaries
-        work, done = work + run.work + writer.work, done + count
-    # Arrow's pool keeps what threads freed; over many tasks that would add up to several times what is in use.
-    pa.default_memory_pool().release_unused()
-    return TaskResult(task.index, tuple(pieces), total(summaries), work)
+        work, done = work + run.work, done + count
+    return TaskResult(task.index, tuple(pieces), total(summaries), work + writer.work)
 
 
 class _Rewriting:

@@ -8,8 +8,7 @@ came back to life.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ from lakeops.ranges.digest import range_id
 from lakeops.ranges.format import encode_metarange, encode_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store.base import ObjectStore
-from lakeops.store.layout import attempt_file, metarange_key
+from lakeops.store.layout import attempt_file, metarange_key, range_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,15 @@ class MetarangeFile:
     id: str
     file: str
     digest: str
+
+
+def release_memory(written: int) -> None:
+    """Give back what Arrow's pool keeps of freed memory, after every fourth range.
+
+    The pool keeps it for each thread apart; over many ranges that adds up to several times what is in use.
+    """
+    if written % 4 == 0:
+        pa.default_memory_pool().release_unused()
 
 
 def describe_range(table: pa.Table) -> RangeRow:
@@ -57,19 +65,15 @@ def write_range(store: ObjectStore, table: pa.Table, attempt: str, row: RangeRow
     row = row or describe_range(table)
     data = encode_range(table)
     file = attempt_file(row.hex_id, attempt)
-    written = RangeRow(
-        row.id, file, row.first_path, row.last_path, row.count, row.size_bytes, len(data), sha256(data).digest()
-    )
-    store.put(written.key, data)
-    return written
+    digest = store.put(range_key(file), data).checksum
+    return replace(row, file=file, file_bytes=len(data), file_digest=bytes.fromhex(digest))
 
 
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
     """Write a metarange; returns what the commit keeps of it. ``attempt`` is fresh for every try."""
     data = encode_metarange(metarange.table)
     file = attempt_file(metarange.id, attempt)
-    store.put(metarange_key(file), data)
-    return MetarangeFile(metarange.id, file, sha256(data).hexdigest())
+    return MetarangeFile(metarange.id, file, store.put(metarange_key(file), data).checksum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +116,5 @@ class RangeWriter:
             return self._known[described.id]
         row = write_range(self._store, table, self._attempt, described)
         self.work += Work(written=1, bytes_written=row.file_bytes)
+        release_memory(self.work.written)
         return row
