@@ -88,9 +88,7 @@ def test_errors_are_a_file_systems(repo: Repository, fs: LakeopsFileSystem) -> N
         fs.open("repo/main/x", "ab")
 
 
-def test_a_failed_write_is_dropped_and_a_transaction_is_all_or_nothing(
-    repo: Repository, fs: LakeopsFileSystem
-) -> None:
+def test_a_failed_write_is_dropped_and_a_transaction_is_all_or_nothing(repo: Repository, fs: LakeopsFileSystem) -> None:
     with pytest.raises(ZeroDivisionError), fs.open("repo/main/x", "wb") as file:
         file.write(b"half")
         raise ZeroDivisionError
