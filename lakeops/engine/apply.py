@@ -108,6 +108,7 @@ def merge(
 def _run(planned: Plan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:
     """One result for each task, in order of the base's ranges."""
     touched = len(planned.touched)
+    engine = engine.for_work(touched)
     group = engine.group(touched)
     results: dict[int, TaskResult] = {}
     done = 0

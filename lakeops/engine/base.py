@@ -35,6 +35,10 @@ class Engine(Protocol):
         """How many of ``items`` pieces of work (ranges, files, partitions) one task should hold."""
         ...
 
+    def for_work(self, ranges: int) -> Engine:
+        """The engine for so many ranges to rewrite: this one, unless it is one that chooses."""
+        ...
+
     def close(self) -> None:
         """Give back what the engine holds."""
         ...

@@ -50,5 +50,9 @@ class LocalEngine:
         """Enough tasks to keep every thread busy to the end, and none so large that progress stalls."""
         return max(1, min(_MOST_IN_A_TASK, -(-items // (self.threads * _TASKS_PER_THREAD))))
 
+    def for_work(self, ranges: int) -> LocalEngine:  # noqa: ARG002 - the protocol's
+        """The engine itself."""
+        return self
+
     def close(self) -> None:
         """Nothing is held between runs."""

@@ -73,11 +73,11 @@ class Plan:
         """What will happen, in one line for people."""
         if not len(self.touched):
             return "nothing to rewrite"
+        where = engine.for_work(len(self.touched)).name
         if not len(self.base):
-            return f"will write the first ranges for {self.changes.num_rows:,} changes, {engine.name}"
+            return f"will write the first ranges for {self.changes.num_rows:,} changes, {where}"
         return (
-            f"will rewrite {len(self.touched):,} of {len(self.base):,} ranges, {human_bytes(self.file_bytes)}, "
-            f"{engine.name}"
+            f"will rewrite {len(self.touched):,} of {len(self.base):,} ranges, {human_bytes(self.file_bytes)}, {where}"
         )
 
     def tasks(self, group: int) -> Iterator[Task]:

@@ -154,9 +154,9 @@ class Lake:
 
     def _range_engine(self) -> Engine:
         if self._engine is None:
-            from lakeops.engine.local import LocalEngine
+            from lakeops.engine.choose import open_engine
 
-            self._engine = LocalEngine()
+            self._engine = open_engine(self.settings)
         return self._engine
 
     def _show(self, label: str, done: int, total: int) -> None:

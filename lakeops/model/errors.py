@@ -271,6 +271,12 @@ class CatalogUnavailable(Transient):
     kind = "catalog_unavailable"
 
 
+class EngineUnavailable(Transient):
+    """Spark did not answer, gave no workers, or gave up on a task after all retries."""
+
+    kind = "engine_unavailable"
+
+
 class BranchMoved(Transient):
     """The branch's head or staging changed while the call was at work, more often than it would try again."""
 

@@ -7,6 +7,7 @@
     _lakefs/ranges/<range id>-<attempt>.parquet
     _lakefs/metaranges/<metarange id>-<attempt>.parquet
     _lakefs/retention/gc/<run id>/...                      garbage collection's marks and reports
+    _lakefs/tasks/<run id>/...                             what tasks carry to workers, removed again
     _lakefs/probe/<id>                                     a probe's objects, removed again
 
 Partitions sort by time (the UTC hour), so that listings can be cut by age and parallelised.
@@ -26,6 +27,7 @@ CLAIM = "_lakefs/repository.json"
 RANGES = "_lakefs/ranges/"
 METARANGES = "_lakefs/metaranges/"
 GC = "_lakefs/retention/gc/"
+TASKS = "_lakefs/tasks/"
 PROBE = "_lakefs/probe/"
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")

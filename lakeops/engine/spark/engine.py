@@ -1,0 +1,158 @@
+"""The Spark engine, as the driver sees it.
+
+Work is handed over as jobs of one task a core, two jobs at a time: while the last tasks of one finish, the next
+one's fill the cores that are free. So results come back in steps, memory holds two jobs' tasks and no more, and the
+first error ends the run early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing, suppress
+from itertools import islice
+from threading import Lock
+
+from lakeops.engine.base import R, T
+from lakeops.engine.spark.failures import translated
+from lakeops.engine.spark.jobs import Jobs
+from lakeops.engine.spark.parcel import PARK_ABOVE, Parcel, Parking
+from lakeops.engine.spark.session import Connection, active, connect
+from lakeops.engine.spark.worker import Outcome, Performer, warm_up
+from lakeops.model.clock import Ids
+from lakeops.model.errors import EngineUnavailable, LakeopsError
+from lakeops.store.base import ObjectStore
+
+_JOBS_AT_ONCE = 2
+_TASKS_PER_CORE = 3
+_MOST_IN_A_TASK = 256
+"""Ranges; four seconds of work, so that a lost worker loses little."""
+
+PATIENCE = 180.0
+"""Seconds that a cluster may take to give the first worker."""
+
+
+def tasks_for(items: int, cores: int) -> int:
+    """How many tasks so much work is cut into: a few a core, each of many consecutive ranges."""
+    return min(items, max(_TASKS_PER_CORE * cores, -(-items // _MOST_IN_A_TASK)))
+
+
+class SparkEngine:
+    """Runs tasks on Spark; connects when it is first given work.
+
+    Args:
+        master: where to, when no session is active in this process: ``spark://host:port``, ``local[*]`` (also when
+            None), ``yarn``, ``k8s://...``, or ``sc://host:port`` for Spark Connect.
+        conf: Spark settings for a session of our own.
+    """
+
+    def __init__(self, master: str | None = None, *, conf: Mapping[str, str] | None = None) -> None:
+        self.master = master
+        self._conf = dict(conf or {})
+        self._connection: Connection | None = None
+        self._lock = Lock()
+
+    @property
+    def name(self) -> str:
+        """Where a plan says that it runs."""
+        return "on spark"
+
+    @property
+    def ready(self) -> bool:
+        """Whether work can be handed over without starting anything."""
+        return self._connection is not None or active() is not None
+
+    @property
+    def cores(self) -> int:
+        """How many tasks run at the same time. Connects."""
+        jobs = self._connected().jobs
+        with translated():
+            return jobs.cores
+
+    def for_work(self, ranges: int) -> SparkEngine:  # noqa: ARG002 - the protocol's
+        """The engine itself."""
+        return self
+
+    def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
+        """The result of each task, as jobs finish; see ``Engine.run``.
+
+        Raises:
+            Unsupported: workers lack a package, or do not see the store.
+            EngineUnavailable: Spark gave up after all retries.
+            The error of the first task that failed, as it was.
+        """
+        source = iter(tasks)
+        first = list(islice(source, 1))
+        if not first:
+            return
+        connection = self._connected()
+        with translated():
+            performer = Performer(work, store, last_try=connection.jobs.tries - 1)
+            size = connection.jobs.cores
+        # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
+        parking = Parking(store, PARK_ABOVE if connection.here or not store.url.startswith("file:") else -1)
+        try:
+            parcels = (parking.pack(task) for some in (first, source) for task in some)
+            with closing(_run(connection.jobs, performer, parcels, size)) as outcomes:
+                for outcome in outcomes:
+                    yield outcome.value()
+        finally:
+            parking.clear()
+
+    def group(self, items: int) -> int:
+        """A few tasks a core; connects when there is more than one piece of work to divide."""
+        if items <= 1:
+            return 1
+        return -(-items // tasks_for(items, self.cores))
+
+    def close(self) -> None:
+        """Stop Spark, if it was started here."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _connected(self) -> Connection:
+        with self._lock:
+            if self._connection is None or not self._connection.jobs.alive:
+                self._connection = connect(self.master, self._conf)
+                _await_worker(self._connection)
+            return self._connection
+
+
+def _run(jobs: Jobs, performer: Performer[T, R], parcels: Iterator[Parcel[T]], size: int) -> Generator[Outcome[R]]:
+    tag = f"lakeops-{Ids().new()}"
+    with ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="spark-job") as pool:
+        running: set[Future[list[Outcome[R]]]] = set()
+        try:
+            while True:
+                while len(running) < _JOBS_AT_ONCE and (batch := list(islice(parcels, size))):
+                    running.add(pool.submit(jobs.run, performer, batch, tag))
+                if not running:
+                    return
+                finished, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    with translated():
+                        outcomes = future.result()
+                    yield from outcomes
+        finally:
+            with suppress(LakeopsError), translated():
+                jobs.cancel(tag)
+
+
+def _await_worker(connection: Connection) -> None:
+    """Wait until a first worker has run something: before, a cluster does not say how many cores it has.
+
+    Raises ``EngineUnavailable`` when that takes too long, ``Unsupported`` when the worker cannot import lakeops.
+    """
+    tag = f"lakeops-{Ids().new()}"
+    with ThreadPoolExecutor(1) as pool, translated():
+        first = pool.submit(connection.jobs.run, warm_up, [Parcel(None)], tag)
+        if not wait([first], PATIENCE).done:
+            connection.jobs.cancel(tag)
+            connection.close()
+            raise EngineUnavailable(
+                f"Spark gave no worker within {PATIENCE:.0f} s: see whether the cluster has free cores, or set "
+                "engine=local"
+            )
+        first.result()

@@ -1,0 +1,226 @@
+"""Getting hold of Spark: a session that is active in this process, else one of our own.
+
+A session of our own is quiet, binds to loopback where the master is on this machine, and has the settings that make
+Python tasks cheap: a Unix socket in place of TCP halves what a task costs. Whatever keeps it from starting is found
+out first where that can be done (no PySpark, no Java, a master that does not answer), since Spark itself takes
+minutes to say so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import IO, TYPE_CHECKING, Any
+
+from lakeops.engine.spark.failures import translated
+from lakeops.engine.spark.java import java_environment
+from lakeops.engine.spark.jobs import ArrowJobs, Jobs, RddJobs
+from lakeops.engine.spark.package import write_package
+from lakeops.model.errors import EngineUnavailable, InvalidSettings, Unsupported
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+CONNECT_SECONDS = 5.0
+"""How long a master may take to accept a connection."""
+
+_LOOPBACK = re.compile(r"localhost|127\.[\d.]+|\[?::1\]?")
+_LOCAL = re.compile(r"local(\[.*\])?")
+_STANDALONE = "spark://"
+_CONNECT = "sc://"
+_DEFAULT_PORTS = {_STANDALONE: 7077, _CONNECT: 15002}
+
+_ALWAYS = {
+    "spark.app.name": "lakeops",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+}
+
+_starting = Lock()
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A Spark to work on.
+
+    Attributes:
+        jobs: runs functions there.
+        here: whether its workers run on this machine, with its disks and this Python.
+        stop: ends what was started for us; None when somebody else started it.
+    """
+
+    jobs: Jobs
+    here: bool
+    stop: Callable[[], None] | None = None
+
+    def close(self) -> None:
+        """Stop what was started for us."""
+        if self.stop is not None:
+            self.stop()
+
+
+def active() -> SparkSession | SparkContext | None:
+    """The session or context that is active in this process; imports nothing to find out."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    found = SparkContext._active_spark_context  # noqa: SLF001 - asking for it in public starts one
+    remote = sys.modules.get("pyspark.sql.connect.session")
+    if found is None and remote is not None:
+        with contextlib.suppress(remote.PySparkRuntimeError):
+            return remote.SparkSession.active()
+    return found
+
+
+def is_local(master: str) -> bool:
+    """Whether a master means threads of this machine's own JVM."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def is_here(master: str) -> bool:
+    """Whether a master's workers are this machine's."""
+    hosts = [host for host, _ in _addresses(master)]
+    return is_local(master) or (bool(hosts) and all(_LOOPBACK.fullmatch(host) for host in hosts))
+
+
+def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
+    """The active session, else a new one at ``master`` (``local[*]`` when None).
+
+    Raises:
+        Unsupported: there is no PySpark, or no Java for it.
+        EngineUnavailable: the master does not answer, or Spark does not start.
+        InvalidSettings: the master's URL makes no sense.
+    """
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        raise Unsupported("PySpark is not installed: pip install 'lakeops[spark]', or set engine=local") from None
+    with _starting, translated():
+        found = active()
+        if found is not None:
+            connection = attached(found)
+        elif (master or "").startswith(_CONNECT):
+            connection = _remote(str(master))
+        else:
+            connection = _started(master or "local[*]", conf)
+        if not connection.here:
+            with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
+                connection.jobs.ship(write_package(Path(folder)))
+    return connection
+
+
+def attached(found: SparkSession | SparkContext) -> Connection:
+    """A session or context that somebody else started and will stop."""
+    from pyspark import SparkContext
+
+    if isinstance(found, SparkContext):
+        return Connection(RddJobs(found), is_here(str(found.master)))
+    return Connection(ArrowJobs(found), here=False)
+
+
+def _remote(url: str) -> Connection:
+    _require_answer(url)
+    try:
+        from pyspark.sql.connect.session import SparkSession
+    except ImportError as error:
+        raise Unsupported(f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})") from None
+    session = SparkSession.builder.remote(url).create()
+    return Connection(ArrowJobs(session), is_here(url), session.stop)
+
+
+def _started(master: str, conf: Mapping[str, str]) -> Connection:
+    """A context of our own, in a JVM that is started unless this process has one."""
+    from pyspark import SparkConf, SparkContext
+
+    _require_answer(master)
+    here = is_here(master)
+    wanted = _ALWAYS | {"spark.master": master}
+    if here:
+        wanted |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    settings = SparkConf().setAll(list((wanted | dict(conf)).items()))
+    with tempfile.TemporaryDirectory(prefix="lakeops-") as folder, tempfile.TemporaryFile("w+b") as said:
+        changes = java_environment(Path(folder)) if SparkContext._gateway is None else {}  # noqa: SLF001
+        if here:
+            changes["SPARK_LOCAL_IP"] = "127.0.0.1"
+            changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        with _environment(changes):
+            context = _context(settings, said)
+    return Connection(RddJobs(context), here, context.stop)
+
+
+def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - pyspark is not imported here
+    """A context; what its JVM prints goes to ``said``, not to our user."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    try:
+        gateway = SparkContext._gateway or launch_gateway(settings, {"stderr": said})  # noqa: SLF001
+    except PySparkRuntimeError:
+        said.seek(0)
+        lines = said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise EngineUnavailable(f"Spark's JVM did not start: {lines[-1][:500]}") from None
+    return SparkContext(conf=settings, gateway=gateway)
+
+
+def _require_answer(master: str) -> None:
+    """Raise ``EngineUnavailable`` unless one of the master's addresses takes a connection."""
+    failures = []
+    for host, port in _addresses(master):
+        try:
+            socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            failures.append(f"{host}:{port} ({error.strerror or error})")
+        else:
+            return
+    if failures:
+        raise EngineUnavailable(
+            f"no Spark master answers at {', '.join(failures)}: start it, correct LAKEOPS_SPARK_MASTER, or set "
+            "engine=local"
+        )
+
+
+def _addresses(master: str) -> list[tuple[str, int]]:
+    """The hosts and ports that a master's URL names; none for masters that are found in other ways."""
+    for scheme, default in _DEFAULT_PORTS.items():
+        if master.startswith(scheme):
+            places = re.split(r"[/;?]", master.removeprefix(scheme), maxsplit=1)[0].split(",")
+            return [_address(place, default, master) for place in places]
+    return []
+
+
+def _address(place: str, default: int, master: str) -> tuple[str, int]:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\[\]@\s]+)(?::(\d{1,5}))?", place)
+    if match is None:
+        scheme = master.split(":", maxsplit=1)[0]
+        raise InvalidSettings(f"spark_master {master!r} must look like {scheme}://host:port")
+    return match[1].strip("[]"), int(match[2] or default)
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """The environment with some changes, for programs that are started inside this block."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
