@@ -38,6 +38,7 @@ COMMANDS = LateCommands(
         "branch": REPOSITORIES,
         "tag": REPOSITORIES,
         "fs": OBJECTS,
+        "import": OBJECTS,
         "commit": HISTORY,
         "diff": HISTORY,
         "merge": HISTORY,

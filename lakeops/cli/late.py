@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import typer.main
 
 
 class LateCommands(MutableMapping[str, Any]):
-    """Commands by name; the one called ``merge-base`` is ``lakeops.cli.merge_base.app``.
+    """Commands by name; the one called ``merge-base`` is ``lakeops.cli.merge_base.app``, ``import`` is ``import_``.
 
     Args:
         panels: every command's name, and the panel of the help page that it is shown in.
@@ -23,7 +24,8 @@ class LateCommands(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer keeps the class of commands private
         if name not in self._loaded:
             panel = self._panels[name]
-            module = import_module(f"lakeops.cli.{name.replace('-', '_')}")
+            file = f"{name}_" if iskeyword(name) else name.replace("-", "_")
+            module = import_module(f"lakeops.cli.{file}")
             command = typer.main.get_command(module.app)
             command.name = name
             command.rich_help_panel = panel  # type: ignore[attr-defined] # typer reads it from any command

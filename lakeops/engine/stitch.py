@@ -32,35 +32,49 @@ def stitch(
         split: the repository's split.
         attempt: a fresh suffix for what is written here.
     """
-    stitching = _Stitching(base, store, split, attempt)
+    stitching = Stitching(store, split, attempt)
     done = 0
     for piece in pieces:
-        stitching.keep(done, piece.start)
+        stitching.keep(base, done, piece.start)
         stitching.put(piece.rows)
         if piece.carry:
             stitching.open(from_ipc(piece.carry))
         done = piece.stop
-    stitching.keep(done, len(base))
+    stitching.keep(base, done, len(base))
     stitching.finish()
     return Metarange.splice(stitching.parts), stitching.work
 
 
-class _Stitching:
-    def __init__(self, base: Metarange, store: ObjectStore, split: Split, attempt: str) -> None:
+class Stitching:
+    """A metarange in the making: what follows is told in order, ranges by reference wherever cuts allow it.
+
+    ``parts`` are its rows so far and ``work`` is what cutting took.
+
+    Args:
+        store: the namespace.
+        split: the repository's split.
+        attempt: a fresh suffix for what is written here.
+        known: ranges that may be referred to where the outcome equals them.
+    """
+
+    def __init__(self, store: ObjectStore, split: Split, attempt: str, known: Iterable[RangeRow] = ()) -> None:
         self.parts: list[pa.Table] = []
         self.work = Work()
-        self._base = base
         self._store = store
         self._attempt = attempt
+        self._known = tuple(known)
         self._cutter = Cutter(split)
 
-    def keep(self, start: int, stop: int) -> None:
-        """Base ranges ``[start, stop)`` follow: by reference, once no range is open."""
+    def keep(self, ranges: Metarange, start: int, stop: int) -> None:
+        """Ranges ``[start, stop)`` of a metarange follow: by reference, once no range is open.
+
+        Each of them ends with a cut, but for a last one that nothing follows.
+        """
         while start < stop and self._cutter.open:
-            self._absorb(self._base.row(start))
+            self._absorb(ranges.row(start))
             start += 1
         if start < stop:
-            self.parts.append(self._base.table.slice(start, stop - start))
+            self.parts.append(ranges.table.slice(start, stop - start))
 
     def put(self, rows: tuple[RangeRow, ...]) -> None:
         """Ranges that a task wrote follow."""
@@ -85,6 +99,6 @@ class _Stitching:
         self._write(self._cutter.add(open_range(self._store, row).read()), (row,))
 
     def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
-        writer = RangeWriter(self._store, self._attempt, known)
+        writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
         self.parts.append(rows_table([writer.write(table) for table in closed]))
         self.work += writer.work

@@ -173,6 +173,44 @@ class Branch(Readable):
 
         return commit(self._ctx, self.id, message, metadata=metadata, key=idempotency_key, allow_empty=allow_empty)
 
+    def import_objects(
+        self,
+        source: str,
+        prefix: str,
+        message: str,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        allow_empty_source: bool = False,
+        skip_special: bool = False,
+    ) -> Commit:
+        """Replace everything under a prefix with the objects of a bucket's prefix or a directory, in one commit.
+
+        Zero copy: the objects stay where they are, and garbage collection never deletes them. ``source`` is
+        ``s3://bucket/prefix`` or ``file:///directory``. What cannot be an object (links, devices, names that are not
+        UTF-8) is refused, or left out with ``skip_special``.
+
+        Raises:
+            ObjectNotFound: there is nothing at the source, and ``allow_empty_source`` is not set.
+            InvalidInput: the source overlaps with a storage namespace, or holds what cannot be an object.
+            DirtyBranch: the branch has uncommitted changes.
+            NoChanges: the prefix holds these very objects already.
+            Transient: the source changed while it was listed; try again.
+        """
+        from lakeops.ops.ingest import import_objects
+
+        return import_objects(
+            self._ctx,
+            self.id,
+            source,
+            prefix,
+            message,
+            metadata=metadata,
+            key=idempotency_key,
+            allow_empty_source=allow_empty_source,
+            skip_special=skip_special,
+        )
+
     def revert(self, ref: str, parent_number: int | None = None, *, idempotency_key: str | None = None) -> Commit:
         """A new commit that undoes what ``ref`` did; a merge commit needs the number of the parent to go back to."""
         from lakeops.ops.pick import revert

@@ -21,10 +21,14 @@ _PLAIN = r"^[A-Za-z0-9._~/=-]*$"
 
 def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     """Stored addresses as full URLs."""
-    if namespace.startswith("file://") and not pc.all(pc.match_substring_regex(addresses, _PLAIN)).as_py():
-        return _each(addresses, lambda address: layout.absolute(namespace, address))
-    joined = pc.binary_join_element_wise(pa.scalar(namespace), addresses, pa.scalar("/"))
-    return pc.if_else(pc.match_substring_regex(addresses, _ABSOLUTE), addresses, joined)
+    return pc.if_else(pc.match_substring_regex(addresses, _ABSOLUTE), addresses, joined(namespace, addresses))
+
+
+def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """The full URLs of keys below a location."""
+    if root.startswith("file://") and not pc.all(pc.match_substring_regex(keys, _PLAIN)).as_py():
+        keys = _each(keys, layout.quote_path)
+    return pc.binary_join_element_wise(root, keys, "/")
 
 
 def stored(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -52,5 +56,5 @@ def stored(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     return keys
 
 
-def _each(addresses: pa.ChunkedArray, change: Callable[[str], str]) -> pa.ChunkedArray:
+def _each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:
     return pa.chunked_array([[change(address) for address in addresses.to_pylist()]], pa.string())

@@ -47,19 +47,24 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a plan wants published. ``rests_on`` are the commits whose ranges the metarange reuses."""
+    """What a plan wants published.
+
+    ``rests_on`` are the commits whose ranges the metarange reuses. ``begun`` is when its first file was written, where
+    that was before the attempt: files live under the deadline of the publish transaction from then on.
+    """
 
     metarange: MetarangeFile
     parents: tuple[Commit, ...]
     message: str
     metadata: Mapping[str, str]
-    summary: Summary
+    summary: Summary | None = None
     rests_on: tuple[Commit, ...] = field(default=())
+    begun: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Published:
-    """A commit that is visible now; ``summary`` is None when an earlier call under the same key had published it."""
+    """A commit that is visible now; ``summary`` is what its plan counted, if this call published it."""
 
     commit: Commit
     summary: Summary | None
@@ -128,7 +133,7 @@ def _attempt(ctx: Context, move: Move, plan: Plan) -> Published:
             commit=commit,
             consumed=state.sealed_tokens,
             live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
-            started=started,
+            started=min(started, draft.begun or started),
             action=move.action,
             actor=ctx.actor,
             key=move.key,

@@ -60,8 +60,12 @@ def require_clean(ctx: Context, attempt: Attempt) -> None:
         return
     _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
     for batch in effective(ctx, attempt.head, staged):
-        first = batch.column("path")[0].as_py()
-        raise DirtyBranch(f"branch {state.id!r} has uncommitted changes, {first!r} for one; commit or reset them first")
+        raise dirty(state.id, batch.column("path")[0].as_py())
+
+
+def dirty(branch: str, path: str) -> DirtyBranch:
+    """The error for a branch with uncommitted changes, of which ``path`` is one."""
+    return DirtyBranch(f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first")
 
 
 def _written(ctx: Context, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:

@@ -19,7 +19,7 @@ from lakeops.ranges.cutter import Cutter
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.split import check_split
-from lakeops.ranges.write import release_memory, write_range
+from lakeops.ranges.write import describe_range, release_memory, write_range
 from lakeops.store.base import ObjectStore
 
 _AT_ONCE = 100_000
@@ -34,6 +34,7 @@ def build(
     *,
     digests: Digester = entry_digests,
     threads: int = 4,
+    known: Iterable[RangeRow] = (),
     on_progress: Callable[[int], None] | None = None,
 ) -> Metarange:
     """The metarange of these entries, its ranges written (the metarange itself is not).
@@ -46,12 +47,20 @@ def build(
         digests: gives the entry digests of a batch. An import whose workers computed them already passes them on
             here (``lambda batch: batch["digest"]``); the batch may have more columns than ``ENTRY_SCHEMA``.
         threads: how many ranges are encoded and written at a time.
+        known: ranges to refer to where the outcome equals them, instead of writing them again; the commits that they
+            come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
     """
     check_split(split)
     rows: list[RangeRow] = []
     pending: deque[Future[RangeRow]] = deque()
     done = 0
+    standing = {row.id: row for row in known}
+
+    def written(table: pa.Table) -> RangeRow:
+        described = describe_range(table)
+        return standing.get(described.id) or write_range(store, table, attempt, described)
+
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="build") as pool:
         try:
             for table in _closed(tables, split, digests):
@@ -61,7 +70,7 @@ def build(
                     release_memory(len(rows))
                     if on_progress:
                         on_progress(done)
-                pending.append(pool.submit(write_range, store, table, attempt))
+                pending.append(pool.submit(written, table))
             rows += [future.result() for future in pending]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -12,7 +12,7 @@ Nothing in lakeops rests on conditional puts alone: written files have fresh nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
@@ -29,6 +29,20 @@ class StoredObject:
     mtime: int
     etag: str = ""
     content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Some objects by columns, all of one length: what a scan gives, made for millions.
+
+    ``marks`` are change marks that cost nothing to know: the ETag on S3, ``mtime-<ns>-<size>`` on local disks, which
+    says nothing of the contents.
+    """
+
+    keys: Sequence[str]
+    sizes: Sequence[int]
+    mtimes: Sequence[int]
+    marks: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,15 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
+        ...
+
+    def scan(self, *, skip_special: bool = False) -> Iterator[Listing]:
+        """Every object of the location, in byte order, several requests at a time; for callers that must miss none.
+
+        What cannot be an object (a link, a device, a name that is not UTF-8) raises ``InvalidInput`` that names it,
+        unless ``skip_special`` leaves such things out. What is seen to change meanwhile raises ``Transient``; a
+        location that is not there, ``ObjectNotFound``.
+        """
         ...
 
     def checksum(self, item: StoredObject) -> str:

@@ -18,7 +18,7 @@ from typing import BinaryIO, Literal
 
 from lakeops.model.clock import pause
 from lakeops.model.errors import StoreUnavailable
-from lakeops.store.base import Capabilities, DeleteFailure, ObjectStore, PutResult, StoredObject
+from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, PutResult, StoredObject
 from lakeops.store.counted import CountedFile
 
 When = Literal["before", "after"]
@@ -236,6 +236,11 @@ class FaultyStore:
         """See ``ObjectStore.list``; counted when it is asked for."""
         with self._during("list", prefix):
             return self.inner.list(prefix, after)
+
+    def scan(self, *, skip_special: bool = False) -> Iterator[Listing]:
+        """See ``ObjectStore.scan``; counted when it is asked for."""
+        with self._during("scan", ""):
+            return self.inner.scan(skip_special=skip_special)
 
     def checksum(self, item: StoredObject) -> str:
         """See ``ObjectStore.checksum``."""

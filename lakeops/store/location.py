@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from lakeops.model.errors import InvalidUri
@@ -77,6 +78,16 @@ def split_address(address: str) -> tuple[Location, str]:
     if not key:
         raise InvalidUri(f"{_shown(address)} names no object; add its key")
     return place, key
+
+
+def overlap(left: str, right: str) -> bool:
+    """Whether two locations are one, or one lies in the other; links on the way to a directory are followed."""
+    one, other = (f"{_real(parse_location(url))}/" for url in (left, right))
+    return one.startswith(other) or other.startswith(one)
+
+
+def _real(place: Location) -> str:
+    return str(Path(place.path).resolve()) if place.scheme == "file" else place.url
 
 
 def _scheme(url: str) -> tuple[str, str]:

@@ -27,10 +27,11 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lakeops.store.base import Capabilities, DeleteFailure, PutResult, StoredObject
+from lakeops.store.base import Capabilities, DeleteFailure, Listing, PutResult, StoredObject
 from lakeops.store.layout import quote_path
 from lakeops.store.local.draft import Draft, Drafts
 from lakeops.store.local.failures import translated
+from lakeops.store.local.scan import scan
 from lakeops.store.local.tree import Tree, split_key
 from lakeops.store.local.walk import walk
 from lakeops.store.probe import can_put_if_absent, can_read_ranges
@@ -147,6 +148,11 @@ class LocalStore:
         except UnicodeError:
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text") from None
         return self._listing(raw_prefix, raw_after)
+
+    def scan(self, *, skip_special: bool = False) -> Iterator[Listing]:
+        """Every file, in byte order, with its change mark; see ``ObjectStore.scan``."""
+        with translated(self.url, ""):
+            yield from scan(self._tree, self.url, skip_special=skip_special)
 
     def checksum(self, item: StoredObject) -> str:
         """The SHA-256 of the contents in hex; reads them all."""

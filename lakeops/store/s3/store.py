@@ -16,13 +16,14 @@ from botocore.exceptions import ClientError
 
 from lakeops.model.clock import Ids, pause
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
-from lakeops.store.base import Capabilities, DeleteFailure, PutResult, StoredObject
+from lakeops.store.base import Capabilities, DeleteFailure, Listing, PutResult, StoredObject
 from lakeops.store.layout import PROBE
 from lakeops.store.s3.address import listing_prefix, object_name, xml_part
 from lakeops.store.s3.client import client
 from lakeops.store.s3.failures import CONNECTION, code_of, no_bucket, status_of, translated
 from lakeops.store.s3.probe import probe
 from lakeops.store.s3.reader import BUFFER_BYTES, RangeReader
+from lakeops.store.s3.scan import scan
 from lakeops.store.s3.upload import Upload
 from lakeops.store.settings import StoreSettings
 
@@ -143,6 +144,11 @@ class S3Store:
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
+
+    def scan(self, *, skip_special: bool = False) -> Iterator[Listing]:
+        """Every object, in byte order, with its ETag; see ``ObjectStore.scan``."""
+        with self._translated(""):
+            yield from scan(self._client, self.bucket, listing_prefix(self.prefix, ""), skip_special=skip_special)
 
     def checksum(self, item: StoredObject) -> str:
         """The ETag, which costs nothing when the item comes from a listing."""

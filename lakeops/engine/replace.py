@@ -1,0 +1,75 @@
+"""Putting one metarange in the place of a prefix of another: what an import does, whatever its size.
+
+Both keep their ranges by reference. Rows are cut anew only at the two borders, from the last cut before each until a
+cut falls on the end of a range that stands already; so a handful of ranges is opened, and the outcome has the ids
+that building it from scratch would give.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lakeops.engine.stitch import Stitching
+from lakeops.model.errors import InvalidInput
+from lakeops.model.records import Split
+from lakeops.ranges.file import open_range
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.order import SortedPaths, upper_bound
+from lakeops.ranges.write import Work
+from lakeops.store.base import ObjectStore
+
+
+def replace_prefix(
+    base: Metarange, prefix: str, part: Metarange, *, store: ObjectStore, split: Split, attempt: str
+) -> tuple[Metarange, Work]:
+    """The metarange with ``part`` in place of everything under ``prefix``, and the work that the borders took.
+
+    Args:
+        base: what to change.
+        prefix: what the paths of ``part`` begin with; the empty one means everything.
+        part: built from scratch; its ranges are in the namespace.
+        store: the namespace.
+        split: the repository's split.
+        attempt: a fresh suffix for what is written here.
+    """
+    above = upper_bound(prefix)
+    if above is None:
+        return part, Work()
+    _check_within(part, prefix.encode(), above)
+    low, high = base.last_paths.first_at(prefix.encode()), base.last_paths.first_at(above)
+    # A metarange's last range ends for want of more, not with a cut: it is open again when something follows.
+    low = min(low, len(base) - 1) if len(base) and len(part) else low
+    borders = base.at(sorted({low, high} - {len(base)}))
+    stitching = Stitching(store, split, attempt, borders)
+    stitching.keep(base, 0, low)
+    if low < len(base) and base.first_paths[low] < prefix.encode():
+        rows = _read(stitching, store, base.row(low))
+        stitching.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(prefix.encode())))
+    if len(part):
+        stitching.keep(part, 0, len(part) - 1)
+        _end(stitching, part, store, last=high == len(base))
+    if high < len(base) and base.first_paths[high] < above:
+        rows = _read(stitching, store, base.row(high))
+        stitching.open(rows.slice(SortedPaths(rows.column("path")).first_at(above)))
+        high += 1
+    stitching.keep(base, high, len(base))
+    stitching.finish()
+    return Metarange.splice(stitching.parts), stitching.work
+
+
+def _end(stitching: Stitching, part: Metarange, store: ObjectStore, *, last: bool) -> None:
+    """The part's last range follows, open unless it is the last of all."""
+    if last:
+        stitching.keep(part, len(part) - 1, len(part))
+    else:
+        stitching.open(_read(stitching, store, part.row(len(part) - 1)))
+
+
+def _read(stitching: Stitching, store: ObjectStore, row: RangeRow) -> pa.Table:
+    stitching.work += Work(opened=1, bytes_read=row.file_bytes)
+    return open_range(store, row).read()
+
+
+def _check_within(part: Metarange, prefix: bytes, above: bytes) -> None:
+    if len(part) and not (part.first_paths[0] >= prefix and part.last_paths[len(part) - 1] < above):
+        raise InvalidInput(f"{part!r} holds paths that do not begin with {prefix.decode()!r}")

@@ -1,0 +1,131 @@
+"""Importing: what lies in a bucket or directory already becomes the contents of a prefix, in one commit, uncopied.
+
+The listing streams straight into ranges, a batch in memory at a time, and no row goes through the catalog. These
+ranges hold the imported part alone, so a branch that moves meanwhile costs only its borders anew. Nothing is visible
+before the commit is published; an import that fails leaves files that nothing refers to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakeops.engine.replace import replace_prefix
+from lakeops.model.errors import NoChanges, ObjectNotFound
+from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.paths import check_prefix
+from lakeops.model.records import Commit
+from lakeops.ops.commit import check_message
+from lakeops.ops.context import Context
+from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
+from lakeops.ops.resolve import require_branch
+from lakeops.ops.source import check_source, entries
+from lakeops.ops.uncommitted import uncommitted
+from lakeops.ops.write import dirty, require_clean
+from lakeops.ranges.build import build
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.write import write_metarange
+
+SOURCE = "lakeops.import.source"
+PREFIX = "lakeops.import.prefix"
+OBJECTS = "lakeops.import.objects"
+BYTES = "lakeops.import.bytes"
+"""Keys of the commit's metadata: where it came from and went to, how many objects and bytes."""
+
+
+def import_objects(
+    ctx: Context,
+    branch: str,
+    source: str,
+    prefix: str,
+    message: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    key: str | None = None,
+    allow_empty_source: bool = False,
+    skip_special: bool = False,
+) -> Commit:
+    """Replace everything under a prefix of a branch with the objects of a source, in one commit, without a copy.
+
+    Args:
+        ctx: the repository.
+        branch: the branch's name; it must have no uncommitted changes.
+        source: ``s3://bucket/prefix`` or ``file:///directory``.
+        prefix: the folder that the objects' paths begin with; empty replaces all of the branch.
+        message: what the commit is about; not empty.
+        metadata: key/value pairs kept with the commit.
+        key: an idempotency key; a second call under it returns the first one's commit, and lists nothing.
+        allow_empty_source: a source without objects empties the prefix, instead of being an error.
+        skip_special: leave out links, devices and names that are not UTF-8, instead of refusing the source.
+
+    Raises:
+        InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
+        ObjectNotFound: there is nothing at the source.
+        Transient: the source was seen to change while it was listed.
+        NoChanges: the prefix holds these very objects already.
+        DirtyBranch, ProtectedBranch, BranchMoved.
+    """
+    text = check_message(message)
+    pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
+    folder = _folder(prefix)
+    url = check_source(ctx, source)
+    move = Move(require_branch(ctx, branch), "import", (url, folder), key)
+    known = replay(ctx, move)
+    if known is not None:
+        return known
+    state = ctx.catalog.stageable(ctx.repository_id, branch)
+    for change in uncommitted(ctx, branch):
+        raise dirty(branch, change.path)
+    part = _build(ctx, url, folder, ctx.head(state), skip_special=skip_special)
+    if not part.metarange.count and not allow_empty_source:
+        raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
+    pairs |= {SOURCE: url, PREFIX: folder, OBJECTS: str(part.metarange.count), BYTES: str(part.metarange.size_bytes)}
+
+    def plan(attempt: Attempt) -> Draft:
+        require_clean(ctx, attempt)
+        suffix = ctx.ids.new()
+        base = ctx.metarange(attempt.head)
+        metarange, _ = replace_prefix(
+            base, folder, part.metarange, store=ctx.store, split=ctx.repository.split, attempt=suffix
+        )
+        if metarange.id == base.id:
+            raise NoChanges(f"{folder or 'the whole branch'!r} of branch {branch!r} holds the objects of {url} already")
+        return Draft(
+            write_metarange(ctx.store, metarange, suffix),
+            (attempt.head,),
+            text,
+            pairs,
+            rests_on=(part.head,),
+            begun=part.begun,
+        )
+
+    return publish(ctx, move, plan).commit
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The imported entries as ranges of their own, some of them perhaps ``head``'s; written since ``begun``."""
+
+    metarange: Metarange
+    head: Commit
+    begun: datetime
+
+
+def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: bool) -> _Part:
+    begun = ctx.catalog.now()
+    base = ctx.metarange(head)
+    metarange = build(
+        ctx.store,
+        entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),
+        ctx.repository.split,
+        ctx.ids.new(),
+        known=base.rows(*base.overlapping(folder)),
+        on_progress=lambda done: ctx.progress("import", done, 0),
+    )
+    return _Part(metarange, head, begun)
+
+
+def _folder(prefix: str) -> str:
+    check_prefix(prefix)
+    return prefix if not prefix or prefix.endswith("/") else prefix + "/"

@@ -1,0 +1,117 @@
+"""Where objects are imported from: which places may be, and what lies there as entries.
+
+Nothing is copied and nothing is read: an entry keeps the full URL of its object, and as checksum the store's own mark
+(the ETag on S3; on local disks a change mark, see ``docs/adr/0010-change-marks.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import InvalidInput, InvalidPath
+from lakeops.model.paths import MAX_PATH_BYTES
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Repository
+from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE
+from lakeops.model.text import excerpt, flaw
+from lakeops.ops.addresses import joined
+from lakeops.ops.context import Context
+from lakeops.store import layout
+from lakeops.store.base import Listing
+from lakeops.store.location import overlap, parse_location
+
+_BATCH = 50_000
+"""Entries that are worked on at a time; directories of any size are put together to about this many."""
+_SHOWN = 3
+_PAGE = 1000
+
+
+def check_source(ctx: Context, url: str) -> str:
+    """The source's URL in its one spelling, when nothing there is managed by a repository of this catalog.
+
+    An object inside a repository's namespace lives as long as that repository refers to it: another reference to it,
+    from an import, would not keep it from garbage collection.
+
+    Raises:
+        InvalidUri: it is not a location.
+        InvalidInput: it and a repository's namespace overlap.
+    """
+    source = parse_location(url).url
+    for repository in _repositories(ctx):
+        own = repository.id == ctx.repository_id
+        kept = ("",) if own else (layout.DATA, layout.METADATA)
+        if any(overlap(source, f"{repository.storage_namespace}/{folder}".rstrip("/")) for folder in kept):
+            whose = "this repository" if own else f"repository {repository.id!r}"
+            raise InvalidInput(
+                f"{excerpt(source)} overlaps with the storage namespace of {whose}, {repository.storage_namespace}; "
+                "its objects are managed already: import from elsewhere, or merge or stage them"
+            )
+    return source
+
+
+def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[pa.Table]:
+    """What lies at a source, as ``ENTRY_SCHEMA`` in path order.
+
+    Args:
+        listings: a scan of the source.
+        source: its URL.
+        folder: what the objects' paths begin with.
+
+    Raises:
+        InvalidPath: some names cannot be paths behind ``folder``; the first of them are named.
+    """
+    for batch in _gathered(listings):
+        keys = pa.array(batch.keys, pa.string())
+        paths = pc.binary_join_element_wise(folder, keys, "")
+        _check_paths(paths, source)
+        rows = len(keys)
+        columns = {
+            "path": paths,
+            "physical_address": joined(source, keys),
+            "checksum": pa.array(batch.marks, pa.string()),
+            "size_bytes": pa.array(batch.sizes, pa.int64()),
+            "mtime": pa.array(batch.mtimes, pa.int64()),
+            "content_type": pa.repeat(pa.scalar(DEFAULT_CONTENT_TYPE), rows),
+            "metadata": pa.repeat(pa.scalar([], METADATA_TYPE), rows),
+        }
+        yield pa.table(columns, schema=ENTRY_SCHEMA)
+
+
+def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
+    """The same objects in batches of a size that is worth a column."""
+    keys: list[str] = []
+    sizes: list[int] = []
+    mtimes: list[int] = []
+    marks: list[str] = []
+    for listing in listings:
+        keys += listing.keys
+        sizes += listing.sizes
+        mtimes += listing.mtimes
+        marks += listing.marks
+        if len(keys) >= _BATCH:
+            yield Listing(keys, sizes, mtimes, marks)
+            keys, sizes, mtimes, marks = [], [], [], []
+    if keys:
+        yield Listing(keys, sizes, mtimes, marks)
+
+
+def _check_paths(paths: pa.Array, source: str) -> None:
+    bad = pc.or_(pc.greater(pc.binary_length(paths), MAX_PATH_BYTES), pc.match_substring(paths, "\0"))
+    if not pc.any(bad).as_py():
+        return
+    named = paths.filter(bad).to_pylist()
+    shown = "; ".join(f"{excerpt(path)} {flaw(path, at_most=MAX_PATH_BYTES)}" for path in named[:_SHOWN])
+    more = "; ..." if len(named) > _SHOWN else ""
+    raise InvalidPath(f"names in {excerpt(source)} cannot be object paths: {shown}{more}; nothing was published")
+
+
+def _repositories(ctx: Context) -> Iterator[Repository]:
+    after = ""
+    while True:
+        page = ctx.catalog.repositories(after=after, limit=_PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id

@@ -1,0 +1,134 @@
+"""Every object below a prefix, in byte order, with several listings under way.
+
+One listing goes a page after another, so a bucket is listed by its folders instead: the first levels are asked for
+with a delimiter, one request a page, until there are enough folders to list beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ClientError
+
+from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
+from lakeops.model.text import excerpt
+from lakeops.store.ahead import Found, in_order
+from lakeops.store.base import Listing
+from lakeops.store.s3.address import object_name, xml_part
+from lakeops.store.s3.failures import status_of
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ObjectTypeDef
+
+_THREADS = 8
+_ENOUGH = 16
+"""Folders on a page that keep all threads busy; fewer are taken apart once more."""
+_LEVELS = 3
+
+
+def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool) -> Iterator[Listing]:
+    """All objects whose names begin with ``root`` (empty, or ending in a slash); keys are what follows it."""
+    scanning = _Scan(client, bucket, root, skip_special=skip_special)
+    last = ""
+    for listing in in_order(partial(scanning.level, root, 1), threads=_THREADS):
+        if listing.keys[0] <= last:
+            raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
+        last = listing.keys[-1]
+        yield listing
+
+
+class _Scan:
+    def __init__(self, client: S3Client, bucket: str, root: str, *, skip_special: bool) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._root = root
+        self._skip_special = skip_special
+
+    def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
+        """One page of a folder: its own objects, and a step for each folder in it."""
+        answer = self._page(prefix, token, Delimiter="/")
+        folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
+        folders = [folder for folder in folders if folder.startswith(prefix) and folder != prefix]
+        objects = self._wanted(prefix, answer)
+        if not token and not folders and not objects and not answer["IsTruncated"] and depth > 1:
+            raise self._vanished(prefix)
+        apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
+        found: list[Found] = []
+        at = 0
+        for folder in folders:
+            before = at
+            while at < len(objects) and objects[at]["Key"] < folder:
+                at += 1
+            found += self._listing(objects[before:at])
+            found.append(partial(self.level, folder, depth + 1) if apart else partial(self.below, folder))
+        found += self._listing(objects[at:])
+        if answer["IsTruncated"]:
+            found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
+        return found
+
+    def below(self, prefix: str, token: str = "", *, empty: bool = True) -> Sequence[Found]:
+        """One page of everything that begins with ``prefix``."""
+        answer = self._page(prefix, token)
+        objects = self._wanted(prefix, answer)
+        empty = empty and not objects
+        if empty and not answer["IsTruncated"]:
+            raise self._vanished(prefix)
+        found: list[Found] = [*self._listing(objects)]
+        if answer["IsTruncated"]:
+            found.append(partial(self.below, prefix, answer["NextContinuationToken"], empty=empty))
+        return found
+
+    def _page(self, prefix: str, token: str, **more: Any) -> ListObjectsV2OutputTypeDef:  # noqa: ANN401 - boto3's parameters
+        if token:
+            more["ContinuationToken"] = token
+        return self._client.list_objects_v2(Bucket=self._bucket, Prefix=xml_part(prefix), **more)
+
+    def _wanted(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
+        """The page's objects below the prefix; an object that is the root's own name has no key."""
+        return [
+            item for item in answer.get("Contents", ()) if item["Key"].startswith(prefix) and item["Key"] != self._root
+        ]
+
+    def _listing(self, objects: Sequence[ObjectTypeDef]) -> Iterator[Listing]:
+        start = len(self._root)
+        kept = [item for item in objects if self._fits(item["Key"])]
+        if kept:
+            names = [item["Key"] for item in kept]
+            if any(left >= right for left, right in pairwise(names)):
+                raise StoreError(f"bucket {self._bucket!r} does not list names in byte order; use another server")
+            yield Listing(
+                [name[start:] for name in names],
+                [item["Size"] for item in kept],
+                [int(item["LastModified"].timestamp()) for item in kept],
+                [item["ETag"].strip('"') for item in kept],
+            )
+
+    def _fits(self, name: str) -> bool:
+        """Whether an object can be read back by this name. Raises ``InvalidInput`` unless such ones are skipped."""
+        if ".." not in name and "\ufffd" not in name:
+            return True
+        try:
+            object_name("", name)
+            if "\ufffd" in name:  # what stands for bytes that are not UTF-8 may also be part of a name
+                self._client.head_object(Bucket=self._bucket, Key=name)
+        except (InvalidPath, ClientError) as error:
+            if isinstance(error, ClientError) and status_of(error) != 404:
+                raise
+            if self._skip_special:
+                return False
+            why = "its name is not UTF-8" if isinstance(error, ClientError) else "its name climbs out of the bucket"
+            raise InvalidInput(
+                f"bucket {self._bucket!r} holds what cannot be an object: {excerpt(name)} ({why}); "
+                "rename it, or skip special files"
+            ) from None
+        return True
+
+    def _vanished(self, prefix: str) -> Transient:
+        return Transient(
+            f"bucket {self._bucket!r} changed while it was listed: nothing is left under {excerpt(prefix)}; "
+            "try again when nothing writes to it"
+        )
