@@ -48,6 +48,7 @@ class Root(TyperGroup):
                 out.fail({"kind": "interrupted", "message": "interrupted"})
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into a message
             code = _report(out, error)
+            _drop_unwritten()
         sys.exit(code or 0)
 
 
@@ -55,7 +56,7 @@ def _report(out: Output, error: Exception) -> int:
     try:
         return _explain(out, error)
     except StdoutClosed:
-        return _close_stdout()
+        return PIPE_CLOSED
 
 
 def _explain(out: Output, error: Exception) -> int:
@@ -93,13 +94,18 @@ def _usage(error: typer.TyperException) -> str:
     return message if context is None else f"{message} Try '{context.command_path} --help'."
 
 
-def _close_stdout() -> int:
-    """Let the interpreter end in silence: what is still buffered goes nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _drop_unwritten() -> None:
+    """Let the interpreter end in silence: what stdout did not take (a closed pipe, a full disk) goes nowhere.
+
+    The interpreter flushes once more at its end, and would overrule the exit code when that fails again.
+    """
     try:
-        os.dup2(nowhere, sys.stdout.fileno())
-    except OSError:  # a stdout without a file behind it, as in an embedding program
-        pass
-    finally:
-        os.close(nowhere)
-    return PIPE_CLOSED
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, sys.stdout.fileno())
+        except OSError:  # a stdout without a file behind it, as in an embedding program
+            pass
+        finally:
+            os.close(nowhere)

@@ -117,7 +117,9 @@ def test_no_stdout_at_all(home):
     assert done.stderr == b""
 
 
-def test_a_full_disk(process, flights):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk(process, flights, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     with Path("/dev/full").open("wb") as full:
         done = process("log", f"{R}/main", stdout=full)
     assert done.returncode == 1

@@ -9,7 +9,6 @@ and wrote and of the most memory that the process ever held.
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
 from pathlib import Path
@@ -28,7 +27,9 @@ from lakeops.ranges.read import RangeReader
 
 
 def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory that this program held. (``ru_maxrss`` survives ``exec``: it may be the parent's.)"""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 class Steps:
