@@ -25,22 +25,22 @@ def numbers(count: int, *, batch: int = 50_000) -> Iterator[np.ndarray]:
 
 def paths(which: np.ndarray) -> pa.Array:
     """The paths of these entries: they sort as their numbers do."""
-    day = _padded(which // _PER_DAY, 5)
-    part = _padded(which % _PER_DAY, 5)
+    day = padded(which // _PER_DAY, 5)
+    part = padded(which % _PER_DAY, 5)
     return pc.binary_join_element_wise(
-        "events/day=", day, "/part-", part, "-", _hex(which, 16, salt=1), ".c000.snappy.parquet", ""
+        "events/day=", day, "/part-", part, "-", hex_text(which, 16, salt=1), ".c000.snappy.parquet", ""
     )
 
 
 def entries(which: np.ndarray, version: int = 0) -> pa.Table:
     """These entries; another version has other contents."""
     count = len(which)
-    random = _random(which, 1, salt=7 + version)[:, 0]
+    random = random_words(which, 1, salt=7 + version)[:, 0]
     return pa.table(
         [
             paths(which),
-            pc.binary_join_element_wise("data/2026010112/", _hex(which, 20, salt=2 + version), ""),
-            _hex(which, 32, salt=1000 + version),
+            pc.binary_join_element_wise("data/2026010112/", hex_text(which, 20, salt=2 + version), ""),
+            hex_text(which, 32, salt=1000 + version),
             pa.array((random % 10_000_000).astype(np.int64)),
             pa.array((1_760_000_000 + random % 86_400).astype(np.int64)),
             pa.repeat("application/octet-stream", count),
@@ -68,7 +68,7 @@ def quick_digests(table: pa.Table) -> pa.Array:
     )
 
 
-def _random(which: np.ndarray, words: int, salt: int) -> np.ndarray:
+def random_words(which: np.ndarray, words: int, salt: int) -> np.ndarray:
     """Random-looking words for each number (splitmix64), shape ``(n, words)``."""
     state = which[:, None] * np.uint64(words) + np.arange(words, dtype=np.uint64)
     state = (state + np.uint64(salt << 40)) * np.uint64(0x9E3779B97F4A7C15)
@@ -77,9 +77,9 @@ def _random(which: np.ndarray, words: int, salt: int) -> np.ndarray:
     return state ^ (state >> np.uint64(31))
 
 
-def _hex(which: np.ndarray, size: int, salt: int) -> pa.Array:
+def hex_text(which: np.ndarray, size: int, salt: int) -> pa.Array:
     """Hex text of ``size`` characters for each number."""
-    raw = _random(which, -(-size // 16), salt).view(np.uint8)[:, : size // 2]
+    raw = random_words(which, -(-size // 16), salt).view(np.uint8)[:, : size // 2]
     text = _HEX[raw]
     return (
         pa.Array.from_buffers(pa.binary(size), len(which), [None, pa.py_buffer(text)])
@@ -88,5 +88,5 @@ def _hex(which: np.ndarray, size: int, salt: int) -> pa.Array:
     )
 
 
-def _padded(values: np.ndarray, width: int) -> pa.Array:
+def padded(values: np.ndarray, width: int) -> pa.Array:
     return pc.utf8_lpad(pa.array(values).cast(pa.string()), width, "0")

@@ -1,0 +1,58 @@
+"""Measure lakeops beside git; usage: python -m bench [--size 100k|1M|10M] [--repeats N] [--no-page].
+
+Prints a table, and writes docs/performance.md, .json and .png from this run and the last ones of other sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from bench import chart, page
+from bench.lines import HEADINGS, cells, facts
+from bench.rows import SECTIONS, Row
+from bench.run import measure
+from rich.console import Console
+from rich.table import Table
+
+SIZES = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
+REPEATS = {"100k": (7, 3), "1M": (7, 3), "10M": (5, 1)}
+"""How often a row is run, and how often one that takes seconds."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, default="100k")
+    parser.add_argument("--repeats", type=int, help="of every row")
+    parser.add_argument("--no-page", action="store_true", help="leave docs/ as it is")
+    arguments = parser.parse_args()
+    repeats, heavy = (arguments.repeats,) * 2 if arguments.repeats else REPEATS[arguments.size]
+    progress = Console(stderr=True)
+    result = measure(SIZES[arguments.size], repeats, heavy, lambda row: _announce(progress, row))
+    _show(result)
+    if not arguments.no_page:
+        results = page.remember(result)
+        page.write(results)
+        chart.draw(results)
+
+
+def _announce(progress: Console, row: Row) -> None:
+    progress.print(f"[dim]{row.name} ...[/]", highlight=False)
+
+
+def _show(result) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    table = Table(*HEADINGS, title=f"{result['size']:,} entries", box=None, header_style="bold", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for section in SECTIONS:
+        table.add_row(f"[bold]{section.title}[/]")
+        for row in section.rows:
+            table.add_row(*cells(row, result["rows"][row.name], result["size"]))
+    console.print(table)
+    for line in facts(result):
+        console.print("  ".join(filter(None, line)), highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The measured part of docs/performance.md; what is around the two marks is written by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.lines import HEADINGS, cells, facts, verdict
+from bench.rows import SECTIONS
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "performance.md"
+NUMBERS = DOCS / "performance.json"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def remember(result: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """All results so far by size, with this one in place of an older one of its size; written beside the page."""
+    known = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else []
+    kept = {each["size"]: each for each in known} | {result["size"]: result}
+    kept = dict(sorted(kept.items()))
+    NUMBERS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
+    return kept
+
+
+def write(results: dict[int, dict[str, Any]]) -> None:
+    """Put the tables of all sizes into the page."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    measured = "\n".join(_measured(results))
+    PAGE.write_text(f"{before}{BEGIN}\n\n{measured}\n{END}{after}")
+
+
+def size_name(size: int) -> str:
+    """``100k``, ``1M``."""
+    return f"{size // 1_000_000}M" if size >= 1_000_000 else f"{size // 1_000}k"
+
+
+def _measured(results: dict[int, dict[str, Any]]) -> Iterator[str]:
+    for size, result in sorted(results.items(), reverse=True):
+        machine = result["machine"]
+        yield f"## {size:,} entries\n"
+        yield (
+            f"{machine['cores']} cores, load {_load(result)} during the run, Python {machine['python']}, "
+            f"git {machine['git']}. Medians.\n"
+        )
+        yield from _table(result)
+        yield ""
+        yield "|  |  | goal |  |\n|---|---|---|---|"
+        yield from (f"| {' | '.join(line)} |" for line in facts(result))
+        yield ""
+        yield from _misses(result)
+    if len(results) > 1:
+        yield from _growth(results)
+
+
+def _load(result: dict[str, Any]) -> str:
+    loads = [row["load"] for row in result["rows"].values()]
+    return f"{min(loads):.1f} to {max(loads):.1f}"
+
+
+def _table(result: dict[str, Any]) -> Iterator[str]:
+    yield f"| {' | '.join(HEADINGS)} |"
+    yield f"|---|{'--:|' * (len(HEADINGS) - 1)}"
+    for section in SECTIONS:
+        yield f"| **{section.title}** |{' |' * (len(HEADINGS) - 1)}"
+        for row in section.rows:
+            yield f"| {' | '.join(cells(row, result['rows'][row.name], result['size']))} |"
+
+
+def _misses(result: dict[str, Any]) -> Iterator[str]:
+    rows = [row for section in SECTIONS for row in section.rows]
+    missed = [row for row in rows if verdict(row, result["rows"][row.name], result["size"]) == "miss"]
+    if missed:
+        yield "Missed, and why:\n"
+        yield from (f"* {row.name}: {row.why}." for row in missed)
+        yield ""
+
+
+def _growth(results: dict[int, dict[str, Any]]) -> Iterator[str]:
+    """How cost grows with the repository, the same work each time."""
+    sizes = sorted(results)
+    names = ["commit 1k clustered", "diff 100 keys, 1 place", "merge 1k+1k clustered", "stat, cold process"]
+    yield "## The same work in larger repositories\n"
+    yield f"| lakeops ms (git ms) | {' | '.join(map(size_name, sizes))} |\n|---|{'--:|' * len(sizes)}"
+    for name in names:
+        row = [results[size]["rows"][name] for size in sizes]
+        shown = [f"{each['lakeops']['wall'] * 1000:.1f} ({each['git']['wall'] * 1000:.1f})" for each in row]
+        yield f"| {name} | {' | '.join(shown)} |"
+    yield ""
+    if {1_000_000, 10_000_000} <= results.keys():
+        small, large = (results[size]["rows"][names[0]]["lakeops"]["wall"] for size in (1_000_000, 10_000_000))
+        said = "pass" if large <= 1.3 * small else "miss"
+        yield f"Commit 1k clustered, 10M over 1M: {large / small:.2f} (goal ≤ 1.3: {said}).\n"

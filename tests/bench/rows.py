@@ -1,0 +1,227 @@
+"""What is measured: each row says what git runs, what lakeops runs, and the goal.
+
+Both processes read this list; a row's number in it is how they agree on what to do. *Range work* is the core alone:
+metaranges in, a written metarange out. *Verbs* are what users call: staging area, catalog and disk included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from bench.dataset import DataSet
+from bench.goal import Goal
+from bench.sample import Sample
+
+if TYPE_CHECKING:
+    from bench.git_side import GitSide
+    from bench.lake_side import LakeSide
+
+LOAD = 500_000
+HISTORY = 1_000
+FOLDER = "images/train/n00000003/"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. ``why`` explains a missed goal; ``heavy`` rows are repeated less."""
+
+    name: str
+    lake: Callable[[LakeSide, int], Sample]
+    git: Callable[[GitSide, int], Sample] | None = None
+    goal: Goal | None = None
+    why: str = ""
+    heavy: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """Rows that stand on the same repository."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+def neighbours(data: DataSet, again: int) -> list[str]:
+    """A thousand paths of one stretch, another one each time."""
+    start = (again * 31 + 7) * data.size // 997 % (data.size - 20_000)
+    return list(data.paths(np.arange(start, start + 20_000, 20, dtype=np.uint64)).to_pylist())
+
+
+_IMPORT = Section(
+    "Import",
+    (
+        Row(
+            "import, digests present",
+            lambda lake, n: lake.import_sorted(n),
+            lambda git, n: git.import_sorted(n),
+            Goal(0.1),
+            heavy=True,
+        ),
+        Row(
+            "import, digests computed",
+            lambda lake, n: lake.import_sorted(n, computed=True),
+            lambda git, n: git.import_sorted(n),
+            heavy=True,
+        ),
+    ),
+)
+
+_RANGES = Section(
+    "Range work",
+    (
+        Row(
+            "commit 1k clustered",
+            lambda lake, n: lake.apply(lake.data.clustered(1_000, n)),
+            lambda git, n: git.commit(git.data.clustered(1_000, n), durable=False),
+            Goal(0.5),
+            why="one range of about 25,000 entries is read, hashed, encoded and written whatever changes in it",
+        ),
+        Row(
+            "commit 1k random",
+            lambda lake, n: lake.apply(lake.data.random(1_000, n)),
+            lambda git, n: git.commit(git.data.random(1_000, n), durable=False),
+            Goal(0.7),
+            why="a thousand random changes touch every range; encoding Parquet is two thirds of the CPU",
+            heavy=True,
+        ),
+        *(
+            Row(
+                f"diff 100 keys, {places} place{'s' if places > 1 else ''}",
+                lambda lake, n, places=places: lake.diff("main", f"places-{places}"),
+                lambda git, n, places=places: git.diff("main", f"places-{places}"),
+                Goal(ratio),
+                why="both range files are read whole to be verified (SHA-256) before anything is decoded",
+            )
+            for places, ratio in ((1, 2), (10, 4), (100, 4))
+        ),
+        Row(
+            "diff 1k random",
+            lambda lake, n: lake.diff("main", "random-a"),
+            lambda git, n: git.diff("main", "random-a"),
+            Goal(0.8),
+            why="every range differs, so both repositories are read and verified whole",
+        ),
+        Row(
+            "merge 1k+1k clustered",
+            lambda lake, n: lake.merge("clustered-b", "clustered-a"),
+            lambda git, n: git.merge("clustered-b", "clustered-a", durable=False),
+            Goal(2),
+            why="three ranges are read and one is hashed, where git reads a few trees of a directory each",
+        ),
+        Row(
+            "merge 1k+1k random",
+            lambda lake, n: lake.merge("random-b", "random-a"),
+            lambda git, n: git.merge("random-b", "random-a", durable=False),
+            Goal(1),
+            why="base, source and destination are read whole, and all of the destination is written again",
+            heavy=True,
+        ),
+        Row(
+            "stat, cold process",
+            lambda lake, n: lake.stat_cold(neighbours(lake.data, n)),
+            lambda git, n: git.stat(neighbours(git.data, n)),
+        ),
+        Row(
+            "stat, warm",
+            lambda lake, n: lake.stat_warm(neighbours(lake.data, n)),
+            lambda git, n: git.stat_warm(neighbours(git.data, n)),
+            Goal(0.02, "ms"),
+        ),
+        Row(
+            "list a page of 1,000",
+            lambda lake, n: lake.page(FOLDER),
+            lambda git, n: git.page(FOLDER),
+            Goal(0.3),
+            why="a cold page verifies its whole range; git reads one tree of 1,300 names, without sizes or times",
+        ),
+    ),
+)
+
+_VERBS = Section(
+    "Verbs",
+    (
+        Row(
+            "commit 1k clustered, durable",
+            lambda lake, n: lake.commit(lake.data.clustered(1_000, n)),
+            lambda git, n: git.commit(git.data.clustered(1_000, n), durable=True),
+        ),
+        Row(
+            "commit 1k random, durable",
+            lambda lake, n: lake.commit(lake.data.random(1_000, n)),
+            lambda git, n: git.commit(git.data.random(1_000, n), durable=True),
+            heavy=True,
+        ),
+        Row(
+            "merge 1k+1k clustered, durable",
+            lambda lake, n: lake.merge_verb("clustered-b", "clustered-a"),
+            lambda git, n: git.merge("clustered-b", "clustered-a", durable=True),
+        ),
+        Row(
+            "branch create, durable",
+            lambda lake, n: lake.branch(),
+            lambda git, n: git.branch(n),
+            Goal(0.25),
+            why="one SQLite transaction of five statements through SQLAlchemy, and its fsync",
+        ),
+        Row(
+            "log of 1,000",
+            lambda lake, n: lake.log(HISTORY),
+            lambda git, n: git.log(HISTORY),
+            Goal(0.25),
+            why="a thousand rows become a thousand commit records in Python",
+        ),
+        Row(
+            "stat, warm, through a branch",
+            lambda lake, n: lake.stat_verb(neighbours(lake.data, n)),
+            lambda git, n: git.stat_warm(neighbours(git.data, n)),
+        ),
+        Row(
+            "list a page of 1,000 of a branch", lambda lake, n: lake.page_verb(FOLDER), lambda git, n: git.page(FOLDER)
+        ),
+        Row(
+            "`branch list`, whole process",
+            lambda lake, n: lake.branch_list(),
+            lambda git, n: git.branch_list(),
+            Goal(0.5, "cpu s", 0),
+            why="Python, typer and SQLAlchemy start; the query is a millisecond of it",
+        ),
+    ),
+)
+
+_LOAD = Section(
+    "A load of 500,000 new objects, everywhere",
+    (
+        Row(
+            "stage 500k",
+            lambda lake, n: lake.stage(lake.data.load(LOAD, n)),
+            goal=Goal(60_000, "ms", 10_000_000),
+            heavy=True,
+        ),
+        Row(
+            "commit 500k staged, durable",
+            lambda lake, n: lake.commit_load(),
+            lambda git, n: git.commit(git.data.load(LOAD, n), durable=True),
+            Goal(15_000, "ms", 10_000_000),
+            why="every range is read, merged, encoded and written",
+            heavy=True,
+        ),
+    ),
+)
+
+SECTIONS = (_IMPORT, _RANGES, _VERBS, _LOAD)
+ROWS = {row.name: row for section in SECTIONS for row in section.rows}
+
+
+def settle(side: GitSide | LakeSide) -> None:
+    """Make the branches that rows after the import stand on, the same on both sides."""
+    data = side.data
+    for places in (1, 10, 100):
+        side.branch_off(f"places-{places}", data.places(100, places, 1))
+    side.branch_off("clustered-a", data.clustered(1_000, 1))
+    side.branch_off("clustered-b", data.clustered(1_000, 2, at=0.25))
+    side.branch_off("random-a", data.random(1_000, 41))
+    side.branch_off("random-b", data.random(1_000, 42))
+    side.make_history(HISTORY)
