@@ -18,11 +18,12 @@ class LocalEngine:
     """Runs tasks in a pool of threads.
 
     Args:
-        threads: how many; twice the cores by default, because tasks also wait for the store.
+        threads: how many; one more than the cores by default. On a local disk more than that is no quicker, and each
+            holds a range or two in memory; a store that is far away is worth more.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or 2 * (os.cpu_count() or 1)
+        self.threads = threads or (os.cpu_count() or 1) + 1
 
     @property
     def name(self) -> str:
