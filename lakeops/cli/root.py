@@ -47,6 +47,7 @@ class Root(TyperGroup):
             if code == INTERRUPTED:
                 out.fail({"kind": "interrupted", "message": "interrupted"})
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into a message
+            _drop_unwritten()
             code = _report(out, error)
             _drop_unwritten()
         sys.exit(code or 0)
