@@ -47,7 +47,6 @@ class MergePlan:
         settled: how many conflicts the strategy settled.
         summary: how many paths of the destination the changes add, remove and change.
         result: the merged metarange where it exists already (the source's or the destination's): nothing to apply.
-        same: paths that the destination had already as the source has them, in order.
         opened: how many ranges of the destination had to be opened.
     """
 
@@ -56,12 +55,7 @@ class MergePlan:
     settled: int
     summary: Summary
     result: Metarange | None = None
-    same: pa.Array | None = None
     opened: int = 0
-
-    def dropped(self) -> frozenset[str]:
-        """Paths that the source changed and that the destination had the same way already."""
-        return frozenset(self.same.to_pylist() if self.same is not None else ())
 
 
 def three_way(
@@ -94,7 +88,6 @@ class _Merging:
         self._opened: set[int] = set()
         self._changes: list[pa.Table] = []
         self._conflicts: list[str] = []
-        self._same: list[pa.Array] = []
         self._settled = 0
         self._counts = [0, 0, 0]
 
@@ -108,7 +101,6 @@ class _Merging:
             self._settled,
             Summary(*self._counts),
             self._dest if nothing else None,
-            pa.chunked_array(self._same, pa.string()),
             len(self._opened),
         )
 
@@ -118,7 +110,6 @@ class _Merging:
         like_base, like_source, present = self._states(delta, paths, left, right)
         conflict = ~like_base & ~like_source
         take = like_base & ~like_source
-        self._same.append(paths.filter(pa.array(like_source)))
         if self._strategy is None:
             self._conflicts += paths.filter(pa.array(conflict)).to_pylist()
         else:

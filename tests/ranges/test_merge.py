@@ -131,9 +131,6 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
         found = merged(store, plan, *metaranges[1:])
         assert found.summary == plan.summary == summed(dest, expected)
         assert found.metarange.id == built(store, expected).id
-        both = {p for p in base.keys() | source.keys() if not same(base.get(p), source.get(p))}
-        if plan.result is None:
-            assert plan.dropped() == {p for p in both if same(source.get(p), dest.get(p))}
 
 
 def test_conflicts_come_all_and_in_order(store, reader):
@@ -159,7 +156,6 @@ def test_the_same_upload_on_both_sides_is_no_conflict(store, reader):
     metaranges = [built(store, side) for side in (base, source, dest)]
     plan = three_way(reader, *metaranges, None)
     assert plan.result is metaranges[2]
-    assert plan.dropped() == {"new"}
 
 
 def test_a_destination_that_stayed_takes_the_source_by_reference(store, reader):
@@ -214,7 +210,6 @@ def test_ranges_that_source_and_destination_both_have_are_not_opened(store):
     dest, _ = change(store, base, repository, edits | {rows[90].first_path: ("1", 1)})
     plan = three_way(RangeReader(store), base, source, dest, None)
     assert plan.opened == 0
-    assert plan.dropped() == {rows[10].first_path}
     store.forget()
     found = merged(store, plan, source, dest)
     # The source's range is exactly what comes out, and its commit is live: nothing is written.
