@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from support.clock import ManualClock
 from support.faulty_catalog import FaultyCatalog
@@ -16,9 +17,9 @@ from lakeops.store.open import Stores, StoreSettings
 SPLIT = Split(2, 4, 8)
 
 
-def open_faulty(settings: Settings, faults: Faults) -> Lake:
+def open_faulty(settings: Settings, faults: Faults, *, clock: ManualClock | None = None) -> Lake:
     """A lake whose stores and catalog play a script of faults."""
-    catalog = open_catalog(settings.catalog_url, clock=ManualClock())
+    catalog = open_catalog(settings.catalog_url, clock=clock or ManualClock())
     stores = Stores(StoreSettings(fsync=False), wrap=faults.around)
     return Lake(FaultyCatalog(catalog, faults), settings, stores=stores)  # type: ignore[arg-type]
 
@@ -126,6 +127,34 @@ def _check_output(repo: Repository) -> None:
     assert [item.path for item in repo.branch("main").list()] == ["a", "f/part.parquet"]
 
 
+def _source(repo: Repository) -> Path:
+    """A directory to import from, beside the namespace."""
+    return Path(repo.record.storage_namespace.removeprefix("file://")).parent / "source"
+
+
+def _prepare_import(repo: Repository) -> None:
+    _prepare_commit(repo)
+    _commit(repo)
+    for number in range(20):
+        file = _source(repo) / f"{number // 7}" / f"{number:02}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"imported {number}")
+
+
+def _import(repo: Repository) -> None:
+    repo.branch("main").import_objects(f"file://{_source(repo)}", "g", "import", idempotency_key="i")
+
+
+def _check_import(repo: Repository) -> None:
+    shown = tree(repo, "main")
+    assert {path: data for path, data in shown.items() if path.startswith("g/")} == {
+        f"g/{number // 7}/{number:02}": f"imported {number}".encode() for number in range(20)
+    }
+    assert len(shown) == 20 + 20
+    messages = [commit.message for commit in repo.log("main")]
+    assert messages == ["import", "work", "base", "Repository created"]
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -134,6 +163,7 @@ SCENES = {
         Scene("revert", _prepare_revert, _revert, _check_revert),
         Scene("put", _prepare_put, _put, _check_put),
         Scene("output", _prepare_put, _output, _check_output),
+        Scene("import", _prepare_import, _import, _check_import),
     )
 }
 

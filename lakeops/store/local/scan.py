@@ -20,7 +20,8 @@ from lakeops.store.base import Listing
 from lakeops.store.local.tree import HIDDEN, Tree
 
 _THREADS = 4
-_PAGE = 10_000
+_AHEAD = 32
+_PAGE = 5_000
 """Files of one directory that are looked at in one step."""
 _SHOWN = 3
 
@@ -30,7 +31,7 @@ Names = tuple[bytes, ...]
 def scan(tree: Tree, url: str, *, skip_special: bool) -> Iterator[Listing]:
     """All files below the root; see ``ObjectStore.scan``."""
     scanning = _Scan(tree, url, skip_special=skip_special)
-    yield from in_order(partial(scanning.folder, ()), threads=_THREADS)
+    yield from in_order(partial(scanning.folder, ()), threads=_THREADS, ahead=_AHEAD)
     scanning.check_unchanged()
 
 

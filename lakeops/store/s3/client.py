@@ -10,6 +10,7 @@ import base64
 import hashlib
 import os
 import threading
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.errors import StoreError
@@ -53,6 +54,7 @@ def client(settings: StoreSettings) -> S3Client:
 
 def _connect(settings: StoreSettings) -> S3Client:
     import boto3
+    import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
 
@@ -69,7 +71,9 @@ def _connect(settings: StoreSettings) -> S3Client:
         user_agent_extra="lakeops",
     )
     try:
-        session = boto3.session.Session()
+        core = botocore.session.get_session()
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+        session = boto3.session.Session(botocore_session=core)
         made = session.client(
             "s3",
             endpoint_url=settings.endpoint_url,
@@ -83,6 +87,17 @@ def _connect(settings: StoreSettings) -> S3Client:
         ) from None
     made.meta.events.register_last("before-call.s3.DeleteObjects", _add_content_md5)
     return made
+
+
+def _moment(value: str) -> datetime:
+    """A time in an answer. botocore's own parser takes most of the time of a listing; this one knows its spelling."""
+    from botocore.utils import parse_timestamp
+
+    try:
+        found = datetime.fromisoformat(value)
+    except ValueError:
+        return parse_timestamp(value)
+    return found if found.tzinfo is not None else parse_timestamp(value)
 
 
 def _add_content_md5(params: dict[str, Any], **_: Any) -> None:  # noqa: ANN401 - botocore passes what it likes

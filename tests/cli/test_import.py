@@ -1,0 +1,89 @@
+"""``lakeops import``: a directory becomes a folder of a branch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+R = "lakefs://flights"
+
+
+@pytest.fixture
+def source(home) -> Path:
+    for name in ("x/1", "x/2", "y b/3"):
+        path = Path("source", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return Path("source").resolve()
+
+
+def paths(flights, prefix=""):
+    return [item.path for item in flights.branch("main").list(prefix)]
+
+
+@pytest.mark.parametrize("spelling", ["source", "./source/", "../work/source", "{source}", "file://{source}/"])
+def test_a_directory_however_it_is_named(run, flights, source, spelling):
+    record = run.json("import", "--from", spelling.format(source=source), "--to", f"{R}/main/raw", "-m", "take over")
+    assert record["message"] == "take over"
+    assert record["metadata"]["lakeops.import.source"] == f"file://{source}"
+    assert paths(flights, "raw/") == ["raw/x/1", "raw/x/2", "raw/y b/3"]
+    assert paths(flights)[-1] == "readme.md"
+    assert flights.branch("main").commit_id == record["id"]
+
+
+def test_what_people_see(run, flights, source):
+    shown = run.ok("import", "--from", "source", "--to", f"{R}/main/raw/", "-m", "take over", "--meta", "by=me")
+    assert shown.startswith("Imported 3 objects (11 B) to main/raw/:")
+    assert "by = me" in shown
+
+
+def test_the_same_key_is_the_same_commit(run, flights, source):
+    args = ("import", "--from", "source", "--to", f"{R}/main/raw/", "-m", "m", "--idempotency-key", "k")
+    assert run.json(*args) == run.json(*args)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "kind", "words"),
+    [
+        ({"--from": "none"}, 4, "not_found", "no directory"),
+        ({"--from": "ftp://host/x"}, 2, "invalid_uri", "not a location"),
+        ({"--from": "../home/storage/flights"}, 2, "invalid_input", "overlaps"),
+        ({"--to": f"{R}/none/raw"}, 4, "ref_not_found", "none"),
+        ({"--to": f"{R}/dev/raw"}, 5, "dirty_branch", "raw/c.csv"),
+        ({"-m": " "}, 2, "invalid_input", "message is empty"),
+    ],
+)
+def test_what_is_refused(run, flights, source, change, code, kind, words):
+    head = flights.branch("main").commit_id
+    options = {"--from": "source", "--to": f"{R}/main/raw", "-m": "m"} | change
+    error = run.error("import", *(word for pair in options.items() for word in pair))
+    assert (error["exit_code"], error["kind"]) == (code, kind) or error["kind"].endswith(kind)
+    assert words in error["message"]
+    assert flights.branch("main").commit_id == head
+
+
+def test_nothing_new_is_an_error(run, flights, source):
+    args = ("import", "--from", "source", "--to", f"{R}/main/raw", "-m", "m")
+    run.ok(*args)
+    assert run.error(*args)["kind"] == "no_changes"
+
+
+def test_links_are_named_or_skipped(run, flights, source):
+    Path("source/link").symlink_to("x")
+    args = ("import", "--from", "source", "--to", f"{R}/main/raw", "-m", "m")
+    assert "'link' (a symbolic link)" in str(run.error(*args)["message"])
+    run.ok(*args, "--skip-special")
+    assert "raw/link" not in paths(flights)
+
+
+def test_an_empty_source(run, flights):
+    Path("empty").mkdir()
+    args = ("import", "--from", "empty", "--to", f"{R}/main/raw", "-m", "m")
+    assert run.error(*args)["exit_code"] == 4
+    assert run.json(*args, "--allow-empty-source")["metadata"]["lakeops.import.objects"] == "0"
+    assert paths(flights) == ["readme.md"]
+
+
+def test_a_uri_without_a_branch(run, flights, source):
+    assert run.error("import", "--from", "source", "--to", R, "-m", "m")["exit_code"] == 2

@@ -1,0 +1,368 @@
+"""Importing: what lies elsewhere becomes a prefix of a branch, in one commit, without a copy."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.clock import ManualClock
+from support.s3_servers import S3_KINDS
+from support.scenes import open_faulty, tree
+
+from lakeops import Branch, Lake, Repository, Settings, Split
+from lakeops.model import errors
+from lakeops.ops import source as source_listing
+from lakeops.ranges.build import build
+from lakeops.store import layout
+from lakeops.store.faulty import Faults
+from lakeops.store.local import LocalStore
+from lakeops.store.s3 import S3Store
+from lakeops.store.s3.client import client
+from lakeops.store.settings import StoreSettings
+
+
+def write(root: Path, files: dict[str, str]) -> str:
+    """Files below a directory; its URL."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return f"file://{layout.quote_path(str(root))}"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return write(tmp_path / "source", {f"{folder}/f{n:02}": f"{folder}{n}" for folder in "abc" for n in range(10)})
+
+
+@pytest.fixture
+def main(repo: Repository, fill) -> Branch:
+    fill(repo, "main", **{f"{name}{n:02}": "old" for name in ("a/", "raw/", "z/") for n in range(12)})
+    return repo.branch("main")
+
+
+def paths(branch: Branch, prefix: str = "") -> list[str]:
+    return [item.path for item in branch.list(prefix)]
+
+
+def files_below(root: Path) -> set[Path]:
+    return {path for path in root.rglob("*") if path.is_file()}
+
+
+# --- what it does ---
+
+
+def test_the_prefix_is_replaced_and_nothing_else(repo, main, source):
+    before = {path: data for path, data in tree(repo, "main").items() if not path.startswith("raw/")}
+    commit = main.import_objects(source, "raw", "take over", {"by": "me"})
+    assert main.head == commit
+    assert len(commit.parents) == 1
+    assert {path: data for path, data in tree(repo, "main").items() if not path.startswith("raw/")} == before
+    inside = {path: data for path, data in tree(repo, "main").items() if path.startswith("raw/")}
+    assert inside == {f"raw/{folder}/f{n:02}": f"{folder}{n}".encode() for folder in "abc" for n in range(10)}
+    assert list(main.uncommitted()) == []
+    assert dict(commit.metadata) == {
+        "by": "me",
+        "lakeops.import.source": source,
+        "lakeops.import.prefix": "raw/",
+        "lakeops.import.objects": "30",
+        "lakeops.import.bytes": str(sum(len(f"{folder}{n}") for folder in "abc" for n in range(10))),
+    }
+    assert repo.reflog("main")[0].action == "import"
+
+
+def test_nothing_is_copied_or_staged(repo, main, source, tmp_path):
+    namespace = LocalStore(Path(repo.record.storage_namespace.removeprefix("file://")))
+    before = {item.key for item in namespace.list(layout.DATA)}
+    main.import_objects(source, "raw", "m")
+    assert {item.key for item in namespace.list(layout.DATA)} == before
+    entry = main.stat("raw/a/f00")
+    assert entry.physical_address == f"{source}/a/f00"
+    info = (tmp_path / "source/a/f00").stat()
+    assert entry.checksum == f"mtime-{info.st_mtime_ns}-{info.st_size}"
+    assert entry.mtime == int(info.st_mtime)
+
+
+def test_the_whole_branch(repo, main, source):
+    main.import_objects(source, "", "m")
+    assert paths(main) == [f"{folder}/f{n:02}" for folder in "abc" for n in range(10)]
+
+
+def test_hard_names_are_read_back(repo, main, tmp_path):
+    names = ["ö/a b%20c#d?.x", "100%", "$(x)", "a'b\"c", "[1]", "back\\slash", "\U0001f600", "new\nline"]
+    url = write(tmp_path / "odd ü%", dict.fromkeys(names, "odd"))
+    main.import_objects(url, "x", "m")
+    assert paths(main, "x/") == sorted(f"x/{name}" for name in names)
+    assert all(main.read(path) == b"odd" for path in paths(main, "x/"))
+
+
+def test_again_brings_changes_only(repo, main, source, tmp_path):
+    first = main.import_objects(source, "raw", "first")
+    with pytest.raises(errors.NoChanges):
+        main.import_objects(source + "/", "raw/", "again")
+    write(tmp_path / "source", {"a/f03": "changed", "d": "new"})
+    (tmp_path / "source/b/f05").unlink()
+    second = main.import_objects(source, "raw", "second")
+    changes = [(change.type.value, change.path) for change in repo.diff(first.id, second.id)]
+    assert changes == [("changed", "raw/a/f03"), ("removed", "raw/b/f05"), ("added", "raw/d")]
+
+
+def test_again_writes_no_range_that_stands(repo, main, source, tmp_path):
+    main.import_objects(source, "raw", "first")
+    ranges = Path(repo.record.storage_namespace.removeprefix("file://")) / layout.RANGES
+    before = files_below(ranges)
+    write(tmp_path / "source", {"c/f09": "changed"})
+    main.import_objects(source, "raw", "second")
+    assert 1 <= len(files_below(ranges) - before) <= 6
+    assert len(before) > 12
+
+
+def test_an_empty_source(repo, main, tmp_path):
+    url = write(tmp_path / "empty", {})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(errors.ObjectNotFound, match="nothing at"):
+        main.import_objects(url, "raw", "m")
+    main.import_objects(url, "raw", "m", allow_empty_source=True)
+    assert paths(main, "raw/") == []
+    assert len(paths(main)) == 24
+
+
+def test_a_key_gives_the_first_commit_and_lists_nothing(repo, main, source, tmp_path):
+    first = main.import_objects(source, "raw", "m", idempotency_key="k")
+    shutil.rmtree(tmp_path / "source")
+    assert main.import_objects(source, "raw", "m", idempotency_key="k") == first
+    with pytest.raises(errors.KeyReused):
+        main.import_objects(source, "other", "m", idempotency_key="k")
+
+
+def test_progress_is_shown(lake, repo, main, source):
+    shown = []
+    lake.progress = lambda label, done, total: shown.append((label, done, total))
+    main.import_objects(source, "raw", "m")
+    assert shown[-1] == ("import", 30, 0)
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_an_import_is_a_build_from_scratch(tmp_path_factory, data):
+    names = st.sampled_from([f"{folder}{n:02}" for folder in ("", "a/", "m/", "m/x/") for n in range(30)])
+    before, inside = data.draw(st.sets(names)), data.draw(st.sets(names, min_size=1))
+    prefix = data.draw(st.sampled_from(["", "a", "m", "m/x", "zz"]))
+    home = tmp_path_factory.mktemp("home")
+    with Lake.open(settings=Settings.load(home=home / "lake", fsync=False), clock=ManualClock()) as lake:
+        repo = lake.create_repository("repo", split=Split(2, 4, 8))
+        main = repo.branch("main")
+        for number, files in enumerate((before, inside)):
+            if files:
+                url = write(home / str(number), dict.fromkeys(files, "x"))
+                main.import_objects(url, prefix if number else "", "m")
+        expected = {path for path in before if not path.startswith(prefix + "/") and prefix}
+        expected |= {f"{prefix}/{path}" if prefix else path for path in inside}
+        assert paths(main) == sorted(expected)
+        scratch = LocalStore(home / "scratch", fsync=False)
+        table = repo._ctx.reader.scan(repo._ctx.metarange(main.head), "")
+        assert build(scratch, table, Split(2, 4, 8), "x").id == main.head.meta_range_id
+
+
+# --- what it refuses; nothing is published then ---
+
+
+@pytest.fixture
+def refused(repo, main):
+    """Checks that an import raises, and that nothing is to be seen of it."""
+    head, shown = main.head, paths(main)
+
+    def check(error, url, prefix="raw", match=None, **options):
+        with pytest.raises(error, match=match):
+            main.import_objects(url, prefix, "m", **options)
+        assert main.head == head
+        assert paths(main) == shown
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "url", ["", "raw", "ftp://x/y", "file:///", "file://host/x", "s3://", "s3://bucket/../x", "file:///a/../b"]
+)
+def test_sources_that_are_no_location(refused, url):
+    refused(errors.InvalidUri, url)
+
+
+def test_a_source_that_is_not_there(refused, tmp_path):
+    refused(errors.ObjectNotFound, f"file://{tmp_path}/none", match="no directory")
+    (tmp_path / "file").touch()
+    refused(errors.InvalidInput, f"file://{tmp_path}/file", match="is a file")
+
+
+def test_managed_objects_are_not_imported(lake, repo, refused, tmp_path):
+    own = repo.record.storage_namespace
+    alias = tmp_path / "alias"
+    alias.symlink_to(Path(own.removeprefix("file://")))
+    for url in (
+        own,
+        f"{own}/data",
+        f"{own}/anything",
+        own.rsplit("/", 1)[0],
+        f"file://{alias}",
+        f"file://{alias}/data",
+    ):
+        refused(errors.InvalidInput, url, match="overlaps")
+    other = lake.create_repository("other", f"file://{tmp_path}/shared")
+    refused(errors.InvalidInput, f"file://{tmp_path}/shared/data/2026", match="'other'")
+    url = write(tmp_path / "shared/incoming", {"x": "1"})
+    repo.branch("main").import_objects(url, "raw", "beside another's data is fine")
+    assert other.id == "other"
+
+
+def test_paths_that_get_too_long(refused, tmp_path):
+    url = write(tmp_path / "long", {f"{n}/" + "/".join(["x" * 200] * 5): "1" for n in range(5)})
+    refused(errors.InvalidPath, url, prefix="p" * 100, match=r"1024 is the limit.*; .*; .*; \.\.\.; nothing was")
+
+
+def test_names_that_are_not_utf8_and_links(refused, tmp_path):
+    url = write(tmp_path / "odd", {"good": "1"})
+    (tmp_path / "odd/link").symlink_to("good")
+    refused(errors.InvalidInput, url, match="'link' \\(a symbolic link\\)")
+
+
+def test_special_files_are_left_out_on_demand(main, tmp_path):
+    url = write(tmp_path / "odd", {"good": "1"})
+    (tmp_path / "odd/link").symlink_to("good")
+    main.import_objects(url, "raw", "m", skip_special=True)
+    assert paths(main, "raw/") == ["raw/good"]
+
+
+def test_a_dirty_branch(repo, main, source):
+    main.put("elsewhere", b"1")
+    head = main.head
+    with pytest.raises(errors.DirtyBranch, match="'elsewhere'"):
+        main.import_objects(source, "raw", "m")
+    assert main.head == head
+    assert [change.path for change in main.uncommitted()] == ["elsewhere"]
+
+
+def test_protected_and_read_only(repo, main, refused, source):
+    repo.protect("main")
+    refused(errors.ProtectedBranch, source)
+    repo.unprotect("main")
+    repo.set_read_only()
+    refused(errors.ReadOnlyRepository, source)
+
+
+@pytest.mark.parametrize("message", ["", " ", "a\0b"])
+def test_messages(refused, source, message, main):
+    with pytest.raises(errors.InvalidInput):
+        main.import_objects(source, "raw", message)
+
+
+def test_refs_that_are_no_branch(repo, main, source):
+    with pytest.raises(errors.RefNotFound):
+        Branch(repo._ctx, "none").import_objects(source, "raw", "m")
+    with pytest.raises(errors.InvalidRef):
+        Branch(repo._ctx, "main~1").import_objects(source, "raw", "m")
+
+
+# --- others at the same time ---
+
+
+@pytest.fixture
+def faulty(settings: Settings, main) -> Iterator[tuple[Repository, Faults]]:
+    faults = Faults()
+    with open_faulty(settings, faults) as lake:
+        yield lake.repository("repo"), faults
+
+
+def test_a_source_that_changes_while_it_is_listed(faulty, source, tmp_path, monkeypatch):
+    """It changes when the first range is written."""
+    repo, faults = faulty
+    monkeypatch.setattr(source_listing, "_BATCH", 20)
+    head = repo.branch("main").head
+    faults.hook("put", prefix=layout.RANGES, action=lambda _: (tmp_path / "source/new").touch())
+    write(tmp_path / "source", {f"more/{n:04}": "" for n in range(300)})
+    with pytest.raises(errors.Transient, match="changed while it was listed"):
+        repo.branch("main").import_objects(source, "raw", "m")
+    assert repo.branch("main").head == head
+
+
+def test_a_branch_that_moves_meanwhile_keeps_both(faulty, source):
+    """Another commit lands between the plan and the transaction; the listing is not made again."""
+    repo, faults = faulty
+    main = repo.branch("main")
+
+    def interfere(_call) -> None:
+        main.put("a/new", b"theirs")
+        main.put("raw/theirs", b"theirs")
+        main.commit("theirs")
+
+    faults.hook("publish", action=interfere)
+    commit = main.import_objects(source, "raw", "ours")
+    assert [one.message for one in repo.log("main")][:2] == ["ours", "theirs"]
+    assert len(paths(main, "raw/")) == 30
+    assert main.read("a/new") == b"theirs"
+    assert faults.counts["scan"] == 1
+    assert commit == main.head
+
+
+def test_an_import_that_takes_longer_than_the_deadline(settings, main, source, clock):
+    """What it wrote first could be collected: a later attempt does not make it younger."""
+    faults = Faults()
+    with open_faulty(settings, faults, clock=clock) as lake:
+        late = lake.repository("repo").branch("main")
+        head = late.head
+        faults.hook("put", prefix=layout.METARANGES, action=lambda _: clock.advance(hours=13))
+        faults.hook("seal", action=lambda _: clock.advance(hours=13))
+        with pytest.raises(errors.AttemptExpired):
+            late.import_objects(source, "raw", "m")
+        assert late.head == head
+
+
+# --- buckets ---
+
+
+@pytest.fixture(params=S3_KINDS)
+def bucket(request, endpoint_of, buckets, tmp_path) -> Iterator[tuple[Repository, S3Store]]:
+    endpoint = endpoint_of(request.param)
+    settings = Settings.load(home=tmp_path / "lake", s3_endpoint_url=endpoint)
+    name, place = buckets(endpoint), uuid.uuid4().hex
+    with Lake.open(settings=settings, clock=ManualClock()) as lake:
+        namespace = f"s3://{name}/{place}/lake"
+        repo = lake.create_repository("repo", storage_namespace=namespace, split=Split(2, 4, 8))
+        yield repo, S3Store(name, f"{place}/source", StoreSettings(endpoint_url=endpoint))
+
+
+def test_a_prefix_of_a_bucket(bucket):
+    repo, source = bucket
+    names = [f"{folder}/f{n}" for folder in ("a", "b/c", "ö x%") for n in range(7)] + ["top", "a/", "x//y"]
+    for name in names:
+        source.put(name, name.encode())
+    store = client(source.settings)
+    store.put_object(Bucket=source.bucket, Key=f"{source.prefix}/", Body=b"")  # a console's folder marker
+    store.put_object(Bucket=source.bucket, Key=f"{source.prefix}-not/x", Body=b"")
+    main = repo.branch("main")
+    commit = main.import_objects(source.url + "/", "raw/", "m")
+    assert paths(main) == sorted(f"raw/{name}" for name in names)
+    assert all(main.read(f"raw/{name}") == name.encode() for name in names)
+    entry = main.stat("raw/b/c/f3")
+    assert entry.physical_address == f"{source.url}/b/c/f3"
+    assert entry.checksum == source.head("b/c/f3").etag
+    assert commit.metadata["lakeops.import.objects"] == str(len(names))
+    source.delete(["top"])
+    main.import_objects(source.url, "raw/", "again")
+    assert paths(main) == sorted(f"raw/{name}" for name in names if name != "top")
+
+
+def test_what_a_bucket_refuses(bucket):
+    repo, source = bucket
+    main = repo.branch("main")
+    with pytest.raises(errors.ObjectNotFound, match="nothing at"):
+        main.import_objects(source.url, "raw", "m")
+    with pytest.raises(errors.InvalidInput, match="overlaps"):
+        main.import_objects(repo.record.storage_namespace, "raw", "m")
+    with pytest.raises(errors.StoreError, match="does not exist"):
+        main.import_objects("s3://no-such-bucket-anywhere/x", "raw", "m")
+    assert len(list(repo.log("main"))) == 1

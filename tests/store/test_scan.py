@@ -1,0 +1,279 @@
+"""Scanning a location: what a listing gives, without leaving anything out, however it is spread over folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
+from lakeops.store.ahead import in_order
+from lakeops.store.base import Listing
+from lakeops.store.local import LocalStore, scan
+from lakeops.store.s3 import S3Store
+from lakeops.store.s3 import scan as s3_scan
+from lakeops.store.s3.client import _moment, client
+
+
+def scanned(store, **options) -> list[tuple[str, int, int]]:
+    """Key, size and time of every object."""
+    found = []
+    for listing in store.scan(**options):
+        assert len(listing.keys) == len(listing.sizes) == len(listing.mtimes) == len(listing.marks) > 0
+        found += zip(listing.keys, listing.sizes, listing.mtimes, strict=True)
+    return found
+
+
+def listed(store) -> list[tuple[str, int, int]]:
+    return [(item.key, item.size_bytes, item.mtime) for item in store.list()]
+
+
+KEYS = ["a", "a!", "a.b/1", "a/1", "a/b/c/2", "a/é", "a0/x", "b/" + "x" * 200, "z", "é/ü", "\U0001f600/1"]
+
+
+def test_a_scan_gives_what_a_listing_gives(store):
+    keys = [key for key in KEYS if key != "a" or isinstance(store, S3Store)]
+    for number, key in enumerate(keys):
+        store.put(key, b"x" * number)
+    found = scanned(store, skip_special=True)  # a local store has hidden files of its own
+    assert [key for key, _, _ in found] == sorted(keys)
+    assert found == listed(store)
+
+
+def test_marks_on_s3_are_etags(s3):
+    s3.put("a/b", b"1")
+    (listing,) = s3.scan()
+    assert listing.marks == [s3.head("a/b").etag]
+
+
+def test_nothing_there(s3):
+    assert list(s3.scan()) == []
+
+
+def test_a_bucket_that_is_not_there(s3):
+    with pytest.raises(StoreError):
+        list(S3Store("no-such-bucket-anywhere", "p", s3.settings).scan())
+
+
+def test_any_number_of_folders_and_pages(make_s3, monkeypatch, on_event):
+    """Pages of three, so that every folder takes several; few and many folders at every level."""
+    store = make_s3("moto")
+    keys = [
+        f"{top}/{middle}/{leaf}/{file}" for top in "ab" for middle in range(4) for leaf in range(5) for file in range(2)
+    ]
+    keys += ["a/0", "flat", "one/more/deep/level/x", *(f"many/{number:02}/x" for number in range(20))]
+    for key in keys:
+        store.put(key, b"")
+    on_event(store, "provide-client-params.s3.ListObjectsV2", lambda params, **_: params.update(MaxKeys=3))
+    for enough, levels in [(16, 3), (1, 1), (100, 100)]:
+        monkeypatch.setattr(s3_scan, "_ENOUGH", enough)
+        monkeypatch.setattr(s3_scan, "_LEVELS", levels)
+        assert [key for key, _, _ in scanned(store)] == sorted(keys)
+
+
+def test_a_folder_of_a_bucket_that_vanishes(make_s3, on_event):
+    store = make_s3("moto")
+    for folder in "abc":
+        store.put(f"{folder}/1", b"")
+    emptied = []
+
+    def empty(params, **_) -> None:
+        if params["Prefix"].endswith("/b/") and not emptied:
+            emptied.append(store.delete(["b/1"]))
+
+    on_event(store, "provide-client-params.s3.ListObjectsV2", empty)
+    with pytest.raises(Transient, match=r"changed while it was listed"):
+        list(store.scan())
+
+
+def test_names_that_no_reader_could_open_are_refused(make_s3):
+    store = make_s3("moto")
+    # S3Store itself would not write it.
+    client(store.settings).put_object(Bucket=store.bucket, Key=f"{store.prefix}/../../../x", Body=b"")
+    store.put("good\ufffd", b"")
+    with pytest.raises(InvalidInput, match=r"climbs out"):
+        list(store.scan())
+    assert [key for key, _, _ in scanned(store, skip_special=True)] == ["good\ufffd"]
+
+
+# --- directories ---
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> LocalStore:
+    for name in ("a/1", "a/2", "b/c/3", ".hidden/x", "4"):
+        path = tmp_path / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+    return LocalStore(tmp_path / "source")
+
+
+def test_marks_of_files_tell_changes_and_nothing_else(source):
+    os.utime(source.root / "4", ns=(5, 1_234_567_890_123_456_789))
+    marks = {key: mark for one in source.scan() for key, mark in zip(one.keys, one.marks, strict=True)}
+    assert marks["4"] == "mtime-1234567890123456789-1"
+
+
+def test_hidden_files_are_files(source):
+    assert ".hidden/x" in [key for key, _, _ in scanned(source)]
+
+
+def _link(at: Path) -> None:
+    at.symlink_to("4")
+
+
+def _folder_link(at: Path) -> None:
+    at.symlink_to("a", target_is_directory=True)
+
+
+def _pipe(at: Path) -> None:
+    os.mkfifo(at)
+
+
+def _socket(at: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(at))
+
+
+def _bytes_name(at: Path) -> None:
+    Path(os.fsdecode(os.fsencode(at.parent) + b"/\xff\xfe")).touch()
+
+
+def _own(at: Path) -> None:
+    (at.parent / ".lakeops").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_link, "symbolic link"),
+        (_folder_link, "symbolic link"),
+        (_pipe, "pipe, socket or device"),
+        (_socket, "pipe, socket or device"),
+        (_bytes_name, "not UTF-8"),
+        (_own, "store's own"),
+    ],
+)
+def test_what_is_no_object_is_refused_by_name_or_skipped(source, make, words):
+    before = scanned(source)
+    make(source.root / "a" / "odd")
+    with pytest.raises(InvalidInput, match=words) as refused:
+        list(source.scan())
+    assert "'a/" in refused.value.message
+    assert scanned(source, skip_special=True) == before
+
+
+def test_a_directory_that_is_not_there(tmp_path):
+    with pytest.raises(ObjectNotFound, match="no directory"):
+        list(LocalStore(tmp_path / "none").scan())
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidInput, match="is a file"):
+        list(LocalStore(tmp_path / "file").scan())
+
+
+def test_an_empty_directory(tmp_path):
+    assert list(LocalStore(tmp_path).scan()) == []
+
+
+CHANGES = {
+    "a file is added": lambda root: (root / "new").touch(),
+    "a directory is added": lambda root: (root / "new").mkdir(),
+    "all of it moves": lambda root: root.rename(root.with_name("moved")),
+}
+LATE_CHANGES = CHANGES | {
+    "a file goes": lambda root: (root / "a" / "2").unlink(),
+    "a file is renamed": lambda root: (root / "a" / "1").rename(root / "a" / "9"),
+    "a directory goes": lambda root: shutil.rmtree(root / ".hidden"),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [*((change, 1) for change in CHANGES.values()), *((change, 3) for change in LATE_CHANGES.values())],
+    ids=[*(f"early: {name}" for name in CHANGES), *(f"late: {name}" for name in LATE_CHANGES)],
+)
+def test_a_change_during_the_scan_is_noticed(source, change, seen):
+    """Once its directory was looked at: the root's listing comes first, the one of ``a`` third."""
+    for folder in [source.root, *source.root.rglob("*")]:
+        os.utime(folder, ns=(0, 0))  # long ago: the clock of the file system is coarse
+    listings = source.scan()
+    for _ in range(seen):
+        next(listings)
+    change(source.root)
+    with pytest.raises(Transient, match=r"changed while it was listed"):
+        list(listings)
+
+
+def test_a_directory_that_goes_before_it_is_read(source, monkeypatch):
+    """It was there when the directory above was read."""
+    monkeypatch.setattr(scan, "_AHEAD", 1)
+    listings = source.scan()
+    next(listings)
+    shutil.rmtree(source.root / "b")
+    os.utime(source.root, ns=(0, 0))
+    with pytest.raises(Transient, match=r"'b' is gone"):
+        list(listings)
+
+
+def test_big_directories_are_read_in_pages(source, monkeypatch):
+    monkeypatch.setattr(scan, "_PAGE", 2)
+    for number in range(7):
+        (source.root / "a" / f"f{number}").touch()
+    assert scanned(source) == listed(source)
+
+
+@given(
+    st.sets(
+        st.lists(st.sampled_from(["a", "a.", "a0", "b", "é", "!"]), min_size=1, max_size=4).map("/".join), max_size=25
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_order_is_that_of_whole_keys(tmp_path_factory, keys):
+    root = tmp_path_factory.mktemp("tree")
+    for key in keys:
+        path = root / key
+        if not path.exists() and not any(parent.is_file() for parent in path.parents):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    store = LocalStore(root)
+    assert scanned(store) == listed(store)
+
+
+# --- several requests at a time ---
+
+
+def tree(depth: int, path: str = ""):
+    """A step that gives its own listing, two further steps, and another listing."""
+
+    def step():
+        inner = [tree(depth - 1, f"{path}{name}") for name in "bc"] if depth else []
+        return [Listing([f"{path}a"], [0], [0], [""]), *inner, Listing([f"{path}d"], [0], [0], [""])]
+
+    return step
+
+
+@pytest.mark.parametrize(("threads", "ahead"), [(1, 1), (4, 1), (3, 5), (8, 64)])
+def test_results_come_in_order(threads, ahead):
+    keys = [listing.keys[0] for listing in in_order(tree(6), threads=threads, ahead=ahead)]
+    assert len(keys) == 254
+    assert keys == sorted(keys)
+
+
+def test_a_failing_step_ends_it():
+    def fail():
+        raise StoreUnavailable("no")
+
+    with pytest.raises(StoreUnavailable):
+        list(in_order(lambda: [tree(3), fail], threads=2))
+
+
+def test_times_in_any_spelling_are_understood():
+    moments = [
+        _moment(text) for text in ("2026-11-21T11:44:00.250Z", "Sat, 21 Nov 2026 11:44:00 GMT", "2026-11-21 11:44")
+    ]
+    assert [moment.replace(microsecond=0).timestamp() for moment in moments] == [1795261440] * 3
