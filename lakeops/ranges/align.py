@@ -45,7 +45,8 @@ class _Walk:
         self.only_right: list[int] = []
         self._left = left
         self._right = right
-        self._columns = [np.ascontiguousarray(side[:, word]) for side in (left, right) for word in (0, 1)]
+        # Both words of a digest side by side, without a copy: comparing them is one pass over memory.
+        self._words = [np.ascontiguousarray(side).reshape(-1) for side in (left, right)]
         self._budget = 200 + 4 * (len(left) + len(right)) // 1000
 
     def finished(self) -> bool:
@@ -73,11 +74,10 @@ class _Walk:
 
     def _equal_run(self, i: int, j: int, size: int) -> int:
         """How many rows from ``(i, j)`` on are equal, up to ``size``."""
-        left_a, left_b, right_a, right_b = self._columns
-        unequal = left_a[i : i + size] != right_a[j : j + size]
-        unequal |= left_b[i : i + size] != right_b[j : j + size]
+        left, right = self._words
+        unequal = left[2 * i : 2 * (i + size)] != right[2 * j : 2 * (j + size)]
         first = int(unequal.argmax())
-        return first if unequal[first] else size
+        return first // 2 if unequal[first] else size
 
     def _apart(self, i: int, j: int) -> tuple[int, int]:
         """From the unequal rows ``(i, j)``: how many rows to pass on each side until equal rows meet again."""
@@ -85,7 +85,7 @@ class _Walk:
             if self._meet(i + past[0], j + past[1]):
                 return past
         for window in (*_WINDOWS, max(len(self._left) - i, len(self._right) - j)):
-            left, right = self._columns[0][i : i + window], self._columns[2][j : j + window]
+            left, right = self._left[i : i + window, 0], self._right[j : j + window, 0]
             found = pc.index_in(pa.array(left), value_set=pa.array(right)).to_numpy(zero_copy_only=False)
             hits = np.flatnonzero(~np.isnan(found))
             if len(hits) and self._meet(i + int(hits[0]), j + int(found[hits[0]])):
@@ -95,8 +95,8 @@ class _Walk:
     def _meet(self, i: int, j: int) -> bool:
         if i >= len(self._left) or j >= len(self._right):
             return False
-        left_a, left_b, right_a, right_b = self._columns
-        return bool(left_a[i] == right_a[j] and left_b[i] == right_b[j])
+        left, right = self._words
+        return bool(left[2 * i] == right[2 * j] and left[2 * i + 1] == right[2 * j + 1])
 
 
 def _by_hash(left: Digests, right: Digests) -> tuple[Positions, Positions]:

@@ -26,7 +26,8 @@ from lakeops.ranges.read import RangeReader
 IDENTITY_COLUMNS = ["path", "checksum", "size_bytes", "content_type", "metadata"]
 SKETCH_COLUMNS = ["path", "checksum", "size_bytes"]
 
-Identities = Callable[[Positions, Positions], tuple[pa.Table, pa.Table]]
+Identities = Callable[[Positions], pa.Table]
+"""Gives the identity columns of some rows of a side, by ascending numbers."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Delta:
 
     ``left`` and ``right`` hold candidate rows in path order. ``removed`` and ``added`` number the rows of ``left``
     and ``right`` whose path the other side does not have; ``pairs`` those of one path whose identities differ.
+    ``left_identities`` and ``right_identities`` read what the tables leave out.
     """
 
     left: pa.Table
@@ -42,6 +44,8 @@ class Delta:
     removed: Positions
     added: Positions
     pairs: tuple[Positions, Positions]
+    left_identities: Identities
+    right_identities: Identities
 
     @property
     def total(self) -> int:
@@ -161,16 +165,17 @@ def _unequal_rows(left: _Part | None, right: _Part | None) -> list[tuple[_Part |
 
 
 def _difference(left: _Candidates, right: _Candidates) -> Delta:
-    return matched(left.table, right.table, lambda old, new: (left.identities(old), right.identities(new)))
+    return matched(left.table, right.table, left.identities, right.identities)
 
 
-def matched(left: pa.Table, right: pa.Table, identities: Identities) -> Delta:
+def matched(left: pa.Table, right: pa.Table, left_identities: Identities, right_identities: Identities) -> Delta:
     """Candidate rows of both sides, paired by path; pairs of one identity are no difference.
 
     Args:
         left: rows with at least path, checksum and size, in path order.
         right: the same of the other side.
-        identities: gives the identity columns of some rows of each side, for pairs of one checksum and size.
+        left_identities: reads the identities of some rows of the left, for pairs of one checksum and size.
+        right_identities: the same of the right.
     """
     partner = pc.index_in(left.column("path"), value_set=right.column("path"))
     paired = np.flatnonzero(pc.is_valid(partner).to_numpy())
@@ -183,5 +188,5 @@ def matched(left: pa.Table, right: pa.Table, identities: Identities) -> Delta:
         differ |= pc.not_equal(old, new).to_numpy()
     alike = np.flatnonzero(~differ)
     if len(alike):
-        differ[alike] = ~same_identity(*identities(paired[alike], partners[alike]))
-    return Delta(left, right, removed, added, (paired[differ], partners[differ]))
+        differ[alike] = ~same_identity(left_identities(paired[alike]), right_identities(partners[alike]))
+    return Delta(left, right, removed, added, (paired[differ], partners[differ]), left_identities, right_identities)

@@ -109,11 +109,16 @@ class RangeFile:
 
     def rows_at(self, paths: pa.Array, columns: list[str] | None = None) -> tuple[npt.NDArray[np.bool_], pa.Table]:
         """Which of these ascending paths are here, and the rows of those."""
-        places = pc.search_sorted(self.paths, paths).to_numpy().astype(np.int64)
+        found, places = self.find(paths)
+        return found, self.take(places[found], columns)
+
+    def find(self, paths: pa.Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Which of these ascending paths are here, and at which rows they are or would be."""
+        places: npt.NDArray[np.int64] = pc.search_sorted(self.paths, paths).to_numpy().astype(np.int64)
         present = self.paths.take(pa.array(np.minimum(places, len(self.paths) - 1)))
         # Past the end the last path is compared, which is smaller, so it is never equal.
         found: npt.NDArray[np.bool_] = pc.equal(present, paths).to_numpy(zero_copy_only=False)
-        return found, self.take(places[found], columns)
+        return found, places
 
     @cached_property
     def paths(self) -> pa.Array:

@@ -28,11 +28,13 @@ import pyarrow.compute as pc
 from lakeops.model.records import Strategy, Summary
 from lakeops.model.schema import RANGE_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions
-from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta, deltas
+from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Delta, Identities, deltas
 from lakeops.ranges.diff import summary
-from lakeops.ranges.digest import same_identity
+from lakeops.ranges.digest import fixed_bytes, same_identity
+from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import spliced
 
 Mask = npt.NDArray[np.bool_]
 
@@ -46,7 +48,7 @@ class MergePlan:
         conflicts: every conflicting path, in order; always empty with a strategy.
         settled: how many conflicts the strategy settled.
         summary: how many paths of the destination the changes add, remove and change.
-        result: the merged metarange where it exists already (the source's or the destination's): nothing to apply.
+        result: the merged metarange where ranges that exist already make it up: nothing to apply.
         opened: how many ranges of the destination had to be opened.
     """
 
@@ -70,8 +72,11 @@ def three_way(
         return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, Summary(), dest)
     if dest.id == base.id:
         return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), source)
+    result = spliced(base, source, dest)
+    if result is not None:
+        return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), result)
     merging = _Merging(reader, base, source, dest, strategy)
-    for delta in deltas(reader, base, source, columns=(IDENTITY_COLUMNS, RANGE_SCHEMA.names)):
+    for delta in deltas(reader, base, source, columns=([*SKETCH_COLUMNS, "digest"], RANGE_SCHEMA.names)):
         merging.add(delta)
     return merging.plan()
 
@@ -149,16 +154,50 @@ class _Merging:
         unknown = known[~by_base & ~by_source]
         for number in np.unique(owner[unknown]).tolist():
             here = unknown[owner[unknown] == number]
-            found, rows = self._look_up(number, paths.take(pa.array(here)))
-            present[here] = found
-            like_base[here] = _equal(rows, found, delta.left, left[here])
-            like_source[here] = _equal(rows, found, delta.right, right[here])
+            self._opened.add(number)
+            states = _States.of(self._reader.open(self._dest.row(number)), paths.take(pa.array(here)))
+            present[here] = states.found
+            like_base[here] = as_base = states.equal(delta.left, delta.left_identities, left[here])
+            # Base and source differ at every path here, so what is as the base is not as the source.
+            other = np.flatnonzero(~as_base)
+            rest = states.only(other)
+            like_source[here[other]] = rest.equal(delta.right, delta.right_identities, right[here[other]])
         return like_base, like_source, present
 
-    def _look_up(self, number: int, paths: pa.Array) -> tuple[Mask, pa.Table]:
-        """Which paths a range of the destination has, and the rows of those."""
-        self._opened.add(number)
-        return self._reader.open(self._dest.row(number)).rows_at(paths, IDENTITY_COLUMNS)
+
+@dataclass(frozen=True)
+class _States:
+    """What a range of the destination has at some paths: which are ``found``, and at which rows."""
+
+    file: RangeFile
+    found: Mask
+    places: Positions
+
+    @classmethod
+    def of(cls, file: RangeFile, paths: pa.Array) -> _States:
+        """The states of ascending paths."""
+        return cls(file, *file.find(paths))
+
+    def only(self, which: Positions) -> _States:
+        """Those of some of the paths."""
+        return _States(self.file, self.found[which], self.places[which])
+
+    def equal(self, side: pa.Table, identities: Identities, numbers: Positions) -> Mask:
+        """Whether each state is the side's: its row ``numbers``, -1 where it is absent.
+
+        Equal digests settle most; the columns of an identity are read only for paths whose digests differ.
+        """
+        there = numbers >= 0
+        equal: Mask = ~self.found & ~there
+        both = np.flatnonzero(self.found & there)
+        digests = fixed_bytes(side.column("digest").combine_chunks())
+        theirs = np.frombuffer(digests, np.uint64).reshape(-1, 2)[numbers[both]]
+        equal[both] = (self.file.digests[self.places[both]] == theirs).all(axis=1)
+        rest = both[~equal[both]]
+        if len(rest):
+            rows = self.file.take(self.places[rest], IDENTITY_COLUMNS)
+            equal[rest] = same_identity(rows, identities(numbers[rest]))
+        return equal
 
 
 def _shared(own: Metarange, other: Metarange) -> Mask:
@@ -178,13 +217,3 @@ def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:
     paths = paths.combine_chunks()
     order = pc.sort_indices(paths)
     return paths.take(order), left[order.to_numpy()], right[order.to_numpy()]
-
-
-def _equal(rows: pa.Table, found: Mask, side: pa.Table, numbers: Positions) -> Mask:
-    """Whether each path's state in the destination (``rows`` of those ``found``) is the side's (-1: absent)."""
-    there = numbers >= 0
-    equal: Mask = ~found & ~there
-    both = found & there
-    at_rows = np.cumsum(found)[both] - 1
-    equal[both] = same_identity(rows.take(pa.array(at_rows)), side.take(pa.array(numbers[both])))
-    return equal

@@ -49,4 +49,4 @@ def _over(file: RangeFile | None, staged: pa.Table) -> Delta:
     before = after.slice(0, 0)
     if file is not None:
         before = file.rows_at(staged.column("path"), IDENTITY_COLUMNS)[1]
-    return matched(before, after, lambda old, new: (before.take(pa.array(old)), after.take(pa.array(new))))
+    return matched(before, after, lambda rows: before.take(pa.array(rows)), lambda rows: after.take(pa.array(rows)))
