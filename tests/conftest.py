@@ -1,3 +1,14 @@
 """What every part's tests share."""
 
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
 pytest_plugins = ["support.s3_servers"]
+
+# CI judges a change, so it tries the same examples each time; everywhere else new ones are tried.
+settings.register_profile("ci", derandomize=True, print_blob=True)
+settings.register_profile("default", print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -11,10 +11,13 @@ _SHOWN = 80
 
 
 def excerpt(text: object) -> str:
-    """The text in quotes, with unprintable characters escaped and all but the first 80 characters left out."""
+    """The text in quotes on one line: unprintable characters escaped, and no more than its beginning when it is long."""
     if not isinstance(text, str):
         return f"a value of type {type(text).__name__}"
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}... ({len(text)} characters)"
+    shown = text[:_SHOWN]
+    while len(repr(shown)) > 2 * _SHOWN:  # an escaped character takes up to ten
+        shown = shown[: len(shown) * 3 // 4]
+    return repr(text) if shown == text else f"{shown!r}... ({len(text)} characters)"
 
 
 def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
