@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "fs ls": ([f"{R}/dev/"], LINES, OBJECT),
     "fs stat": ([f"{R}/main/raw/a.csv"], ONE, OBJECT),
     "fs rm": ([f"{R}/dev/raw/a.csv"], ONE, {"path", "removed"}),
+    "import": (["--from", "incoming", "--to", f"{R}/main/raw", "-m", "take over"], ONE, COMMIT),
     "commit": ([f"{R}/dev", "-m", "go"], ONE, COMMIT),
     "log": ([f"{R}/main"], LINES, COMMIT),
     "show commit": ([f"{R}/v1"], ONE, COMMIT),
@@ -81,6 +82,8 @@ def test_every_command_is_documented():
 @pytest.fixture
 def prepared(conflict, home):
     (home.parent / "work" / "local.txt").write_text("hello")
+    (home.parent / "work" / "incoming").mkdir()
+    (home.parent / "work" / "incoming" / "day.csv").write_text("1")
     conflict.protect("release-*")
     return conflict
 
