@@ -71,7 +71,7 @@ def download(
             root, target = _file(destination, path)
             downloads = [Download(handle.stat(path), root, target)]
         tally = Tally(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
-        transfer(out, downloads, partial(_download, handle.open, tally), tally, parallelism)
+        transfer(out, downloads, partial(_download, handle.open_entry, tally), tally, parallelism)
     if json:
         records = [item.to_json() for item in downloads]
         out.document(records if recursive else records[0])
@@ -89,6 +89,6 @@ def _file(destination: str, path: str) -> tuple[Path, Path]:
     return given.parent, given
 
 
-def _download(open_object: Callable[[str], BinaryIO], tally: Tally, item: Download) -> None:
-    with open_object(item.entry.path) as contents:
+def _download(open_entry: Callable[[Entry], BinaryIO], tally: Tally, item: Download) -> None:
+    with open_entry(item.entry) as contents:
         write_below(item.root, item.target, cast("BinaryIO", tally.counting(contents)))

@@ -79,11 +79,12 @@ def upload(
     with open_lake(out) as lake, watched(out, "Uploading", hidden=no_progress, size=True) as report:
         branch = lake.repository(repository_id).branch(name)
         tally = Tally(report, "Uploading", sum(item.size_bytes for item in uploads))
-        put = partial(branch.put, metadata=metadata, content_type=content_type)
-        if source == STDIN:
-            entries = [put(check_path(path), sys.stdin.buffer)]
-        else:
-            entries = transfer(out, uploads, partial(_upload, put, tally), tally, parallelism)
+        with branch.batch() as batch:
+            put = partial(batch.put, metadata=metadata, content_type=content_type)
+            if source == STDIN:
+                entries = [put(check_path(path), sys.stdin.buffer)]
+            else:
+                entries = transfer(out, uploads, partial(_upload, put, tally), tally, parallelism)
     _print(out, branch, entries, many=recursive)
 
 

@@ -13,6 +13,7 @@ from lakeops.ops.resolve import resolve_commit
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakeops.ops.batch import Batch
     from lakeops.ops.output import OutputUrl
 
 
@@ -44,6 +45,12 @@ class Readable:
         from lakeops.ops import view
 
         return view.read(self._ctx, self.id, path)
+
+    def open_entry(self, entry: Entry) -> BinaryIO:
+        """A seekable binary file over what an earlier ``stat`` or ``list`` found, whatever the ref means by now."""
+        from lakeops.ops import view
+
+        return view.open_entry(self._ctx, entry)
 
     def open(self, path: str) -> BinaryIO:
         """A seekable binary file over an object's contents. Raises ``ObjectNotFound``."""
@@ -109,6 +116,15 @@ class Branch(Readable):
         from lakeops.ops.put import put
 
         return put(self._ctx, self.id, path, data, metadata=metadata, content_type=content_type or DEFAULT_CONTENT_TYPE)
+
+    def batch(self) -> AbstractContextManager[Batch]:
+        """Many puts, few transactions: ``put`` of what the ``with`` gives uploads at once and links later.
+
+        Everything is linked at the end of the ``with``, also after an exception. Threads may share it.
+        """
+        from lakeops.ops.batch import batch
+
+        return batch(self._ctx, self.id)
 
     def delete(self, path: str) -> None:
         """Stage the deletion of an object. Raises ``ObjectNotFound``."""

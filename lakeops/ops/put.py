@@ -7,6 +7,7 @@ is refused, leaves a file that nothing points to, which garbage collection takes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import BinaryIO
 
 from lakeops.catalog.base import Staged
@@ -40,9 +41,19 @@ def put(
         content_type: what a reader is told that the contents are.
     """
     check_path(path)
+    require_stageable(ctx, branch)
+    started, entry = write(ctx, path, data, metadata=metadata, content_type=content_type)
+    ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, entry)], started=started)
+    return public(ctx, entry)
+
+
+def write(
+    ctx: Context, path: str, data: bytes | BinaryIO, *, metadata: Mapping[str, str] | None, content_type: str
+) -> tuple[datetime, Entry]:
+    """Upload an object that is not linked yet; returns since when it has been there, and its entry as stored."""
+    check_path(path)
     check_content_type(content_type)
     user_metadata = check_metadata(metadata)
-    require_stageable(ctx, branch)
     started = ctx.catalog.now()
     key = layout.object_key(started, ctx.ids)
     written = ctx.store.put(key, data)
@@ -55,8 +66,7 @@ def put(
         content_type=content_type,
         metadata=user_metadata,
     )
-    ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, entry)], started=started)
-    return public(ctx, entry)
+    return started, entry
 
 
 def delete(ctx: Context, branch: str, path: str) -> None:

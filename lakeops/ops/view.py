@@ -61,7 +61,12 @@ def read(ctx: Context, ref: str, path: str) -> bytes:
 
 def open_object(ctx: Context, ref: str, path: str) -> BinaryIO:
     """A seekable binary file over an object's contents."""
-    store, key = _locate(ctx, require(ctx, ref, path))
+    return open_entry(ctx, require(ctx, ref, path))
+
+
+def open_entry(ctx: Context, entry: Entry) -> BinaryIO:
+    """A seekable binary file over the contents of an entry that was found before."""
+    store, key = _locate(ctx, entry)
     return store.open(key)
 
 
