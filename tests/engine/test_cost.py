@@ -1,0 +1,124 @@
+"""What work costs, in files opened and written: it follows the changes, never the size of the repository."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from support import synthetic
+from support.rows import RecordingStore, attempt
+
+from lakeops.engine.apply import Applied, apply, merge
+from lakeops.engine.local import LocalEngine
+from lakeops.model.records import Split
+from lakeops.ranges.build import build
+from lakeops.ranges.diff import diff
+from lakeops.ranges.merge import three_way
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+from lakeops.ranges.write import MetarangeFile, write_metarange
+
+SPLIT = Split(400, 1_200, 6_000)
+SIZES = (20_000, 200_000)
+
+
+@dataclass
+class Built:
+    """A repository of synthetic entries, and the counters of its store."""
+
+    store: RecordingStore
+    base: Metarange
+
+    def changed(self, which, version: int = 1) -> Applied:
+        rows = synthetic.staged(np.sort(np.asarray(which)).astype(np.uint64), version)
+        self.store.forget()
+        return apply(RangeReader(self.store), self.base, rows, engine=LocalEngine(), split=SPLIT, attempt=attempt())
+
+    def middle(self, places: int) -> np.ndarray:
+        """Row numbers of different ranges, neither the first nor the last."""
+        return np.linspace(1, len(self.base) - 2, places).astype(int)
+
+    def spread(self, places: int, each: int) -> np.ndarray:
+        """Numbers of ``each`` neighbours in the middle of ``places`` different ranges."""
+        counts = self.base.table["count"].to_numpy()
+        starts = np.cumsum(counts) - counts
+        chosen = self.middle(places)
+        return (starts[chosen] + counts[chosen] // 2)[:, None] + np.arange(each)
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory) -> dict[int, Built]:
+    found = {}
+    for size in SIZES:
+        store = RecordingStore(tmp_path_factory.mktemp("cost"))
+        tables = (synthetic.entries(which) for which in synthetic.numbers(size))
+        found[size] = Built(store, build(store, tables, SPLIT, attempt(), digests=synthetic.quick_digests))
+    return found
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What a commit says of its metarange."""
+
+    file: MetarangeFile
+
+    @property
+    def meta_range_id(self) -> str:
+        return self.file.id
+
+    @property
+    def meta_range_file(self) -> str:
+        return self.file.file
+
+    @property
+    def meta_range_digest(self) -> str:
+        return self.file.digest
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_diff_of_100_keys_in_10_ranges_opens_20_files_and_2_metaranges(repositories, size):
+    repository = repositories[size]
+    after = repository.changed(repository.spread(10, 10).ravel()).metarange
+    store = repository.store
+    pointers = [Pointer(write_metarange(store, side, attempt())) for side in (repository.base, after)]
+    store.forget()
+    reader = RangeReader(store)
+    assert sum(part.num_rows for part in diff(reader, *map(reader.metarange, pointers))) == 100
+    kinds = [key.split("/")[1] for key in store.read]
+    assert (kinds.count("ranges"), kinds.count("metaranges")) == (20, 2)
+    assert len(set(store.read)) == 22
+    assert store.written == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [1, 10, 100, 300])
+def test_a_commit_of_clustered_changes_writes_three_ranges_at_most(repositories, size, count):
+    repository = repositories[size]
+    found = repository.changed(np.arange(size // 2, size // 2 + count))
+    assert found.summary.total == count
+    assert 1 <= found.work.written == len(repository.store.written) <= 3
+    assert found.work.opened == len(repository.store.read) <= 4
+
+
+def test_cost_does_not_grow_with_the_repository(repositories):
+    """Ten times the entries: as many ranges opened and written, and no byte read but theirs."""
+    for repository in repositories.values():
+        work = repository.changed(repository.spread(8, 5).ravel()).work
+        assert (work.opened, work.written) == (8, 8)
+        assert work.bytes_read == repository.base.table["file_bytes"].to_numpy()[repository.middle(8)].sum()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_clustered_merge_opens_what_the_source_changed_and_writes_nothing(repositories, size):
+    repository = repositories[size]
+    base, store = repository.base, repository.store
+    source = repository.changed(np.arange(size // 4, size // 4 + 100)).metarange
+    dest = repository.changed(np.arange(3 * size // 4, 3 * size // 4 + 100), version=2).metarange
+    changed = len(base.without(source)) + len(source.without(base))
+    store.forget()
+    reader = RangeReader(store)
+    plan = three_way(reader, base, source, dest, None)
+    found = merge(reader, plan, source, dest, engine=LocalEngine(), split=SPLIT, attempt=attempt())
+    assert found.summary.total == 100
+    assert len(store.read) == changed <= 8
+    assert store.written == []
+    assert plan.opened == 0

@@ -1,0 +1,106 @@
+"""Merging by reference: only where it gives what merging path by path gives, and then without opening a range."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import QUICK, Groups, applied, attempt, built, numbered
+
+from lakeops.engine.apply import merge
+from lakeops.model.records import Summary
+from lakeops.ranges.merge import three_way
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import spliced
+
+BASE = numbered(range(1_500))
+PATHS = sorted(BASE)
+
+
+def edits(span: slice, contents: str) -> st.SearchStrategy[dict]:
+    """Writes, new neighbours and deletions among some of the paths."""
+    chosen = st.sampled_from(PATHS[span])
+    fresh = chosen.map("{}+".format)
+    return st.dictionaries(chosen | fresh, st.sampled_from([(contents, 0), None]), min_size=1, max_size=60)
+
+
+def key_of(row) -> str:
+    return f"_lakefs/ranges/{row.file}"
+
+
+@given(st.data())
+@QUICK
+def test_what_is_spliced_is_what_building_gives(fresh_store, data):
+    store = fresh_store()
+    mine = data.draw(edits(slice(0, 500), "1"))
+    yours = data.draw(edits(slice(data.draw(st.sampled_from([505, 560, 900])), None), "2"))
+    if data.draw(st.booleans()):
+        mine, yours = yours, mine
+    source, dest = applied(BASE, mine), applied(BASE, yours)
+    base, ours, theirs = (built(store, each) for each in (BASE, source, dest))
+    found = spliced(base, ours, theirs)
+    if found is not None:
+        assert found.id == built(store, applied(dest, mine)).id
+
+
+@pytest.mark.parametrize(
+    ("mine", "yours"),
+    [
+        ({PATHS[700]: ("1", 0)}, {PATHS[200]: ("2", 0)}),
+        ({PATHS[0]: None}, {PATHS[-1]: None}),
+        ({PATHS[-1] + "+": ("1", 0)}, {PATHS[0]: ("2", 0)}),
+        (dict.fromkeys(PATHS[300:600]), dict.fromkeys(PATHS[900:1_200])),
+        ({PATHS[100]: ("1", 0), PATHS[1_000]: None}, {PATHS[500]: ("2", 0)}),
+    ],
+    ids=["one each", "the ends", "past the end", "whole ranges gone", "two places"],
+)
+def test_changes_apart_are_merged_without_opening_the_destination(store, mine, yours):
+    base, source = built(store, BASE), built(store, applied(BASE, mine))
+    dest = built(store, applied(BASE, yours))
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert plan.result is not None
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    found = merge(RangeReader(store), plan, source, dest, engine=Groups(), split=None, attempt=attempt())
+    assert not {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
+    assert store.written == []
+    expected = applied(applied(BASE, yours), mine)
+    assert found.metarange.id == built(store, expected).id
+    assert found.summary == plan.summary
+    assert found.summary.total == len(mine)
+
+
+@pytest.mark.parametrize("beside", [-1, 0, 1])
+def test_changes_in_one_range_or_beside_it_are_not_spliced(store, beside):
+    base = built(store, BASE)
+    rows = base.rows(0, len(base))
+    mine, yours = {rows[20].first_path: ("1", 0)}, {rows[20 + beside].last_path: ("2", 0)}
+    source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
+    assert spliced(base, source, dest) is None
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert plan.result is None
+    assert plan.summary == Summary(changed=1)
+
+
+def test_what_the_source_appends_does_not_go_before_what_the_destination_appends(store):
+    source, dest = BASE | {"z/1": ("1", 0)}, BASE | {"z/2": ("2", 0)}
+    assert spliced(*(built(store, each) for each in (BASE, source, dest))) is None
+
+
+def test_an_empty_base_has_no_place_to_splice_at(store):
+    assert spliced(Metarange.empty(), built(store, BASE), built(store, {"z": ("1", 0)})) is None
+
+
+def test_planning_never_opens_a_destination_range_that_is_the_bases(store):
+    """Not even where the destination changed ranges right beside, so that paths have to be looked at."""
+    base = built(store, BASE)
+    rows = base.rows(0, len(base))
+    mine = {rows[number].first_path: ("1", 0) for number in (10, 30, 50)}
+    yours = {rows[number].last_path: ("2", 0) for number in (9, 30, 51)}
+    source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    own = {key_of(row) for row in dest.rows(0, len(dest)) if row.id not in {each.id for each in rows}}
+    opened = {key_of(row) for row in dest.rows(0, len(dest))} & set(store.read)
+    assert opened <= own
+    assert plan.opened == len(opened) == 1
+    assert plan.changes.num_rows == 3
