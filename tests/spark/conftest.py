@@ -1,0 +1,49 @@
+"""Stores for the tests of Spark, and sessions: one a module, because a process has room for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.spark_cluster import SPARK_CONF, Cluster, cluster
+
+from lakeops.engine.spark.engine import SparkEngine
+from lakeops.store.local import LocalStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "namespace", fsync=False)
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory) -> Iterator[SparkEngine]:
+    """A session of two threads in this process's JVM; a task is tried twice."""
+    engine = SparkEngine("local[2,2]", conf=SPARK_CONF | {"spark.local.dir": str(tmp_path_factory.mktemp("spark"))})
+    assert engine.cores == 2
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory) -> Iterator[Cluster]:
+    """A real cluster: a master and two workers."""
+    with cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def distributed(master: Cluster, tmp_path_factory) -> Iterator[SparkEngine]:
+    """An application on the cluster; tasks that take long get a twin."""
+    conf = SPARK_CONF | {
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.minTaskRuntime": "3s",
+    }
+    engine = SparkEngine(master.url, conf=conf)
+    assert engine.cores == 2
+    yield engine
+    engine.close()

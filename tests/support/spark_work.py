@@ -1,0 +1,114 @@
+"""Work for Spark's workers: it is found by name there, so it lives in a module of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
+from lakeops.ranges.rewrite import run_task
+from lakeops.ranges.task import Task, TaskResult
+
+LONGEST = 60.0
+"""Seconds that anything here waits for a condition."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A task; ``data`` is what may be parked."""
+
+    value: int
+    data: bytes = b""
+
+
+class Unpicklable(Exception):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def double(task: Number, store) -> int:
+    return 2 * task.value
+
+
+def length(task: Number, store) -> tuple[int, int]:
+    return task.value, len(task.data)
+
+
+def partition(task: Number, store) -> int:
+    from pyspark import TaskContext
+
+    return TaskContext.get().partitionId()
+
+
+def process(task: Number, store) -> int:
+    return os.getpid()
+
+
+def corrupted_at_three(task: Number, store) -> int:
+    if task.value == 3:
+        raise Corrupted("ranges/x.parquet does not match its digest")
+    return task.value
+
+
+def key_error(task: Number, store) -> int:
+    return {}[task.value]
+
+
+def unpicklable(task: Number, store) -> int:
+    raise Unpicklable("left", "right")
+
+
+def crash(task: Number, store) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def unavailable(task: Number, store) -> int:
+    """Fails at every try; each leaves an object behind."""
+    store.put(f"tries/{time.time_ns()}", b"")
+    raise StoreUnavailable("the store answers 503")
+
+
+def unavailable_at_first(task: Number, store) -> int:
+    """Fails at the first try of each task."""
+    mark = f"tries/{task.value}"
+    if not list(store.list(mark)):
+        store.put(mark, b"")
+        raise StoreUnavailable("the store answers 503")
+    return task.value
+
+
+def wait_for(path: Path) -> None:
+    """Return when a file is there."""
+    end = time.monotonic() + LONGEST
+    while not path.exists():
+        if time.monotonic() > end:
+            raise LakeopsError(f"{path} did not appear")
+        time.sleep(0.02)
+
+
+def held_rewrite(task: Task, store) -> TaskResult:
+    """``run_task``; says that it began, ends its first half, and goes on when it is released."""
+    folder = Path(store.root)
+    (folder / f"began-{task.index}-{os.getpid()}").touch()
+    run_task(task, store)
+    wait_for(folder / "released")
+    return run_task(task, store)
+
+
+def slow_first_try(task: Task, store) -> TaskResult:
+    """``run_task``; the first task's first try waits until another try of it is done."""
+    from pyspark import TaskContext
+
+    done = Path(store.root) / "twin-done"
+    if task.index != 0:
+        return run_task(task, store)
+    if TaskContext.get().attemptNumber() == 0:
+        wait_for(done)
+        return run_task(task, store)
+    result = run_task(task, store)
+    done.touch()
+    return result
