@@ -47,19 +47,20 @@ def until(found: Callable[[], T | None], what: str) -> T:
 class Daemon:
     """A Spark daemon; it dies with this process, however this one ends."""
 
-    def __init__(self, folder: Path, name: str, host: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, name: str, host: str, program: str, *arguments: str) -> None:
         self.log = folder / f"{name}.log"
         environment = os.environ | {
             "SPARK_HOME": str(SPARK),
             "SPARK_LOCAL_IP": host,
-            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_MEMORY": "512m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
             "SPARK_LOCAL_DIRS": str(folder),
             "PYTHONPATH": str(TESTS),
+            "PYSPARK_PYTHON": sys.executable,
         }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [str(SPARK / "bin" / "spark-class"), *arguments, "--host", host, "--port", "0", "--webui-port", "0"],
+                [str(SPARK / "bin" / program), *arguments],
                 env=environment,
                 cwd=folder,
                 stdout=log,
@@ -101,7 +102,7 @@ class Cluster:
         self._folder = folder
         self.workers: list[Daemon] = []
         self._started = 0
-        self._master = Daemon(folder, "master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+        self._master = self._daemon("master", "127.0.0.1", "master.Master")
         try:
             self.url = self._master.said(r"(spark://127\.0\.0\.1:\d+)")
             self._page = "http://127.0.0.1:" + self._master.said(r"'MasterUI' on port (\d+)")
@@ -117,10 +118,7 @@ class Cluster:
             self._started += 1
             host = f"127.0.0.{self._started}" if sys.platform == "linux" else "127.0.0.1"
             home = ("--cores", "1", "--memory", "700m", "--work-dir", str(self._folder / f"work-{self._started}"))
-            daemon = Daemon(
-                self._folder, f"worker-{self._started}", host, "org.apache.spark.deploy.worker.Worker", self.url, *home
-            )
-            self.workers.append(daemon)
+            self.workers.append(self._daemon(f"worker-{self._started}", host, "worker.Worker", self.url, *home))
         until(lambda: self._alive() == workers, f"{workers} workers")
 
     def stop(self) -> None:
@@ -132,6 +130,10 @@ class Cluster:
         """What the master says of itself."""
         with urllib.request.urlopen(f"{self._page}/json/", timeout=10) as answer:
             return json.load(answer)
+
+    def _daemon(self, name: str, host: str, kind: str, *arguments: str) -> Daemon:
+        ports = ("--host", host, "--port", "0", "--webui-port", "0")
+        return Daemon(self._folder, name, host, "spark-class", f"org.apache.spark.deploy.{kind}", *arguments, *ports)
 
     def _alive(self) -> int:
         return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
@@ -146,6 +148,35 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         yield found
     finally:
         found.stop()
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """The address of a Spark Connect server that lives as long as the block."""
+    options = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.ui.enabled": "false",
+    }
+    settings = [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
+    kind = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    server = Daemon(
+        folder,
+        "connect",
+        "127.0.0.1",
+        "spark-submit",
+        "--class",
+        kind,
+        "--master",
+        "local[2]",
+        *settings,
+        "spark-internal",
+    )
+    try:
+        yield "sc://127.0.0.1:" + server.said(r"Spark Connect server started at:.*?:(\d+)")
+    finally:
+        server.kill()
 
 
 def _die_with_parent() -> None:
