@@ -35,7 +35,8 @@ class Load:
         for batch in self._columns.to_batches(max_chunksize=_BATCH):
             same = [[repository_id] * batch.num_rows, [token] * batch.num_rows]
             rows = list(zip(*same, *(column.to_pylist() for column in batch.columns), strict=True))
-            conn.exec_driver_sql(_UPSERT, rows)
+            if rows:  # Arrow may give a batch without any
+                conn.exec_driver_sql(_UPSERT, rows)
 
 
 def read(conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:

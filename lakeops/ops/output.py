@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.catalog.base import BranchState
 from lakeops.model.errors import InvalidInput, LakeopsError
@@ -68,8 +69,9 @@ def _link(ctx: Context, branch: str, folder: str, address: str, mode: str, start
     def rows(state: BranchState) -> pa.Table:
         if mode == "append":
             return files
-        gone = set(branch_paths(ctx, state, folder)) - set(files.column("path").to_pylist())
-        return pa.concat_tables([files, tombstones(sorted(gone))]).sort_by("path")
+        before = branch_paths(ctx, state, folder)
+        gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
+        return pa.concat_tables([files, tombstones(gone)]).sort_by("path")
 
     put_consistently(ctx, branch, rows, started=started, upload=upload)
 

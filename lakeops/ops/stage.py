@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -50,7 +49,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
 
     def rows(state: BranchState) -> pa.Table:
         nonlocal count
-        gone = list(branch_paths(ctx, state, prefix))
+        gone = branch_paths(ctx, state, prefix)
         count = len(gone)
         return tombstones(gone)
 
@@ -96,17 +95,20 @@ def put_consistently(
     when_moved(ctx)(once)
 
 
-def branch_paths(ctx: Context, state: BranchState, prefix: str) -> Iterator[str]:
-    """Paths that a branch shows under a prefix, in order."""
+def branch_paths(ctx: Context, state: BranchState, prefix: str) -> pa.ChunkedArray:
+    """Paths that a branch shows under a prefix, in order: one string column, however many."""
     _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, prefix=prefix)
     committed = ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix)
-    return chain.from_iterable(batch.column("path").to_pylist() for batch in shown(committed, staged))
+    return pa.chunked_array(
+        (chunk for batch in shown(committed, staged) for chunk in batch.column("path").chunks), pa.string()
+    )
 
 
-def tombstones(paths: list[str]) -> pa.Table:
+def tombstones(paths: pa.ChunkedArray) -> pa.Table:
     """Staged deletions of these paths."""
     nulls = {name: pa.nulls(len(paths), STAGED_SCHEMA.field(name).type) for name in STAGED_SCHEMA.names[2:]}
-    return pa.table({"path": paths, "tombstone": [True] * len(paths), **nulls}, schema=STAGED_SCHEMA)
+    dead = pa.repeat(pa.scalar(True), len(paths))
+    return pa.table({"path": paths, "tombstone": dead, **nulls}, schema=STAGED_SCHEMA)
 
 
 def _normalise(ctx: Context, table: pa.Table) -> pa.Table:

@@ -120,3 +120,12 @@ def test_a_hundred_thousand_rows_go_in_and_out(catalog):
     catalog.put_staged(REPO, "main", table, started=catalog.now())
     _, found = catalog.staged_table(REPO, "main")
     assert found.combine_chunks() == table.sort_by("path").combine_chunks()
+
+
+def test_batches_without_rows_are_fine(catalog):
+    """A table may hold some, at its beginning or as all there is."""
+    rows = table_of([an_entry("a")])
+    for table in (pa.concat_tables([rows.slice(1), rows]), rows.slice(1), STAGED_SCHEMA.empty_table()):
+        catalog.put_staged(REPO, "main", table, started=catalog.now())
+    _, staged = catalog.staged_table(REPO, "main")
+    assert staged["path"].to_pylist() == ["a"]
