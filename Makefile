@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 demo up down lock clean
+.PHONY: help setup check format test test-slow test-s3 bench demo up down lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -43,6 +43,10 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python docker/radosgw/serve.py stop "$$place"' EXIT; \
 	exports=$$($(BIN)/python docker/radosgw/serve.py start "$$place"); eval "$$exports"; \
 	$(BIN)/python -m pytest -m s3
+
+SIZE ?= 100k
+bench: setup ## measure beside git and write docs/performance.md (SIZE=100k, 1M or 10M)
+	@PYTHONPATH=tests $(BIN)/python -m bench --size $(SIZE)
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/demo.py
