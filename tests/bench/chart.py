@@ -29,6 +29,7 @@ def draw(results: dict[int, dict[str, Any]], file: Path = CHART) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     sizes = sorted(results)
     figure, axes = plt.subplots(3, 3, figsize=(10, 8), sharex=True, layout="constrained")
@@ -38,9 +39,13 @@ def draw(results: dict[int, dict[str, Any]], file: Path = CHART) -> None:
             axis.plot(sizes, times, color=colour, marker="o", linewidth=2, label=side)
         axis.set(xscale="log", yscale="log", title=name, xticks=sizes)
         axis.set_xticklabels(map(size_name, sizes))
-        axis.minorticks_off()
+        axis.xaxis.set_minor_locator(NullLocator())
         low, high = axis.get_ylim()
         axis.set_ylim(low / 2, high * 2)
+        wide = high / low > 100
+        axis.yaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+        axis.yaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axis.title.set_size(10)
         axis.grid(visible=True, axis="y", color="#eeeeee")
         axis.spines[["top", "right"]].set_visible(False)

@@ -16,11 +16,15 @@ NUMBERS = DOCS / "performance.json"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
+def known() -> dict[int, dict[str, Any]]:
+    """The last result of each size."""
+    found = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else []
+    return {each["size"]: each for each in found}
+
+
 def remember(result: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """All results so far by size, with this one in place of an older one of its size; written beside the page."""
-    known = json.loads(NUMBERS.read_text()) if NUMBERS.exists() else []
-    kept = {each["size"]: each for each in known} | {result["size"]: result}
-    kept = dict(sorted(kept.items()))
+    kept = dict(sorted((known() | {result["size"]: result}).items()))
     NUMBERS.write_text(json.dumps(list(kept.values()), indent=1) + "\n")
     return kept
 
@@ -44,7 +48,7 @@ def _measured(results: dict[int, dict[str, Any]]) -> Iterator[str]:
         yield f"## {size:,} entries\n"
         yield (
             f"{machine['cores']} cores, load {_load(result)} during the run, Python {machine['python']}, "
-            f"git {machine['git']}. Medians.\n"
+            f"git {machine['git']}. Medians; {_repeats(result)}.\n"
         )
         yield from _table(result)
         yield ""
@@ -59,6 +63,11 @@ def _measured(results: dict[int, dict[str, Any]]) -> Iterator[str]:
 def _load(result: dict[str, Any]) -> str:
     loads = [row["load"] for row in result["rows"].values()]
     return f"{min(loads):.1f} to {max(loads):.1f}"
+
+
+def _repeats(result: dict[str, Any]) -> str:
+    counts = [row["repeats"] for row in result["rows"].values()]
+    return f"rows were run {min(counts)} to {max(counts)} times"
 
 
 def _table(result: dict[str, Any]) -> Iterator[str]:

@@ -65,7 +65,9 @@ def measure(size: int, repeats: int, heavy_repeats: int, on_row: Callable[[Row],
             for section in SECTIONS:
                 for row in section.rows:
                     on_row(row)
-                    result["rows"][row.name] = _row(row, git, worker, heavy_repeats if row.heavy else repeats)
+                    result["rows"][row.name] = _row(row, git, worker, row.repeats(repeats, heavy_repeats))
+                    if row.beside:
+                        result["rows"][row.name]["git"] = result["rows"][row.beside]["git"]
                 if section is SECTIONS[0]:
                     git.settle()
                     settle(git)
