@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.spark_cluster import QUICK_JVM
 
 from lakeops import Lake
 
@@ -42,6 +43,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "LAKEOPS_ENGINE": "spark",
         "LAKEOPS_SPARK_MASTER": "local[1]",
         "TMPDIR": str(tmp_path),
+        "SPARK_SUBMIT_OPTS": QUICK_JVM,
     }
 
 

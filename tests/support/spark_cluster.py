@@ -23,12 +23,15 @@ SPARK = Path(pyspark.__file__).parent
 TESTS = Path(__file__).parent.parent
 LONGEST = 60.0
 
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For JVMs that live for seconds."""
+
 SPARK_CONF = {
     "spark.executorEnv.PYTHONPATH": str(TESTS),
     "spark.driver.memory": "512m",
     "spark.executor.memory": "500m",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.executor.extraJavaOptions": QUICK_JVM,
 }
 """Small JVMs, and these tests' modules on the executors' path."""
 
@@ -53,7 +56,8 @@ class Daemon:
             "SPARK_HOME": str(SPARK),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_MEMORY": "512m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dspark.master.rest.enabled=false",
+            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} -Dspark.master.rest.enabled=false",
+            "SPARK_SUBMIT_OPTS": QUICK_JVM,
             "SPARK_LOCAL_DIRS": str(folder),
             "PYTHONPATH": str(TESTS),
             "PYSPARK_PYTHON": sys.executable,
