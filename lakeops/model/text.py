@@ -11,7 +11,7 @@ _SHOWN = 80
 
 
 def excerpt(text: object) -> str:
-    """The text in quotes on one line: unprintable characters escaped, and no more than its beginning when it is long."""
+    """The text in quotes on one line: unprintable characters escaped, only the beginning of a long one."""
     if not isinstance(text, str):
         return f"a value of type {type(text).__name__}"
     shown = text[:_SHOWN]
