@@ -47,8 +47,7 @@ from lakeops.store.open import Stores, StoreSettings
 _RANGES = "_lakefs/ranges/"
 _METARANGES = "_lakefs/metaranges/"
 _NAME = "bench"
-_LIBC = ctypes.CDLL(None)
-"""Its allocator keeps what earlier rows freed; given back, a row's peak memory is its own."""
+_MARKS = Path("/proc/self/clear_refs")
 
 
 class Counters(Faults):
@@ -285,10 +284,7 @@ class LakeSide:
         return self._repository().ref(branch).commit
 
     def _timed(self, work: Callable[[], object]) -> Sample:
-        gc.collect()
-        pa.default_memory_pool().release_unused()
-        _LIBC.malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
+        _forget_peak()
         self._counters.forget()
         cpu, begun = time.process_time(), time.perf_counter()
         work()
@@ -306,7 +302,17 @@ class LakeSide:
         )
 
 
+def _forget_peak() -> None:
+    """Give back what earlier rows freed, and set the mark of peak memory back, so that a row's peak is its own."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    if _MARKS.exists():
+        ctypes.CDLL(None).malloc_trim(0)
+        _MARKS.write_text("5")
+
+
 def _peak_mb() -> float:
-    """The most memory that this process held since the mark was set back (Linux)."""
-    found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1024 if found else 0.0
+    """The most memory that this process held since the mark was set back; 0 where only Linux could tell."""
+    if not _MARKS.exists():
+        return 0.0
+    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
