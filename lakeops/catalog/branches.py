@@ -19,7 +19,6 @@ from lakeops.catalog.guards import (
     find_repository,
     lock_branch,
     lock_repository,
-    under,
 )
 from lakeops.catalog.part import Part
 from lakeops.catalog.tables import BRANCH, PROTECTION
@@ -36,19 +35,7 @@ class Branches(Part):
 
     def branches(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
         """Branches by name in byte order, keyset-paged."""
-        name = BRANCH.c.name
-        query = (
-            select(name, BRANCH.c.commit_id)
-            .where(BRANCH.c.repository_id == repository_id, name > after, *under(name, prefix))
-            .order_by(name)
-            .limit(limit)
-        )
-
-        def work(conn: Connection) -> list[Ref]:
-            find_repository(conn, repository_id)
-            return [Ref(row.name, row.commit_id) for row in conn.execute(query)]
-
-        return self.database.read(work)
+        return self._refs(BRANCH, repository_id, prefix, after, limit)
 
     def create_branch(self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str) -> BranchState:
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""

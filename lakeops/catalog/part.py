@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, Table, insert, select
 
 from lakeops.catalog.database import Database
+from lakeops.catalog.guards import find_repository, under
 from lakeops.catalog.tables import REFLOG, RETIRED
 from lakeops.model.clock import unix_seconds
+from lakeops.model.records import Ref
 
 
 class Part:
@@ -23,6 +25,18 @@ class Part:
     def __init__(self, database: Database, deadline: timedelta) -> None:
         self.database = database
         self.deadline = deadline
+
+    def _refs(self, table: Table, repository_id: str, prefix: str, after: str, limit: int) -> list[Ref]:
+        """A page of branches or tags by name in byte order."""
+        name = table.c.name
+        mine = (table.c.repository_id == repository_id, name > after, *under(name, prefix))
+        query = select(name, table.c.commit_id).where(*mine).order_by(name).limit(limit)
+
+        def work(conn: Connection) -> list[Ref]:
+            find_repository(conn, repository_id)
+            return [Ref(row.name, row.commit_id) for row in conn.execute(query)]
+
+        return self.database.read(work)
 
     def _record_move(
         self, conn: Connection, repository_id: str, ref: str, old: str | None, new: str | None, action: str, actor: str

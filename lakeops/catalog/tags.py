@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, delete, insert, select
 
-from lakeops.catalog.guards import check_live, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.guards import check_live, check_writable, find_repository, lock_repository
 from lakeops.catalog.part import Part
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.tables import REFLOG, TAG
@@ -25,19 +25,7 @@ class Tags(Part):
 
     def tags(self, repository_id: str, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Ref]:
         """Tags by name in byte order, keyset-paged."""
-        name = TAG.c.name
-        query = (
-            select(name, TAG.c.commit_id)
-            .where(TAG.c.repository_id == repository_id, name > after, *under(name, prefix))
-            .order_by(name)
-            .limit(limit)
-        )
-
-        def work(conn: Connection) -> list[Ref]:
-            find_repository(conn, repository_id)
-            return [Ref(row.name, row.commit_id) for row in conn.execute(query)]
-
-        return self.database.read(work)
+        return self._refs(TAG, repository_id, prefix, after, limit)
 
     def create_tag(self, repository_id: str, name: str, commit_id: str, *, actor: str) -> Ref:
         """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
