@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, TypedDict
 
-from lakeops.engine.apply import Applied, apply
+from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
+from lakeops.engine.base import Engine
+from lakeops.engine.plan import Plan
 from lakeops.model.errors import DirtyBranch
-from lakeops.model.records import Commit, Summary
+from lakeops.model.records import Commit, Split, Summary
 from lakeops.ops.context import Context
 from lakeops.ops.publish import Attempt
 from lakeops.ops.uncommitted import effective
@@ -17,36 +20,49 @@ from lakeops.ranges.write import MetarangeFile, write_metarange
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger(__name__)
+
 
 def apply_changes(ctx: Context, head: Commit, changes: pa.Table) -> tuple[MetarangeFile, Summary]:
     """The head's metarange with staged changes applied, written to the namespace."""
     attempt = ctx.ids.new()
-    applied = apply(
-        ctx.reader,
-        ctx.metarange(head),
-        changes,
-        engine=ctx.engine,
-        split=ctx.repository.split,
-        attempt=attempt,
-        on_progress=lambda done, total: ctx.progress("commit", done, total),
-    )
+    how = _how(ctx, "commit", attempt)
+    applied = apply(ctx.reader, ctx.metarange(head), changes, **how)
     return _written(ctx, applied, (head,), attempt), applied.summary
 
 
 def apply_merge(ctx: Context, plan: MergePlan, source: Commit, destination: Commit) -> tuple[MetarangeFile, Summary]:
     """The destination's metarange with a merge's changes applied, written to the namespace."""
     attempt = ctx.ids.new()
-    applied = apply_plan(
-        ctx.reader,
-        plan,
-        ctx.metarange(source),
-        ctx.metarange(destination),
-        engine=ctx.engine,
-        split=ctx.repository.split,
-        attempt=attempt,
-        on_progress=lambda done, total: ctx.progress("merge", done, total),
-    )
+    how = _how(ctx, "merge", attempt)
+    applied = apply_plan(ctx.reader, plan, ctx.metarange(source), ctx.metarange(destination), **how)
     return _written(ctx, applied, (destination, source), attempt), applied.summary
+
+
+class _How(TypedDict):
+    engine: Engine
+    split: Split
+    attempt: str
+    on_plan: OnPlan
+    on_progress: OnProgress
+
+
+def _how(ctx: Context, verb: str, attempt: str) -> _How:
+    """How changes are applied here; says what is going to be rewritten, and where, before it begins."""
+    label = verb
+
+    def on_plan(plan: Plan) -> None:
+        nonlocal label
+        label = f"{verb}: {plan.describe(ctx.engine)}"
+        _log.info("%s", label)
+        ctx.progress(label, 0, len(plan.touched))
+
+    def on_progress(done: int, total: int) -> None:
+        ctx.progress(label, done, total)
+
+    return _How(
+        engine=ctx.engine, split=ctx.repository.split, attempt=attempt, on_plan=on_plan, on_progress=on_progress
+    )
 
 
 def require_clean(ctx: Context, attempt: Attempt) -> None:

@@ -187,3 +187,15 @@ def test_a_lake_is_found_again_by_its_settings(lake: Lake, repo: Repository, fil
         again.delete_repository("repo")
     with pytest.raises(NotFound):
         lake.repository("repo")
+
+
+def test_long_work_says_what_it_will_do_and_how_far_it_is(lake: Lake, repo: Repository, fill) -> None:
+    fill(repo, "main", **{f"f{number:02}": "1" for number in range(30)})
+    shown: list[tuple[str, int, int]] = []
+    lake.progress = lambda *report: shown.append(report)
+    fill(repo, "main", f05="2", f25="2")
+    label, done, total = shown[0]
+    assert label.startswith("commit: will rewrite 2 of ")
+    assert label.endswith("in process")
+    assert (done, total) == (0, 2)
+    assert shown[-1] == (label, 2, 2)
