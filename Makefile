@@ -34,7 +34,7 @@ format: setup ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not s3 and not spark"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not s3"
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
