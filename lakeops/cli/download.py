@@ -11,7 +11,6 @@ from typing import Annotated, Any, BinaryIO, cast
 import typer
 
 from lakeops.cli.files import below, write_below
-from lakeops.cli.objects import folder
 from lakeops.cli.options import Json, NoProgress, uri
 from lakeops.cli.output import Output
 from lakeops.cli.progress import Tally, watched
@@ -19,6 +18,7 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import ObjectNotFound
+from lakeops.model.paths import as_folder
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
@@ -62,7 +62,7 @@ def download(
     with open_lake(out) as lake, watched(out, "Downloading", hidden=no_progress, size=True) as report:
         handle = lake.repository(repository_id).ref(ref)
         if recursive:
-            prefix, root = folder(path), Path(destination)
+            prefix, root = as_folder(path), Path(destination)
             found = [entry for entry in handle.list(prefix=prefix) if not isinstance(entry, CommonPrefix)]
             if not found:
                 raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}")

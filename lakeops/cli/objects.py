@@ -16,6 +16,7 @@ from lakeops.cli.output import Output, Part, is_terminal
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size, moment
 from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.paths import as_folder
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.uris import LakeUri
 
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 _PIECE = 1024 * 1024
-
-
-def folder(path: str) -> str:
-    """The prefix of everything in a folder that may be written without its last slash."""
-    return path if not path or path.endswith("/") else path + "/"
 
 
 @app.command("ls", epilog="Example: lakeops fs ls lakefs://flights/main/raw/")
@@ -133,8 +129,8 @@ def rm(
     with open_lake(out) as lake:
         branch = lake.repository(repository_id).branch(name)
         if recursive:
-            agree(out, yes or not can_ask(out), "Remove them?", lambda: _show_objects(out, branch, folder(path)))
-            count = branch.delete_prefix(folder(path)) + _delete_if_there(branch, path)
+            agree(out, yes or not can_ask(out), "Remove them?", lambda: _show_objects(out, branch, as_folder(path)))
+            count = branch.delete_prefix(as_folder(path)) + _delete_if_there(branch, path)
         else:
             branch.delete(path)
             count = 1

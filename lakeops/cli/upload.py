@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from lakeops.cli.files import reading, translated, walk
-from lakeops.cli.objects import folder
 from lakeops.cli.options import Json, Metadata, NoProgress, parse_metadata, uri
 from lakeops.cli.output import Output
 from lakeops.cli.progress import Tally, watched
@@ -20,7 +19,7 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import InvalidInput
-from lakeops.model.paths import check_path
+from lakeops.model.paths import as_folder, check_path
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
 
@@ -103,7 +102,7 @@ def _plan(source: str, path: str, *, recursive: bool, skip_special: bool) -> lis
     if not start.is_dir():
         raise InvalidInput(f"{excerpt(source)} is not a directory; leave out --recursive")
     return [
-        Upload(file.path, check_path(folder(path) + file.relative), file.size_bytes)
+        Upload(file.path, check_path(as_folder(path) + file.relative), file.size_bytes)
         for file in walk(start, skip_special=skip_special)
     ]
 

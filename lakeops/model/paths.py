@@ -42,6 +42,16 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def as_folder(prefix: str) -> str:
+    """The prefix with a slash at its end, so that ``data`` means what is in it and never ``data2``; empty stays empty.
+
+    Raises:
+        InvalidPath: no path begins with it; the message says why.
+    """
+    check_prefix(prefix)
+    return prefix if not prefix or prefix.endswith("/") else prefix + "/"
+
+
 def next_prefix(prefix: str) -> str | None:
     """The least text above every path that begins with ``prefix``; None when nothing is above them all.
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from lakeops.engine.replace import replace_prefix
 from lakeops.model.errors import NoChanges, ObjectNotFound
 from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
-from lakeops.model.paths import check_prefix
+from lakeops.model.paths import as_folder
 from lakeops.model.records import Commit
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
@@ -68,7 +68,7 @@ def import_objects(
     """
     text = check_message(message)
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
-    folder = _folder(prefix)
+    folder = as_folder(prefix)
     url = check_source(ctx, source)
     move = Move(require_branch(ctx, branch), "import", (url, folder), key)
     known = replay(ctx, move)
@@ -124,8 +124,3 @@ def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: b
         on_progress=lambda done: ctx.progress("import", done, 0),
     )
     return _Part(metarange, head, begun)
-
-
-def _folder(prefix: str) -> str:
-    check_prefix(prefix)
-    return prefix if not prefix or prefix.endswith("/") else prefix + "/"

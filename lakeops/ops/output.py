@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.base import BranchState
 from lakeops.model.errors import InvalidInput, LakeopsError
-from lakeops.model.paths import check_path, check_prefix
+from lakeops.model.paths import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ops.context import Context
@@ -47,7 +47,7 @@ def output(ctx: Context, branch: str, prefix: str, mode: Literal["replace", "app
     """
     if mode not in ("replace", "append"):
         raise InvalidInput(f"mode {mode!r} is not one of 'replace' and 'append'")
-    folder = _folder(prefix)
+    folder = as_folder(prefix)
     require_stageable(ctx, branch)
     upload = ctx.ids.new()
     address = layout.output_prefix(ctx.catalog.now(), ctx.ids)
@@ -102,8 +102,3 @@ def _scratch(name: str) -> bool:
     """Whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
     parts = name.split("/")
     return "_temporary" in parts[:-1] or (parts[-1].startswith(".") and parts[-1].endswith(".crc"))
-
-
-def _folder(prefix: str) -> str:
-    check_prefix(prefix)
-    return prefix if not prefix or prefix.endswith("/") else prefix + "/"

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidPath
-from lakeops.model.paths import MAX_PATH_BYTES, check_path, check_prefix, next_prefix
+from lakeops.model.paths import MAX_PATH_BYTES, as_folder, check_path, check_prefix, next_prefix
 
 LAST = "\U0010ffff"
 WIDE = st.text(
@@ -105,3 +105,13 @@ def test_next_prefix_is_the_least_text_above(prefix: str, path: str) -> None:
     assume(end is not None and path < end)
     # Nothing below the end is above every path under the prefix: there is always a later one.
     assert path < prefix + LAST * 8
+
+
+@pytest.mark.parametrize(("prefix", "folder"), [("", ""), ("a", "a/"), ("a/", "a/"), ("/", "/"), ("a//", "a//")])
+def test_a_prefix_as_a_folder(prefix: str, folder: str) -> None:
+    assert as_folder(prefix) == folder
+
+
+def test_what_begins_no_path_is_no_folder() -> None:
+    with pytest.raises(InvalidPath):
+        as_folder("a\0")
