@@ -24,7 +24,7 @@ _OURS, _THEIRS = "#0b6e99", "#b8b2a7"
 
 
 def draw(results: dict[int, dict[str, Any]], file: Path = CHART) -> None:
-    """One small panel for each row, both axes logarithmic."""
+    """One small panel for each row, both axes logarithmic; CPU, because runs differ in what else went on."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -35,7 +35,7 @@ def draw(results: dict[int, dict[str, Any]], file: Path = CHART) -> None:
     figure, axes = plt.subplots(3, 3, figsize=(10, 8), sharex=True, layout="constrained")
     for name, axis in zip(_SHOWN, axes.flat, strict=True):
         for side, colour in (("git", _THEIRS), ("lakeops", _OURS)):
-            times = [results[size]["rows"][name][side]["wall"] * 1000 for size in sizes]
+            times = [results[size]["rows"][name][side]["cpu"] * 1000 for size in sizes]
             axis.plot(sizes, times, color=colour, marker="o", linewidth=2, label=side)
         axis.set(xscale="log", yscale="log", title=name, xticks=sizes)
         axis.set_xticklabels(map(size_name, sizes))
@@ -50,7 +50,7 @@ def draw(results: dict[int, dict[str, Any]], file: Path = CHART) -> None:
         axis.grid(visible=True, axis="y", color="#eeeeee")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0, 0].legend(frameon=False)
-    figure.supylabel("milliseconds, median")
+    figure.supylabel("milliseconds of CPU, median")
     figure.supxlabel("entries in the repository")
     figure.savefig(file, dpi=110)
     plt.close(figure)

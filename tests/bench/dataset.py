@@ -72,7 +72,7 @@ class DataSet:
         return pa.concat_arrays([part.cast(pa.string()) for part in parts])
 
     def entries(self, which: Numbers, version: int = 0) -> pa.Table:
-        """These entries; another version has other contents."""
+        """These entries; another version has other contents. The repository holds version 0, so changes start at 1."""
         salt = 10 * version
         count = len(which)
         numbers = random_words(which, 2, salt=salt + 1)

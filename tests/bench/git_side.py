@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 from bench.dataset import BLOBS, Changes, DataSet, blob
 from bench.sample import Sample
 
+PATIENCE = 300
+"""Seconds after which a git process is stopped; its row then shows no more than that."""
+
 _QUICK = ("-c", "core.fsync=none")
 _DURABLE = ("-c", "core.fsync=committed,-loose-object,reference", "-c", "fastimport.unpackLimit=1")
 _WHO = "committer bench <bench@example.org> %d +0000\n"
@@ -157,7 +160,12 @@ class GitSide:
         source = {"input": stdin} if isinstance(stdin, bytes) else {"stdin": stdin}
         before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         done = subprocess.run(
-            ["git", *options, *arguments], capture_output=True, env=self._environment, check=False, **source
+            ["git", *options, *arguments],
+            capture_output=True,
+            env=self._environment,
+            check=False,
+            timeout=PATIENCE,
+            **source,
         )
         wall = time.perf_counter() - begun
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

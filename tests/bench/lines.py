@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bench.git_side import PATIENCE
 from bench.rows import Row
 from bench.sample import Sample
 
@@ -30,7 +31,7 @@ def cells(row: Row, found: dict[str, Any], size: int) -> tuple[str, ...]:
     return (
         row.name,
         _time(ours),
-        _time(theirs) if theirs else "",
+        _time(theirs) if theirs else f"> {PATIENCE * 1000:,}" if found.get("git_stopped") else "",
         f"{ours.wall / theirs.wall:.2f}x" if theirs else "",
         f"{ours.cpu / theirs.cpu:.2f}x" if theirs else "",
         str(row.goal or ""),

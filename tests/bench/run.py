@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,13 @@ def _row(row: Row, git: GitSide, worker: Worker, repeats: int) -> dict[str, Any]
     ours, theirs = [], []
     for again in range(repeats):
         if row.git is not None:
-            theirs.append(row.git(git, again))
+            with suppress(subprocess.TimeoutExpired):
+                theirs.append(row.git(git, again))
         ours.append(Sample(**worker.ask(row.name, again)))
     return {
         "repeats": repeats,
         "load": os.getloadavg()[0],
         "lakeops": typical(ours).plain(),
         "git": typical(theirs).plain() if theirs else None,
+        "git_stopped": row.git is not None and not theirs,
     }
