@@ -15,7 +15,7 @@ def excerpt(text: object) -> str:
     if not isinstance(text, str):
         return f"a value of type {type(text).__name__}"
     shown = text[:_SHOWN]
-    while len(repr(shown)) > 2 * _SHOWN:  # an escaped character takes up to ten
+    while len(repr(shown)) > _SHOWN + 20:  # an escaped character takes up to ten
         shown = shown[: len(shown) * 3 // 4]
     return repr(text) if shown == text else f"{shown!r}... ({len(text)} characters)"
 

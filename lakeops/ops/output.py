@@ -8,7 +8,7 @@ takes the files.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Literal
@@ -28,12 +28,21 @@ from lakeops.store import layout
 
 
 class OutputUrl(str):
-    """The directory's URL. It is a plain string; ``file`` gives the URL of one file in it, ready to be written."""
+    """The directory's URL, a plain string. ``file`` gives the URL of one file in it, ready to be written."""
 
-    __slots__ = ("_make",)
+    __slots__ = ("_prepare",)
+    _prepare: Callable[[], None]
+
+    @classmethod
+    def of(cls, url: str, prepare: Callable[[], None]) -> OutputUrl:
+        """The URL of a directory that ``prepare`` makes where it is not there yet."""
+        made = cls(url)
+        made._prepare = prepare
+        return made
 
     def file(self, name: str) -> str:
-        """The URL of a file in the directory."""
+        """The URL of a file in the directory, which exists from then on whatever writes to it."""
+        self._prepare()
         return f"{self}/{name}"
 
 
@@ -42,8 +51,8 @@ def output(ctx: Context, branch: str, prefix: str, mode: Literal["replace", "app
     """A fresh directory to write to; see ``Branch.output``.
 
     Yields:
-        The directory's URL, without a trailing slash. It exists, except in a process that has PySpark loaded: Spark
-        makes its own directories and refuses to write to one that is there.
+        The directory's URL, without a trailing slash. It exists, except where a Spark session is active: Spark makes
+        its own directories and refuses to write to one that is there.
     """
     if mode not in ("replace", "append"):
         raise InvalidInput(f"mode {mode!r} is not one of 'replace' and 'append'")
@@ -53,14 +62,24 @@ def output(ctx: Context, branch: str, prefix: str, mode: Literal["replace", "app
     address = layout.output_prefix(ctx.catalog.now(), ctx.ids)
     started = ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload)
     try:
-        if "pyspark" not in sys.modules:
+        url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
+        if not _spark_is_active():
             ctx.store.make_directory(address)
-        yield OutputUrl(layout.absolute(ctx.repository.storage_namespace, address.rstrip("/")))
+        yield OutputUrl.of(url, lambda: ctx.store.make_directory(address))
         _link(ctx, branch, folder, address, mode, started, upload)
     except BaseException:
         with suppress(LakeopsError):  # the first error is the one to show; an upload left open only delays collection
             ctx.catalog.end_upload(ctx.repository_id, upload)
         raise
+
+
+def _spark_is_active() -> bool:
+    """Whether this process has a Spark session, classic or Connect; imports nothing to find out.
+
+    A context without a session, such as the Spark engine's own, writes no tables.
+    """
+    modules = (sys.modules.get(name) for name in ("pyspark.sql.session", "pyspark.sql.connect.session"))
+    return any(module is not None and module.SparkSession.getActiveSession() is not None for module in modules)
 
 
 def _link(ctx: Context, branch: str, folder: str, address: str, mode: str, started: datetime, upload: str) -> None:
