@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 from lakeops.model.errors import InvalidInput
 from lakeops.store import layout
 
+_PLAIN_WHOLE = f"^{layout.PLAIN}$"
 _ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
-_PLAIN = r"^[A-Za-z0-9._~/=-]*$"
-"""Spelled the same in a key and in a URL."""
 
 
 def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -26,7 +25,7 @@ def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """The full URLs of keys below a location."""
-    if root.startswith("file://") and not pc.all(pc.match_substring_regex(keys, _PLAIN)).as_py():
+    if root.startswith("file://") and not pc.all(pc.match_substring_regex(keys, _PLAIN_WHOLE)).as_py():
         keys = _each(keys, layout.quote_path)
     return pc.binary_join_element_wise(root, keys, "/")
 

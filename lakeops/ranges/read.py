@@ -143,6 +143,10 @@ class RangeReader:
         return self._cache.get(key, lambda: DecodedGroup(file.group(index)))
 
 
+_MOST_AHEAD = 256
+"""Records that a cursor decodes ahead at the most."""
+
+
 class DecodedGroup:
     """A row group's rows, ready for lookups."""
 
@@ -174,6 +178,8 @@ class Cursor:
         self._number = 0
         self._group: DecodedGroup | None = None
         self._row = 0
+        self._records: list[Entry] = []
+        self._first = 0
         self.seek("")
 
     @property
@@ -185,11 +191,17 @@ class Cursor:
         """The present entry; the cursor must not be past the last."""
         if self._group is None:
             raise IndexError("the cursor is past the last entry")
-        return self._group.entry(self._row)
+        if not self._first <= self._row < self._first + len(self._records):
+            # Records are decoded ahead, and further ahead the longer the listing goes on: a page costs by the row then.
+            ahead = min(2 * len(self._records) or 1, _MOST_AHEAD)
+            self._records = entries(self._group.table.slice(self._row, ahead))
+            self._first = self._row
+        return self._records[self._row - self._first]
 
     def seek(self, key: str) -> None:
         """Go to the first entry whose path is ``key`` or comes after it; forward or back."""
         raw = key.encode()
+        self._records = []
         if self._group is not None and self._group.paths[0] <= raw <= self._group.paths[-1]:
             self._row = self._group.paths.first_at(raw)
             return
@@ -204,6 +216,7 @@ class Cursor:
         if self._row == len(self._group.paths):
             file = self._reader.open(self._metarange.row(self._range))
             self._row, self._number = 0, self._number + 1
+            self._first = -len(self._records)  # the records are another group's
             if self._number < file.groups:
                 self._group = self._reader.group(file, self._number)
             else:

@@ -30,6 +30,9 @@ GC = "_lakefs/retention/gc/"
 TASKS = "_lakefs/tasks/"
 PROBE = "_lakefs/probe/"
 
+PLAIN = r"[A-Za-z0-9._~/=-]*"
+"""What is spelled the same in a key and in a URL, as a regular expression."""
+
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 
 
@@ -72,7 +75,9 @@ def absolute(namespace: str, address: str) -> str:
     """The address as a full URL."""
     if is_absolute(address):
         return address
-    return f"{namespace}/{quote_path(address) if namespace.startswith('file://') else address}"
+    if namespace.startswith("file://") and not re.fullmatch(PLAIN, address):
+        address = quote_path(address)
+    return f"{namespace}/{address}"
 
 
 def relative(namespace: str, address: str) -> str:
