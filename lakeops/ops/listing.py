@@ -6,7 +6,9 @@ instant, even when commits are published meanwhile.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from lakeops.catalog.base import Staged
@@ -165,8 +167,14 @@ class BranchCursor:
         self._settle()
 
     def skip(self, prefix: str) -> None:
-        """Go to the first one that is not under a prefix."""
-        self._load(prefix + LAST)
+        """Go to the first one that is not under a prefix; the catalog is asked only where the window ends before it."""
+        last = prefix + LAST
+        if self._bound is not None and self._bound <= last:
+            self._load(last)
+            return
+        self._next = bisect_right(self._rows, last, lo=self._next, key=attrgetter("path"))
+        self._at_head().skip(prefix)
+        self._settle()
 
     def _at_head(self) -> CommitCursor:
         if self._committed is None:  # _load sets it before anything else is asked

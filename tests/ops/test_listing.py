@@ -89,6 +89,20 @@ def test_folders_are_summed_up(repo: Repository, fill) -> None:
     assert [item.path for item in repo.ref("main@").list("raw/", delimiter="/")] == ["raw/a/", "raw/b"]
 
 
+def test_folders_of_a_branch_take_one_look_at_the_staging_area(lake: Lake, repo: Repository, monkeypatch) -> None:
+    main = repo.branch("main")
+    stage(main, {f"{folder:02}/{name}" for folder in range(30) for name in "ab"})
+    main.commit("folders")
+    stage(main, {"05/c", "40/a"})
+    main.delete_prefix("07/")
+    looks: list[str] = []
+    inner = lake.catalog.staged_page
+    monkeypatch.setattr(lake.catalog, "staged_page", lambda *a, **k: looks.append("") or inner(*a, **k))
+    folders = [item.path for item in main.list(delimiter="/")]
+    assert folders == [f"{folder:02}/" for folder in (*range(7), *range(8, 30), 40)]
+    assert len(looks) == 1
+
+
 def test_a_listing_goes_on_while_commits_are_published(repo: Repository, monkeypatch) -> None:
     monkeypatch.setattr(listing, "PAGE", 3)
     main = repo.branch("main")
