@@ -52,8 +52,10 @@ class Staging(Part):
         """The branch's row, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
 
         def work(conn: Connection) -> BranchState:
-            check_writable(conn, find_repository(conn, repository_id), action="stage", branch=branch)
-            return find_branch(conn, repository_id, branch)
+            repository = find_repository(conn, repository_id)
+            state = find_branch(conn, repository_id, branch)
+            check_writable(conn, repository, action="stage", branch=branch)
+            return state
 
         return self.database.read(work)
 

@@ -8,7 +8,7 @@ from lakeops.model import metadata as texts
 from lakeops.model.errors import InvalidInput, NoChanges
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
-from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, publish
+from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, publish, replay
 from lakeops.ops.resolve import require_branch
 from lakeops.ops.write import apply_changes
 
@@ -41,6 +41,10 @@ def commit(
     """
     check_message(message)
     pairs = texts.check_metadata(metadata, at_most=texts.COMMIT_METADATA_BYTES)
+    move = Move(require_branch(ctx, branch), "commit", key=key)
+    known = replay(ctx, move)
+    if known is not None:
+        return known
     mine: list[str] = []
 
     def plan(attempt: Attempt) -> Draft:
@@ -56,7 +60,7 @@ def commit(
             raise NoChanges(f"branch {branch!r} has no changes to commit")
         return Draft(metarange, (attempt.head,), message, pairs, summary)
 
-    return publish(ctx, Move(require_branch(ctx, branch), "commit", key=key), plan).commit
+    return publish(ctx, move, plan).commit
 
 
 def check_message(message: str) -> str:

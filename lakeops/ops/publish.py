@@ -84,14 +84,13 @@ Plan = Callable[[Attempt], Draft]
 def publish(ctx: Context, move: Move, plan: Plan) -> Published:
     """Move a branch to the commit that ``plan`` drafts, once.
 
+    Callers look for an earlier call under the same key first (``replay``); the publish transaction looks again.
+
     Raises:
         BranchMoved: others moved the branch at every try.
         KeyReused: the key stands for another call.
         Anything that ``plan`` or the publish transaction raises.
     """
-    known = replay(ctx, move)
-    if known is not None:
-        return Published(known, None)
     return when_moved(ctx)(_attempt, ctx, move, plan)
 
 

@@ -87,9 +87,14 @@ def resolve_view(ctx: Context, text: str) -> View:
 
 def require_branch(ctx: Context, name: str) -> str:
     """The name, when it is a branch's. Raises ``RefNotFound``, or ``InvalidRef`` for an expression."""
+    return ctx.catalog.branch(ctx.repository_id, check_name(name)).id
+
+
+def check_name(name: str) -> str:
+    """The name, when it can be a branch's and is no expression; nothing is read. Raises ``InvalidRef``."""
     if not parse_ref(name).is_name:
         raise InvalidRef(f"{name!r} is an expression; this needs the name of a branch")
-    return ctx.catalog.branch(ctx.repository_id, name).id
+    return name
 
 
 def require_stageable(ctx: Context, name: str) -> BranchState:
@@ -100,4 +105,4 @@ def require_stageable(ctx: Context, name: str) -> BranchState:
     Raises:
         RefNotFound, ReadOnlyRepository, ProtectedBranch.
     """
-    return ctx.catalog.stageable(ctx.repository_id, require_branch(ctx, name))
+    return ctx.catalog.stageable(ctx.repository_id, check_name(name))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lakeops.model.paths import check_prefix
 from lakeops.model.records import Change, Commit
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import require_branch
+from lakeops.ops.resolve import check_name
 from lakeops.ranges.diff import changes
 from lakeops.ranges.staged import staged_changes
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def uncommitted(ctx: Context, branch: str, *, prefix: str = "") -> Iterator[Change]:
     """A branch's uncommitted changes by path, at one instant; read as they are asked for."""
     check_prefix(prefix)
-    state, staged = ctx.catalog.staged_table(ctx.repository_id, require_branch(ctx, branch), prefix=prefix)
+    state, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
     return chain.from_iterable(changes(batch) for batch in effective(ctx, ctx.head(state), staged))
 
 
