@@ -17,17 +17,6 @@ def upper_bound(prefix: str) -> bytes | None:
     return prefix.encode() + b"\xff" if prefix else None
 
 
-def after_prefix(prefix: str) -> str | None:
-    """The smallest text above everything under ``prefix``, for a listing that skips; None when there is none."""
-    for size in range(len(prefix), 0, -1):
-        following = ord(prefix[size - 1]) + 1
-        if 0xD800 <= following <= 0xDFFF:
-            following = 0xE000
-        if following <= 0x10FFFF:
-            return prefix[: size - 1] + chr(following)
-    return None
-
-
 class SortedPaths:
     """A sorted text column as a sequence of bytes, made for single lookups: a few microseconds among thousands.
 

@@ -15,12 +15,12 @@ from lakeops.ranges.cache import RangeCache
 from lakeops.ranges.file import RangeFile, fetch, open_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.order import SortedPaths, after_prefix, upper_bound
+from lakeops.ranges.order import SortedPaths, upper_bound
 from lakeops.ranges.prefetch import prefetched
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
-__all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader", "after_prefix", "entries"]
+__all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader", "entries"]
 
 
 class MetarangePointer(Protocol):

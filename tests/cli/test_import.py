@@ -22,9 +22,10 @@ def paths(flights, prefix=""):
     return [item.path for item in flights.branch("main").list(prefix)]
 
 
-@pytest.mark.parametrize("spelling", ["source", "./source/", "../work/source", "{source}", "file://{source}/"])
+@pytest.mark.parametrize("spelling", ["source", "./source/", "../{here}/source", "{source}", "file://{source}/"])
 def test_a_directory_however_it_is_named(run, flights, source, spelling):
-    record = run.json("import", "--from", spelling.format(source=source), "--to", f"{R}/main/raw", "-m", "take over")
+    place = spelling.format(source=source, here=Path.cwd().name)
+    record = run.json("import", "--from", place, "--to", f"{R}/main/raw", "-m", "take over")
     assert record["message"] == "take over"
     assert record["metadata"]["lakeops.import.source"] == f"file://{source}"
     assert paths(flights, "raw/") == ["raw/x/1", "raw/x/2", "raw/y b/3"]

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from support import synthetic
 from support.rows import QUICK, attempt, built, byte_order, contents, entry_table, numbered, paths, repositories
 
+from lakeops.model.paths import next_prefix
 from lakeops.model.records import Split
 from lakeops.ranges.build import build
 from lakeops.ranges.cache import RangeCache
-from lakeops.ranges.order import after_prefix, upper_bound
+from lakeops.ranges.order import upper_bound
 from lakeops.ranges.read import RangeReader, entries
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -107,7 +108,7 @@ def test_a_listing_skips_whole_ranges_under_a_common_prefix(store, reader):
     cursor, folders = reader.cursor(metarange), []
     while cursor.path is not None:
         folders.append(cursor.path.split("/")[0] + "/")
-        cursor.seek(after_prefix(folders[-1]))
+        cursor.seek(next_prefix(folders[-1]))
     assert folders == ["a/", "b/"]
     assert len(store.read) <= 3
 
@@ -152,7 +153,7 @@ def test_the_cache_is_bounded_and_forgets_what_was_not_used_longest():
 
 @given(texts, texts)
 def test_bounds_of_a_prefix(prefix, path):
-    above, following = upper_bound(prefix), after_prefix(prefix)
+    above, following = upper_bound(prefix), next_prefix(prefix)
     under = path.startswith(prefix)
     assert (path.encode() >= prefix.encode() and (above is None or path.encode() < above)) == under
     if following is not None:
@@ -161,7 +162,7 @@ def test_bounds_of_a_prefix(prefix, path):
 
 
 def test_the_last_prefix_of_all_has_nothing_after_it():
-    assert after_prefix("") is None
-    assert after_prefix("\U0010ffff") is None
-    assert after_prefix("a\U0010ffff") == "b"
-    assert after_prefix("\ud7ff") == "\ue000"
+    assert next_prefix("") is None
+    assert next_prefix("\U0010ffff") is None
+    assert next_prefix("a\U0010ffff") == "b"
+    assert next_prefix("\ud7ff") == "\ue000"
