@@ -14,6 +14,7 @@ from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.records import Split
 from lakeops.ops.context import Context, Progress, quiet
+from lakeops.ops.paging import pages
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
@@ -119,13 +120,7 @@ class Lake:
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
         """All repositories by name."""
-        page = 1000
-        while True:
-            records = self.catalog.repositories(prefix=prefix, after=after, limit=page)
-            yield from map(self._handle, records)
-            if len(records) < page:
-                return
-            after = records[-1].id
+        return map(self._handle, pages(self.catalog.repositories, prefix=prefix, after=after))
 
     def delete_repository(self, name: str) -> None:
         """Forget a repository; its storage namespace is left as it is. Raises ``RepositoryNotFound``."""

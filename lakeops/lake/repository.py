@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from lakeops.lake.refs import Branch, Ref
 from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
@@ -11,6 +12,7 @@ from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops import branch as branch_verbs
 from lakeops.ops import history
 from lakeops.ops.context import Context
+from lakeops.ops.paging import pages
 from lakeops.ops.resolve import require_branch
 
 
@@ -64,7 +66,7 @@ class Repository:
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Branches by name in byte order."""
-        return branch_verbs.pages(self._ctx.catalog.branches, self.id, prefix, after)
+        return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
 
     def create_tag(self, name: str, ref: str) -> RefRecord:
         """A new tag at ``ref``."""
@@ -80,7 +82,7 @@ class Repository:
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Tags by name in byte order."""
-        return branch_verbs.pages(self._ctx.catalog.tags, self.id, prefix, after)
+        return pages(partial(self._ctx.catalog.tags, self.id), prefix=prefix, after=after)
 
     # --- protection ---
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
-
 from lakeops.model.errors import InvalidName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import Ref
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import resolve_commit
-
-PAGE = 1000
-
-
-class ReadPage(Protocol):
-    """A catalog's keyset-paged listing of refs."""
-
-    def __call__(self, repository_id: str, *, prefix: str, after: str, limit: int) -> list[Ref]:
-        """One page, in byte order of names."""
-        ...
 
 
 def create_branch(ctx: Context, name: str, source: str) -> Ref:
@@ -56,13 +43,3 @@ def protect(ctx: Context, pattern: str) -> None:
     if not pattern or any(char in pattern for char in "/\0\n"):
         raise InvalidName(f"{pattern!r} matches no branch name; use a name or a glob such as 'release-*'")
     ctx.catalog.protect(ctx.repository_id, pattern)
-
-
-def pages(read: ReadPage, repository_id: str, prefix: str, after: str) -> Iterator[Ref]:
-    """All refs of a paged listing, a page at a time."""
-    while True:
-        page = read(repository_id, prefix=prefix, after=after, limit=PAGE)
-        yield from page
-        if len(page) < PAGE:
-            return
-        after = page[-1].id

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput, InvalidPath
 from lakeops.model.paths import MAX_PATH_BYTES
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Repository
+from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.addresses import joined
 from lakeops.ops.context import Context
+from lakeops.ops.paging import pages
 from lakeops.store import layout
 from lakeops.store.base import Listing
 from lakeops.store.location import overlap, parse_location
@@ -25,7 +26,6 @@ from lakeops.store.location import overlap, parse_location
 _BATCH = 50_000
 """Entries that are worked on at a time; directories of any size are put together to about this many."""
 _SHOWN = 3
-_PAGE = 1000
 
 
 def check_source(ctx: Context, url: str) -> str:
@@ -39,7 +39,7 @@ def check_source(ctx: Context, url: str) -> str:
         InvalidInput: it and a repository's namespace overlap.
     """
     source = parse_location(url).url
-    for repository in _repositories(ctx):
+    for repository in pages(ctx.catalog.repositories):
         own = repository.id == ctx.repository_id
         kept = ("",) if own else (layout.DATA, layout.METADATA)
         if any(overlap(source, f"{repository.storage_namespace}/{folder}".rstrip("/")) for folder in kept):
@@ -105,13 +105,3 @@ def _check_paths(paths: pa.Array, source: str) -> None:
     shown = "; ".join(f"{excerpt(path)} {flaw(path, at_most=MAX_PATH_BYTES)}" for path in named[:_SHOWN])
     more = "; ..." if len(named) > _SHOWN else ""
     raise InvalidPath(f"names in {excerpt(source)} cannot be object paths: {shown}{more}; nothing was published")
-
-
-def _repositories(ctx: Context) -> Iterator[Repository]:
-    after = ""
-    while True:
-        page = ctx.catalog.repositories(after=after, limit=_PAGE)
-        yield from page
-        if len(page) < _PAGE:
-            return
-        after = page[-1].id

@@ -88,8 +88,8 @@ class _Merging:
         self._reader = reader
         self._dest = dest
         self._strategy = strategy
-        self._as_base = _shared(dest, base)
-        self._as_source = _shared(dest, source)
+        self._as_base = dest.shared(base)
+        self._as_source = dest.shared(source)
         self._opened: set[int] = set()
         self._changes: list[pa.Table] = []
         self._conflicts: list[str] = []
@@ -198,13 +198,6 @@ class _States:
             rows = self.file.take(self.places[rest], IDENTITY_COLUMNS)
             equal[rest] = same_identity(rows, identities(numbers[rest]))
         return equal
-
-
-def _shared(own: Metarange, other: Metarange) -> Mask:
-    """Which ranges of ``own`` the other metarange has too."""
-    shared = np.ones(len(own), np.bool_)
-    shared[own.without(other)] = False
-    return shared
 
 
 def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:

@@ -150,6 +150,12 @@ class Metarange:
         known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
         return np.flatnonzero(~known.to_numpy().astype(np.bool_)) + lead
 
+    def shared(self, other: Metarange) -> npt.NDArray[np.bool_]:
+        """For each range whether ``other`` has it too."""
+        shared = np.ones(len(self), np.bool_)
+        shared[self.without(other)] = False
+        return shared
+
     @classmethod
     def splice(cls, parts: Iterable[pa.Table]) -> Metarange:
         """The metarange of these runs of rows, in order: slices of other metaranges' tables, and new rows."""

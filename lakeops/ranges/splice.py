@@ -48,7 +48,7 @@ class _Gap:
 
 def _gaps(base: Metarange, source: Metarange) -> Iterator[_Gap]:
     """Every place where base and source differ, in order."""
-    old, new = _shared(base, source), _shared(source, base)
+    old, new = np.flatnonzero(base.shared(source)), np.flatnonzero(source.shared(base))
     # Ranges that both have come in one order in both, because ids cover paths.
     sizes = np.maximum(np.diff(old, prepend=-1, append=len(base)), np.diff(new, prepend=-1, append=len(source)))
     for number in np.flatnonzero(sizes > 1).tolist():
@@ -70,10 +70,3 @@ def _place(gap: _Gap, places: Rows, base: Metarange, dest: Metarange) -> int | N
     if (begins and at > 0) or (ends and at + gap.base_stop - gap.base_start != len(dest)):
         return None
     return at
-
-
-def _shared(own: Metarange, other: Metarange) -> Rows:
-    """The rows of ``own`` whose range ``other`` has too, ascending."""
-    shared = np.ones(len(own), np.bool_)
-    shared[own.without(other)] = False
-    return np.flatnonzero(shared)
