@@ -1,0 +1,101 @@
+"""What every operator shares: the connection, the repository, how errors end a task, and how a kill ends it.
+
+An operator keeps nothing between ``__init__`` and ``execute`` but its arguments, and opens no lake before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.operators.failing import failing_at_once
+from lakeops.airflow.run import TaskRun
+from lakeops.model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from lakeops.lake import Lake, Repository
+
+
+class TaskKilled(BaseException):
+    """Raised in a task's main thread by ``on_kill``, so that everything the task holds is given back on the way out.
+
+    No ``Exception``: what handles errors on the way must not take it for one.
+    """
+
+
+class LakeopsOperator(BaseOperator):
+    """Opens the connection's lake, does one verb on one repository, and returns the verb's record.
+
+    The result is a dictionary; each of its keys is an XCom of its own too, so ``task.output["id"]`` works.
+
+    Args:
+        repo: the repository; the connection's default one when left out.
+        lakeops_conn_id: the connection. ``lakeops_default`` is the environment's lake when nobody defined it.
+        kwargs: what every Airflow operator takes.
+    """
+
+    template_fields: Sequence[str] = ("repo", "lakeops_conn_id")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
+    ui_color = "#d9f2e6"
+    _working = False
+
+    def __init__(
+        self,
+        *,
+        repo: str | None = None,
+        lakeops_conn_id: str = DEFAULT_CONN_ID,
+        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
+    ) -> None:
+        kwargs.setdefault("multiple_outputs", True)
+        super().__init__(**kwargs)
+        self.repo = repo
+        self.lakeops_conn_id = lakeops_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """The verb's record, with the keys of the public contract."""
+        with failing_at_once(), self._killable():
+            hook = LakeopsHook(self.lakeops_conn_id)
+            with hook.get_conn() as lake:
+                return self.work(lake, self._repository_name(hook), context)
+
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
+        """Do the operator's work in an open lake; ``name`` is the repository's."""
+        return self.run_verb(lake.repository(name), TaskRun.of(context))
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """Do the operator's one verb; returns its record."""
+        raise NotImplementedError
+
+    def moved(self, record: dict[str, Any]) -> tuple[str, str] | None:  # noqa: ARG002 - for those that move none
+        """The branch that the verb published on and the commit it published, from its record; None when it did not."""
+        return None
+
+    def on_kill(self) -> None:
+        """End a verb that is under way; Airflow calls this when the task gets SIGTERM, in its main thread.
+
+        Spark jobs are cancelled and uploads given up on the way out. Nothing is published from then on.
+        """
+        if self._working:
+            raise TaskKilled(f"task {self.task_id!r} was killed")
+
+    def _repository_name(self, hook: LakeopsHook) -> str:
+        name = self.repo or hook.default_repository()
+        if not name:
+            raise InvalidInput(
+                f"no repository: set repo, or a default repository in connection {self.lakeops_conn_id!r}"
+            )
+        return name
+
+    @contextmanager
+    def _killable(self) -> Iterator[None]:
+        self._working = True
+        try:
+            yield
+        finally:
+            self._working = False

@@ -1,0 +1,88 @@
+"""Operators on branches: create, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakeops.airflow import once
+from lakeops.airflow.operators.base import LakeopsOperator
+
+if TYPE_CHECKING:
+    from lakeops.airflow.run import TaskRun
+    from lakeops.lake import Repository
+
+
+class LakeopsCreateBranchOperator(LakeopsOperator):
+    """Creates a branch; returns its ref record (``id``, ``commit_id``).
+
+    A branch that exists already is taken when it holds nothing but the source's history and commits of the same DAG
+    run, so retrying and clearing are safe and nobody works on somebody else's branch by accident.
+
+    Args:
+        branch: the new branch.
+        source: the ref expression to start at; the repository's default branch when left out.
+        exist_ok: take a branch of that name whatever it holds.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "source")
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        source: str | None = None,
+        exist_ok: bool = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.source = source
+        self.exist_ok = exist_ok
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The branch's ref record."""
+        source = self.source or repository.default_branch
+        branch = once.create_branch(repository, self.branch, source, run, exist_ok=self.exist_ok)
+        head = branch.commit_id
+        self.log.info("Branch lakefs://%s/%s is at %s", repository.id, branch.id, head)
+        return {"id": branch.id, "commit_id": head}
+
+
+class LakeopsDeleteBranchOperator(LakeopsOperator):
+    """Deletes a branch; returns ``id``, ``commit_id`` (None when it was gone) and ``deleted``.
+
+    Args:
+        branch: the branch. One that does not exist is fine.
+        merged_into: delete only when this ref has everything that the branch has, uncommitted changes included;
+            otherwise the branch stays for inspection, and the task succeeds with ``deleted`` false. This makes it fit
+            to be a teardown, which runs after failures too.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "merged_into")
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        merged_into: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.merged_into = merged_into
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - deleting needs no key
+        """Where the branch was, and whether it was deleted."""
+        kept = self.merged_into and once.unpublished(repository, self.branch, self.merged_into)
+        if kept:
+            self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
+            return {"id": self.branch, "commit_id": repository.branch(self.branch).commit_id, "deleted": False}
+        ref = once.delete_branch(repository, self.branch)
+        if ref is None:
+            self.log.info("There is no branch lakefs://%s/%s", repository.id, self.branch)
+            return {"id": self.branch, "commit_id": None, "deleted": False}
+        self.log.info("Branch lakefs://%s/%s is deleted; it was at %s", repository.id, ref.id, ref.commit_id)
+        return {**ref.to_json(), "deleted": True}

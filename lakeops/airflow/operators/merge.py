@@ -1,0 +1,73 @@
+"""Merging a ref into a branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakeops.airflow import once
+from lakeops.airflow.operators.base import LakeopsOperator
+
+if TYPE_CHECKING:
+    from lakeops.airflow.run import TaskRun
+    from lakeops.lake import Repository
+
+
+class LakeopsMergeOperator(LakeopsOperator):
+    """Merges a ref into a branch; returns the merge record (``reference``, ``up_to_date``, ``summary``).
+
+    ``reference`` is the merge commit's id, or None when the destination had everything already, which is a success.
+    A conflict publishes nothing and fails the task without retry; the log lists every conflicting path.
+
+    Args:
+        source: the ref to merge.
+        destination: the branch to merge into; the repository's default branch when left out.
+        strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
+        message: the merge commit's message.
+        metadata: key/value pairs kept with the merge commit.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (
+        *LakeopsOperator.template_fields,
+        "source",
+        "destination",
+        "strategy",
+        "message",
+        "metadata",
+    )
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str | None = None,
+        strategy: str | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.strategy = strategy
+        self.message = message
+        self.metadata = metadata
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The merge's record."""
+        destination = self.destination or repository.default_branch
+        result = once.merge(
+            repository,
+            self.source,
+            destination,
+            run,
+            strategy=self.strategy or None,
+            message=self.message,
+            metadata=self.metadata,
+        )
+        if result.reference is None:
+            self.log.info("lakefs://%s/%s has all of %s already", repository.id, destination, self.source)
+        else:
+            self.log.info("Merge %s is on lakefs://%s/%s", result.reference, repository.id, destination)
+        return result.to_json()
