@@ -18,7 +18,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions, unshared
 from lakeops.ranges.digest import same_identity
 from lakeops.ranges.file import RangeFile
-from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.order import SortedPaths
 from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.read import RangeReader
@@ -71,14 +71,29 @@ def deltas(
             later, where checksums and sizes are equal.
         prefix: leave out paths that do not start with it.
     """
-    sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
-    for parts in _stretches(*sides):
-        (old_part, old_rows), (new_part, new_rows) = _unequal_rows(*parts)
-        old = _Candidates.of(old_part, old_rows, columns[0], prefix)
-        new = _Candidates.of(new_part, new_rows, columns[1], prefix)
+    for old, new in candidates(reader, left, right, columns=columns, prefix=prefix):
         delta = _difference(old, new)
         if delta.total:
             yield delta
+
+
+def candidates(
+    reader: RangeReader, left: Metarange, right: Metarange, *, columns: tuple[list[str], list[str]], prefix: str = ""
+) -> Iterator[tuple[Candidates, Candidates]]:
+    """The rows that the sides do not share in whole, addresses and times included, a stretch of paths at a time.
+
+    Args:
+        reader: the namespace of both.
+        left: before.
+        right: after.
+        columns: what the left and the right rows hold; with a prefix at least ``path``.
+        prefix: leave out paths that do not start with it.
+    """
+    sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
+    for parts in _stretches(*sides):
+        (old_part, old_rows), (new_part, new_rows) = _unequal_rows(*parts)
+        old = Candidates.of(old_part, old_rows, columns[0], prefix)
+        yield old, Candidates.of(new_part, new_rows, columns[1], prefix)
 
 
 @dataclass(frozen=True)
@@ -91,15 +106,18 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Candidates:
-    """Rows of one part that the other side does not share: their numbers in the file, and some of their columns."""
+class Candidates:
+    """Rows of one part that the other side does not share: their numbers in the file, and some of their columns.
+
+    An equal row may be among them where the sides part, never the other way round.
+    """
 
     part: _Part | None
     numbers: Positions
     table: pa.Table
 
     @classmethod
-    def of(cls, part: _Part | None, numbers: Positions, columns: list[str], prefix: str) -> _Candidates:
+    def of(cls, part: _Part | None, numbers: Positions, columns: list[str], prefix: str) -> Candidates:
         """Those of the rows ``numbers`` whose path starts with ``prefix``."""
         if part is None:
             return cls(part, numbers, RANGE_SCHEMA.empty_table().select(columns))
@@ -108,6 +126,11 @@ class _Candidates:
             under = pc.starts_with(table.column("path"), prefix)
             table, numbers = table.filter(under), numbers[under.to_numpy()]
         return cls(part, numbers, table)
+
+    @property
+    def row(self) -> RangeRow | None:
+        """The range that they are rows of; None where this side has nothing."""
+        return self.part.file.row if self.part is not None else None
 
     def identities(self, rows: Positions) -> pa.Table:
         """The columns that make up the identity of some of the rows; read now, where they were left out before."""
@@ -164,7 +187,7 @@ def _unequal_rows(left: _Part | None, right: _Part | None) -> list[tuple[_Part |
     return [(part, np.arange(part.start, part.stop) if part else np.zeros(0, np.int64)) for part in (left, right)]
 
 
-def _difference(left: _Candidates, right: _Candidates) -> Delta:
+def _difference(left: Candidates, right: Candidates) -> Delta:
     return matched(left.table, right.table, left.identities, right.identities)
 
 
