@@ -111,12 +111,14 @@ class StagedPage:
 class History:
     """Every ref and every commit of a repository at one instant: what retention decides on.
 
-    ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included.
+    ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included. ``mirrors``
+    maps each registered mirror to the commits that it needs.
     """
 
     branches: Mapping[str, str]
     tags: Mapping[str, str]
     commits: Mapping[str, Commit]
+    mirrors: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,13 +259,34 @@ class Catalog(Protocol):
         """Mark commits expired, with the repository's row locked against every other transition.
 
         ``ids`` may be a function: it is called with the history as it is under that lock, so no ref moves between the
-        decision and the mark. Commits that a branch or tag points to are left alone whatever it says. Returns the ids
-        that this call marked.
+        decision and the mark. Commits that a branch or tag points to, or that a mirror needs, are left alone
+        whatever it says. Returns the ids that this call marked.
         """
         ...
 
     def roots(self, repository_id: str) -> Roots:
         """Live commits, staged addresses and uploads in flight, at one instant (after ``expire_commits``)."""
+        ...
+
+    # --- retention ---
+
+    def get_rules(self, repository_id: str) -> str | None:
+        """The repository's retention rules as they were set, if there are any."""
+        ...
+
+    def set_rules(self, repository_id: str, rules: str | None) -> None:
+        """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
+        ...
+
+    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str]) -> None:
+        """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
+
+        Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``.
+        """
+        ...
+
+    def drop_mirror(self, repository_id: str, mirror: str) -> None:
+        """Forget a mirror; nothing is kept for it any more. One that is not known is forgotten already."""
         ...
 
     # --- staging ---

@@ -1,6 +1,6 @@
 """Reading commits, and the transition that expires them.
 
-``expire_commits`` marks commits that no branch and no tag points to; every transition refuses them from then on.
+``expire_commits`` marks commits that no branch, no tag and no mirror needs; every transition refuses them from then on.
 Recovery: repeat it. It holds the repository's row exclusively. So a transition either finished before, and its
 commits and refs were seen, or begins afterwards, and finds them expired: garbage collection can trust the set that is
 left live.
@@ -17,6 +17,7 @@ from lakeops.catalog.base import History
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.part import Part
+from lakeops.catalog.retention import mirror_needs
 from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record
 from lakeops.catalog.tables import BRANCH, COMMIT, TAG
 from lakeops.model.errors import RefNotFound
@@ -115,6 +116,7 @@ class Commits(Part):
                 asked.difference_update(
                     conn.execute(select(refs.c.commit_id).where(refs.c.repository_id == repository_id)).scalars()
                 )
+            asked.difference_update(*mirror_needs(conn, repository_id).values())
             return self._mark(conn, repository_id, sorted(asked))
 
         return self.database.write(work, settle=run_again)
@@ -135,4 +137,9 @@ def _history(conn: Connection, repository_id: str) -> History:
         return {row.name: row.commit_id for row in conn.execute(query)}
 
     rows = conn.execute(select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id))
-    return History(branches=refs(BRANCH), tags=refs(TAG), commits={row[0]: commit_record(row) for row in rows})
+    return History(
+        branches=refs(BRANCH),
+        tags=refs(TAG),
+        commits={row[0]: commit_record(row) for row in rows},
+        mirrors=mirror_needs(conn, repository_id),
+    )

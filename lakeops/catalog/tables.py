@@ -181,6 +181,24 @@ class UploadRow(_Row, table=True):
     started: int = _number()
 
 
+class RetentionRow(_Row, table=True):
+    """A repository's retention rules, as JSON text that was validated when it was set."""
+
+    __tablename__ = "lakeops_retention"
+    repository_id: str = _text(key=True)
+    rules: str = _text()
+
+
+class MirrorNeedRow(_Row, table=True):
+    """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
+
+    __tablename__ = "lakeops_mirror_need"
+    repository_id: str = _text(key=True)
+    mirror: str = _text(key=True)
+    commits: list[str] = _json()
+    at: int = _number()
+
+
 METADATA: MetaData = _Row.metadata
 
 
@@ -199,3 +217,5 @@ RETIRED = table(RetiredTokenRow)
 REFLOG = table(ReflogRow)
 KEY = table(KeyRow)
 UPLOAD = table(UploadRow)
+RETENTION = table(RetentionRow)
+MIRROR_NEED = table(MirrorNeedRow)

@@ -65,6 +65,8 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
     catalog.protect(REPO, "release-*")
     catalog.begin_upload(REPO, "main", "data/x/", upload="u")
+    catalog.set_rules(REPO, "{}")
+    catalog.report_mirror(REPO, "there", frozenset({FIRST.id}))
     assert len([name for name, rows in everything(catalog).rows if rows]) == len(METADATA.tables)
     catalog.delete_repository(REPO)
     assert everything(catalog) == before
@@ -85,6 +87,10 @@ READS = {
     "first_parents": lambda c: c.first_parents("none", FIRST.id, limit=5),
     "history": lambda c: c.history("none"),
     "roots": lambda c: c.roots("none"),
+    "get_rules": lambda c: c.get_rules("none"),
+    "set_rules": lambda c: c.set_rules("none", None),
+    "report_mirror": lambda c: c.report_mirror("none", "there", frozenset()),
+    "drop_mirror": lambda c: c.drop_mirror("none", "there"),
     "uploads": lambda c: c.uploads("none"),
     "staged_one": lambda c: c.staged_one("none", "main", "a"),
     "staged_page": lambda c: c.staged_page("none", "main"),
@@ -113,6 +119,7 @@ WRITES = {
     "protect": lambda c: c.protect(REPO, "x"),
     "unprotect": lambda c: c.unprotect(REPO, "release-*"),
     "expire": lambda c: c.expire_commits(REPO, [FIRST.id]),
+    "set_rules": lambda c: c.set_rules(REPO, "{}"),
     "put": lambda c: put(c, an_entry("a")),
     "stageable": lambda c: c.stageable(REPO, "main"),
     "seal": seal,

@@ -22,6 +22,10 @@ TRANSITIONS = (
     "remember_key",
     "begin_upload",
     "end_upload",
+    "set_rules",
+    "report_mirror",
+    "drop_mirror",
+    "expire_commits",
 )
 """The transactions that change something."""
 
