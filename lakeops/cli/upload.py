@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 
 import typer
 
-from lakeops.cli.files import reading, translated, walk
 from lakeops.cli.options import Json, Metadata, NoProgress, parse_metadata, uri
 from lakeops.cli.output import Output
 from lakeops.cli.progress import Tally, watched
@@ -19,9 +17,11 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import InvalidInput
-from lakeops.model.paths import as_folder, check_path
+from lakeops.model.paths import check_path
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
+from lakeops.ops.files import reading, translated
+from lakeops.ops.upload import Upload, of_file, of_folder
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -30,16 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 STDIN = "-"
-
-
-@dataclass(frozen=True)
-class Upload:
-    """One file on its way: where from, the object's path, and whether a link may be followed."""
-
-    file: Path
-    path: str
-    size_bytes: int
-    follow: bool = False
 
 
 @app.command("upload", epilog="Example: lakeops fs upload -s raw/ lakefs://flights/dev/raw/ --recursive")
@@ -94,17 +84,13 @@ def _plan(source: str, path: str, *, recursive: bool, skip_special: bool) -> lis
             raise InvalidInput("stdin is one object; leave out --recursive")
         return []
     start = Path(source)
-    with translated(start):
-        status = start.stat()
     if not recursive:
-        target = path + start.name if not path or path.endswith("/") else path
-        return [Upload(start, check_path(target), status.st_size, follow=True)]
+        return [of_file(start, path)]
+    with translated(start):
+        start.stat()
     if not start.is_dir():
         raise InvalidInput(f"{excerpt(source)} is not a directory; leave out --recursive")
-    return [
-        Upload(file.path, check_path(as_folder(path) + file.relative), file.size_bytes)
-        for file in walk(start, skip_special=skip_special)
-    ]
+    return of_folder(start, path, skip_special=skip_special)
 
 
 def _upload(put: Callable[[str, BinaryIO], Entry], tally: Tally, item: Upload) -> Entry:

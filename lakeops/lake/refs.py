@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, Commit, CommonPrefix, Entry
@@ -126,6 +127,32 @@ class Branch(Readable):
 
         return batch(self._ctx, self.id)
 
+    def upload(
+        self,
+        source: str | Path,
+        path: str = "",
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+        skip_special: bool = False,
+    ) -> list[Entry]:
+        """Upload a file of this machine, or every file below a directory; returns the staged entries by path.
+
+        ``path`` is the object's path, or ends in a slash: the folder that it goes to. A directory's files go below it.
+        Links, pipes and devices below a directory are refused, or left out with ``skip_special``.
+        """
+        from lakeops.ops.upload import upload
+
+        return upload(
+            self._ctx,
+            self.id,
+            source,
+            path,
+            metadata=metadata,
+            content_type=content_type or DEFAULT_CONTENT_TYPE,
+            skip_special=skip_special,
+        )
+
     def delete(self, path: str) -> None:
         """Stage the deletion of an object. Raises ``ObjectNotFound``."""
         from lakeops.ops.put import delete
@@ -227,8 +254,24 @@ class Branch(Readable):
             skip_special=skip_special,
         )
 
-    def revert(self, ref: str, parent_number: int | None = None, *, idempotency_key: str | None = None) -> Commit:
+    def revert(
+        self,
+        ref: str,
+        parent_number: int | None = None,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Commit:
         """A new commit that undoes what ``ref`` did; a merge commit needs the number of the parent to go back to."""
         from lakeops.ops.pick import revert
 
-        return revert(self._ctx, self.id, ref, parent_number=parent_number, key=idempotency_key)
+        return revert(
+            self._ctx,
+            self.id,
+            ref,
+            parent_number=parent_number,
+            message=message,
+            metadata=metadata,
+            key=idempotency_key,
+        )

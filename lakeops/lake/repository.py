@@ -68,9 +68,9 @@ class Repository:
         """Branches by name in byte order."""
         return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
 
-    def create_tag(self, name: str, ref: str) -> RefRecord:
+    def create_tag(self, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
         """A new tag at ``ref``."""
-        return branch_verbs.create_tag(self._ctx, name, ref)
+        return branch_verbs.create_tag(self._ctx, name, ref, key=idempotency_key)
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
@@ -160,9 +160,24 @@ class Repository:
         )
 
     def cherry_pick(
-        self, ref: str, destination: str, parent_number: int | None = None, *, idempotency_key: str | None = None
+        self,
+        ref: str,
+        destination: str,
+        parent_number: int | None = None,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
     ) -> Commit:
         """Apply what the commit ``ref`` did onto a branch, as one commit."""
         from lakeops.ops.pick import cherry_pick
 
-        return cherry_pick(self._ctx, ref, destination, parent_number=parent_number, key=idempotency_key)
+        return cherry_pick(
+            self._ctx,
+            ref,
+            destination,
+            parent_number=parent_number,
+            message=message,
+            metadata=metadata,
+            key=idempotency_key,
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakeops.model.errors import InvalidName
+from lakeops.model.errors import AlreadyExists, InvalidName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import Ref
 from lakeops.ops.context import Context
@@ -26,11 +26,36 @@ def delete_branch(ctx: Context, name: str) -> Ref:
     return Ref(name, ctx.catalog.delete_branch(ctx.repository_id, name, actor=ctx.actor))
 
 
-def create_tag(ctx: Context, name: str, ref: str) -> Ref:
-    """A new tag at what ``ref`` means now."""
+def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> Ref:
+    """A new tag at what ``ref`` means now, or meant when the key was first used.
+
+    With a key the commit is settled before the tag is made: a call that is repeated after a crash puts the tag where
+    the first call would have, although a branch moved meanwhile, and finds its own tag.
+
+    Raises:
+        InvalidName, RefNotFound, CommitExpired, ReadOnlyRepository.
+        AlreadyExists: there is such a tag; with a key, one at another commit.
+        KeyReused: the key stands for another call.
+    """
     check_tag(name)
-    commit = resolve_commit(ctx, ref)
-    return ctx.catalog.create_tag(ctx.repository_id, name, commit.id, actor=ctx.actor)
+    if key is None:
+        commit = resolve_commit(ctx, ref)
+        return ctx.catalog.create_tag(ctx.repository_id, name, commit.id, actor=ctx.actor)
+    from lakeops.ops.publish import Move, replay  # late: reads ranges, which listing branches does not need
+
+    move = Move(name, "create-tag", (ref,), key)
+    known = replay(ctx, move)
+    if known is None:
+        commit = resolve_commit(ctx, ref)
+        ctx.catalog.remember_key(ctx.repository_id, key, move.fingerprint, commit.id)
+        known = replay(ctx, move) or commit
+    try:
+        return ctx.catalog.create_tag(ctx.repository_id, name, known.id, actor=ctx.actor)
+    except AlreadyExists:
+        tag = ctx.catalog.tag(ctx.repository_id, name)
+        if tag.commit_id != known.id:
+            raise
+        return tag
 
 
 def delete_tag(ctx: Context, name: str) -> Ref:

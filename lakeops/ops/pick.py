@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lakeops.model.errors import InvalidRef, NoChanges
+from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Commit
+from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.merge import decide
 from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
@@ -18,8 +20,19 @@ from lakeops.ops.resolve import lookup, require_branch, resolve_commit
 from lakeops.ops.write import apply_merge, require_clean
 
 
-def revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None, key: str | None = None) -> Commit:
+def revert(
+    ctx: Context,
+    branch: str,
+    ref: str,
+    *,
+    parent_number: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    key: str | None = None,
+) -> Commit:
     """A new commit on a branch that undoes what the commit ``ref`` did.
+
+    ``metadata`` is kept beside the id of the commit that is undone.
 
     Raises:
         InvalidRef: a merge commit needs a parent number; the initial commit cannot be reverted.
@@ -27,36 +40,55 @@ def revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = N
         NoChanges: it is undone already.
         DirtyBranch: the branch has uncommitted changes.
     """
+    given = _checked(message, metadata)
     move = Move(require_branch(ctx, branch), "revert", (ref, str(parent_number or "")), key)
     known = replay(ctx, move)
     if known is not None:
         return known
     undone = resolve_commit(ctx, ref)
     parent = _parent(ctx, undone, parent_number, ref)
-    message = f"Revert {undone.message.splitlines()[0]!r}"
-    return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), message, {"revert-origin": undone.id}))
+    text = message or f"Revert {undone.message.splitlines()[0]!r}"
+    origin = {"revert-origin": undone.id}
+    return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), text, {**given, **origin}))
 
 
 def cherry_pick(
-    ctx: Context, ref: str, branch: str, *, parent_number: int | None = None, key: str | None = None
+    ctx: Context,
+    ref: str,
+    branch: str,
+    *,
+    parent_number: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    key: str | None = None,
 ) -> Commit:
     """A new commit on a branch that does what the commit ``ref`` did, with its message and metadata.
+
+    ``message`` takes the place of its message; ``metadata`` is laid over its metadata.
 
     Raises:
         InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
     """
+    given = _checked(message, metadata)
     move = Move(require_branch(ctx, branch), "cherry-pick", (ref, str(parent_number or "")), key)
     known = replay(ctx, move)
     if known is not None:
         return known
     picked = resolve_commit(ctx, ref)
     parent = _parent(ctx, picked, parent_number, ref)
-    metadata = {
+    pairs = {
         **picked.metadata,
+        **given,
         "cherry-pick-origin": picked.id,
         "cherry-pick-committer": picked.committer,
     }
-    return _replay_change(ctx, move, _Step(parent, picked, (ref, branch), picked.message, metadata))
+    return _replay_change(ctx, move, _Step(parent, picked, (ref, branch), message or picked.message, pairs))
+
+
+def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    if message is not None:
+        check_message(message)
+    return check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,208 @@
+"""Verbs that publish a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from lakeops.airflow.run import TaskRun
+from lakeops.model.errors import NoChanges, RefNotFound
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Repository
+    from lakeops.model.records import Commit, MergeResult
+
+
+def commit(
+    branch: Branch,
+    repository: Repository,
+    message: str,
+    run: TaskRun,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    allow_empty: bool = False,
+) -> Commit:
+    """The commit of the branch's uncommitted changes, or the one that an earlier call of this task has published.
+
+    Raises:
+        NoChanges: there is nothing to commit, this task has committed nothing before, and ``allow_empty`` is not set.
+    """
+
+    def make(number: int) -> Commit:
+        return branch.commit(
+            message,
+            metadata=run.metadata(metadata),
+            idempotency_key=run.key("commit", branch.id, number=number),
+            allow_empty=allow_empty and number == 1,
+        )
+
+    return _with_what_is_new(repository, branch, make)
+
+
+def import_objects(
+    branch: Branch,
+    repository: Repository,
+    source: str,
+    prefix: str,
+    message: str,
+    run: TaskRun,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    allow_empty_source: bool = False,
+    skip_special: bool = False,
+) -> Commit:
+    """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
+
+    The source is listed again by every call, because a task may be cleared to import what has come since.
+
+    Raises:
+        NoChanges: the prefix holds these objects already, and this task has imported nothing before.
+        ObjectNotFound, DirtyBranch, InvalidInput: as for ``Branch.import_objects``.
+    """
+
+    def make(number: int) -> Commit:
+        return branch.import_objects(
+            source,
+            prefix,
+            message,
+            metadata=run.metadata(metadata),
+            idempotency_key=run.key("import", branch.id, source, prefix, number=number),
+            allow_empty_source=allow_empty_source,
+            skip_special=skip_special,
+        )
+
+    return _with_what_is_new(repository, branch, make)
+
+
+def merge(
+    repository: Repository,
+    source: str,
+    destination: str,
+    run: TaskRun,
+    *,
+    strategy: str | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> MergeResult:
+    """The merge of what ``source`` is now, or the one that an earlier call of this task has published.
+
+    A source that is gone by now is no obstacle when this task merged it before.
+
+    Raises:
+        MergeConflict: nothing is published.
+        RefNotFound, DirtyBranch, NoMergeBase.
+    """
+    result: MergeResult | None = None
+    before = repository.branch(destination).commit_id
+    number = 1
+    while True:
+        try:
+            latest = repository.merge(
+                source,
+                destination,
+                strategy=strategy,
+                message=message,
+                metadata=run.metadata(metadata),
+                idempotency_key=run.key("merge", source, destination, strategy or "", number=number),
+            )
+        except RefNotFound:
+            if result is None:
+                raise
+            return result
+        if latest.reference is None:
+            return result or latest
+        result = latest
+        if not contains(repository, before, latest.reference):
+            return result
+        number += 1
+
+
+def revert(
+    branch: Branch,
+    repository: Repository,
+    ref: str,
+    run: TaskRun,
+    *,
+    parent_number: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Commit:
+    """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
+
+    Raises:
+        NoChanges: it is undone already, by somebody else.
+        MergeConflict, DirtyBranch, InvalidRef.
+    """
+
+    def make(number: int) -> Commit:
+        return branch.revert(
+            ref,
+            parent_number,
+            message=message,
+            metadata=run.metadata(metadata),
+            idempotency_key=run.key("revert", branch.id, ref, str(parent_number or ""), number=number),
+        )
+
+    return _on_the_branch(repository, branch.id, make)
+
+
+def cherry_pick(
+    repository: Repository,
+    ref: str,
+    destination: str,
+    run: TaskRun,
+    *,
+    parent_number: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Commit:
+    """The commit that does what ``ref`` did, or the one that an earlier call of this task has published on the branch.
+
+    Raises:
+        NoChanges: the branch has these changes already, from elsewhere.
+        MergeConflict, DirtyBranch, InvalidRef.
+    """
+
+    def make(number: int) -> Commit:
+        return repository.cherry_pick(
+            ref,
+            destination,
+            parent_number,
+            message=message,
+            metadata=run.metadata(metadata),
+            idempotency_key=run.key("cherry-pick", destination, ref, str(parent_number or ""), number=number),
+        )
+
+    return _on_the_branch(repository, destination, make)
+
+
+def contains(repository: Repository, ref: str, commit_id: str) -> bool:
+    """Whether a commit is in a ref's history."""
+    return repository.merge_base(ref, commit_id).id == commit_id
+
+
+def _with_what_is_new(repository: Repository, branch: Branch, make: Callable[[int], Commit]) -> Commit:
+    """The last commit that ``make`` publishes, or has published before, when it is called until it finds no changes."""
+    latest: Commit | None = None
+    number = 1
+    while True:
+        before = branch.commit_id
+        try:
+            latest = make(number)
+        except NoChanges:
+            if latest is None:
+                raise
+            return latest
+        if contains(repository, branch.id, latest.id) and not contains(repository, before, latest.id):
+            return latest  # published now; anything else is an earlier call's, after which there may be new work
+        number += 1
+
+
+def _on_the_branch(repository: Repository, branch: str, make: Callable[[int], Commit]) -> Commit:
+    """The first commit by ``make`` that the branch has; one that was lost with an earlier branch does not count."""
+    number = 1
+    while True:
+        found = make(number)
+        if contains(repository, branch, found.id):
+            return found
+        number += 1
