@@ -47,6 +47,7 @@ COMMANDS = LateCommands(
         "show": HISTORY,
         "merge-base": HISTORY,
         "reflog": HISTORY,
+        "gc": HOUSE,
         "doctor": HOUSE,
         "config": HOUSE,
     }

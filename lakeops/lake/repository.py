@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from lakeops.lake.gc import GarbageCollection
 from lakeops.lake.refs import Branch, Ref
 from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
 from lakeops.model.records import Ref as RefRecord
@@ -101,6 +102,11 @@ class Repository:
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""
         self._ctx.catalog.set_read_only(self.id, read_only)
+
+    @property
+    def gc(self) -> GarbageCollection:
+        """Retention rules and garbage collection."""
+        return GarbageCollection(self._ctx)
 
     # --- history ---
 

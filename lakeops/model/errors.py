@@ -67,6 +67,12 @@ class InvalidSettings(InvalidInput):
     kind = "invalid_settings"
 
 
+class InvalidRules(InvalidInput):
+    """Retention rules that make no sense, or name a branch that does not exist."""
+
+    kind = "invalid_rules"
+
+
 class AmbiguousRef(InvalidInput):
     """A commit id prefix matches several commits."""
 

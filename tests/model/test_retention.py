@@ -1,0 +1,175 @@
+"""Which commits live: the definition, case by case, and against walking every line one by one in any order."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.histories import make_history, random_dates, random_parents
+
+from lakeops.model.records import Commit
+from lakeops.model.retention import Kept, counted, live
+from lakeops.model.rules import DAY, RefRule, Rules
+
+NOW = 100 * DAY
+
+
+@dataclass
+class Refs:
+    commits: dict[str, Commit]
+    branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
+
+
+def history(parents, ages):
+    """Commits by index, with their ages in seconds at ``NOW``."""
+    return make_history(parents, [NOW - age for age in ages])
+
+
+def refs(commits, **given) -> Refs:
+    return Refs({commit.id: commit for commit in commits}, **given)
+
+
+def indexes(found, commits) -> dict[int, Kept]:
+    return {index: found[commit.id] for index, commit in enumerate(commits) if commit.id in found}
+
+
+LINE = [(), (0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("ages", "expected"),
+    [
+        # A commit lives while it was the head within the window: until its child is as old as the window.
+        ([5 * DAY, 4 * DAY, 3 * DAY, 2 * DAY, 1 * DAY], {4, 3, 2}),
+        ([5 * DAY, 4 * DAY, 3 * DAY, 3 * DAY - 1, 1], {4, 3, 2}),
+        ([5 * DAY, 4 * DAY, 3 * DAY - 1, 1, 0], {4, 3, 2, 1}),
+        ([99 * DAY] * 5, {4}),
+        ([0, 0, 0, 0, 0], {0, 1, 2, 3, 4}),
+        ([-DAY] * 5, {0, 1, 2, 3, 4}),
+        # Clocks that went wrong: 0 was the head until the young 1 was made, whatever was made after it.
+        ([99 * DAY, 1, 99 * DAY, 99 * DAY, 1], {4, 3, 0}),
+    ],
+)
+def test_a_line_with_a_window_of_three_days(ages, expected):
+    commits = history(LINE, ages)
+    found = live(refs(commits, branches={"main": commits[4].id}), Rules(3), NOW)
+    assert set(indexes(found, commits)) == expected
+    assert found[commits[4].id] is Kept.HEAD
+
+
+def test_age_equal_to_the_window_is_expired_to_the_second():
+    commits = history([(), (0,)], [9 * DAY, 0])
+    for age, lives in ((3 * DAY - 1, True), (3 * DAY, False), (3 * DAY + 1, False)):
+        commits[1] = replace(commits[1], creation_date=NOW - age)
+        found = live(refs(commits, branches={"main": commits[1].id}), Rules(3), NOW)
+        assert (commits[0].id in found) is lives
+
+
+def test_each_branch_has_its_window_and_the_longest_counts():
+    # 0 <- 1 <- 2 (main); 1 <- 3 (dev)
+    commits = history([(), (0,), (1,), (1,)], [9 * DAY, 8 * DAY, 7 * DAY, 6 * DAY])
+    rules = Rules(1, (RefRule("main", 9), RefRule("dev", 2)))
+    both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
+    assert set(indexes(live(both, rules, NOW), commits)) == {0, 1, 2, 3}
+    alone = refs(commits, branches={"dev": commits[3].id})
+    # 2 is nobody's first parent now, and older than the default window.
+    assert set(indexes(live(alone, rules, NOW), commits)) == {3}
+
+
+def test_a_merged_source_lives_by_the_default_window_alone():
+    # 0 <- 1 <- 3 (main, merge of 2); 0 <- 2 (deleted branch)
+    parents = [(), (0,), (0,), (1, 2)]
+    for age, expected in ((2 * DAY, {0, 1, 2, 3}), (3 * DAY, {1, 3})):
+        commits = history(parents, [50 * DAY, 40 * DAY, age, DAY])
+        found = live(refs(commits, branches={"main": commits[3].id}), Rules(3), NOW)
+        assert set(indexes(found, commits)) == expected
+
+
+def test_tags_and_mirrors_keep_one_commit_each():
+    commits = history(LINE, [90 * DAY] * 5)
+    everything = refs(
+        commits,
+        branches={"main": commits[4].id},
+        tags={"v1": commits[1].id, "v2": commits[4].id},
+        mirrors={"there": frozenset({commits[0].id, commits[1].id, "f" * 64})},
+    )
+    found = live(everything, Rules(3), NOW)
+    assert indexes(found, commits) == {0: Kept.MIRROR, 1: Kept.TAG, 4: Kept.HEAD}
+    assert set(found) <= everything.commits.keys()
+    assert counted(found.values()) == {"heads": 1, "tags": 1, "mirrors": 1, "retention": 0, "no_rules": 0}
+
+
+def test_a_lagging_mirror_keeps_what_was_a_head_within_its_days():
+    commits = history(LINE, [9 * DAY, 8 * DAY, 6 * DAY, 4 * DAY, 2 * DAY])
+    found = live(refs(commits, branches={"main": commits[4].id}), Rules(3, mirror_lag_days=7), NOW)
+    assert indexes(found, commits) == {1: Kept.MIRROR, 2: Kept.MIRROR, 3: Kept.RETENTION, 4: Kept.HEAD}
+
+
+def test_without_rules_everything_lives():
+    commits = history(LINE, [90 * DAY] * 5)
+    found = live(refs(commits, branches={"main": commits[4].id}), None, NOW)
+    assert counted(found.values()) == {"heads": 1, "tags": 0, "mirrors": 0, "retention": 0, "no_rules": 4}
+
+
+def test_what_expired_stays_expired_when_rules_get_longer():
+    commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
+    commits[1] = replace(commits[1], expired=True)
+    main = refs(commits, branches={"main": commits[4].id})
+    assert set(indexes(live(main, Rules(50), NOW), commits)) == {0, 2, 3, 4}
+    assert set(indexes(live(main, None, NOW), commits)) == {0, 2, 3, 4}
+
+
+def by_walking(every: Refs, rules: Rules, now: int, rng: random.Random) -> set[str]:
+    """The definition, word for word, starting from refs and lines in a random order."""
+    firsts = {commit.parents[0] for commit in every.commits.values() if commit.parents}
+    heads = set(every.branches.values())
+    starts = [(commit_id, rules.retention_days(name), True) for name, commit_id in every.branches.items()]
+    starts += [
+        (commit_id, rules.default_retention_days, False)
+        for commit_id in every.commits
+        if commit_id not in firsts and commit_id not in heads
+    ]
+    rng.shuffle(starts)
+    found = set(every.tags.values()).union(*every.mirrors.values())
+    for start, days, lives in starts:
+        window = max(days, rules.mirror_lag_days) * DAY
+        commit = every.commits[start]
+        if lives or now - commit.creation_date < window:
+            found.add(start)
+        while commit.parents:
+            parent = every.commits[commit.parents[0]]
+            if now - commit.creation_date < window:
+                found.add(parent.id)
+            commit = parent
+    return found
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 40))
+@settings(max_examples=300, deadline=None)
+def test_the_answer_is_the_definitions_in_every_order(seed, size):
+    rng = random.Random(seed)
+    dates = [NOW - DAY // 4 * (rng.randrange(40) if rng.random() < 0.2 else size - i) for i in range(size)]
+    commits = make_history(random_parents(rng, size), dates if seed % 3 else random_dates(rng, size))
+    ids = [commit.id for commit in commits]
+    branches = {f"b{n}": rng.choice(ids) for n in range(rng.randrange(1, 4))}
+    tags = {f"t{n}": rng.choice(ids) for n in range(rng.randrange(3))}
+    mirrors = {"m": frozenset(rng.sample(ids, min(len(ids), rng.randrange(3))))}
+    rules = Rules(
+        rng.randrange(6),
+        tuple(RefRule(name, rng.randrange(12)) for name in branches if rng.random() < 0.5),
+        mirror_lag_days=rng.choice([0, 0, 4]),
+    )
+    now = NOW if seed % 3 else rng.choice(commits).creation_date + rng.randrange(3) * DAY
+    answers = []
+    for _ in range(3):
+        rng.shuffle(commits)
+        shuffled = dict(rng.sample(sorted(branches.items()), len(branches)))
+        every = refs(commits, branches=shuffled, tags=tags, mirrors=mirrors)
+        answers.append(live(every, rules, now))
+        assert set(answers[-1]) == by_walking(every, rules, now, rng)
+    assert answers[0] == answers[1] == answers[2]
