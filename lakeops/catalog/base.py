@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from lakeops.catalog.mirroring import MirrorTransitions
 from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class Roots:
     uploads: Mapping[str, tuple[str, datetime]]
 
 
-class Catalog(Protocol):
+class Catalog(MirrorTransitions, Protocol):
     """One catalog: a database of repositories."""
 
     # --- the database itself ---
@@ -278,10 +279,12 @@ class Catalog(Protocol):
         """Replace the repository's retention rules (JSON text that the caller validated), or remove them."""
         ...
 
-    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str]) -> None:
+    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
         """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
 
-        Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``.
+        Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``,
+        and ``MirrorOvertaken`` after a report with a higher ``sequence``: a pass that was held up must not take back
+        what a later one relies on.
         """
         ...
 

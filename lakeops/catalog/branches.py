@@ -47,16 +47,7 @@ class Branches(Part):
             if conn.execute(mine).first():
                 raise AlreadyExists(f"branch {name!r} exists already in repository {repository_id!r}")
             check_live(conn, repository_id, [commit_id])
-            conn.execute(
-                insert(BRANCH).values(
-                    repository_id=repository_id,
-                    name=name,
-                    commit_id=commit_id,
-                    staging_token=token,
-                    sealed_tokens=[],
-                    resets=0,
-                )
-            )
+            self._insert_branch(conn, repository_id, name, commit_id, token)
             self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
             return state
 

@@ -13,9 +13,9 @@ from lakeops.catalog.branches import Branches
 from lakeops.catalog.commits import Commits
 from lakeops.catalog.database import Database
 from lakeops.catalog.dialect import Dialect
+from lakeops.catalog.mirrors import Mirrors
 from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.publishing import Publishing
-from lakeops.catalog.repositories import Repositories
 from lakeops.catalog.retention import Retention
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
@@ -26,7 +26,7 @@ from lakeops.model.clock import Clock
 from lakeops.model.errors import InvalidSettings
 
 
-class SqlCatalog(Repositories, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads, Retention):
+class SqlCatalog(Mirrors, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads, Retention):
     """The catalog over SQLite or PostgreSQL; see ``catalog.base.Catalog`` for what each transition promises."""
 
     def now(self) -> datetime:

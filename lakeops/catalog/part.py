@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, insert, select
 
 from lakeops.catalog.database import Database
 from lakeops.catalog.guards import find_repository, under
-from lakeops.catalog.tables import REFLOG, RETIRED
+from lakeops.catalog.tables import BRANCH, REFLOG, RETIRED
 from lakeops.model.clock import unix_seconds
 from lakeops.model.records import Ref
 
@@ -37,6 +37,20 @@ class Part:
             return [Ref(row.name, row.commit_id) for row in conn.execute(query)]
 
         return self.database.read(work)
+
+    @staticmethod
+    def _insert_branch(conn: Connection, repository_id: str, name: str, commit_id: str, token: str) -> None:
+        """A branch with an empty staging area."""
+        conn.execute(
+            insert(BRANCH).values(
+                repository_id=repository_id,
+                name=name,
+                commit_id=commit_id,
+                staging_token=token,
+                sealed_tokens=[],
+                resets=0,
+            )
+        )
 
     def _record_move(
         self, conn: Connection, repository_id: str, ref: str, old: str | None, new: str | None, action: str, actor: str

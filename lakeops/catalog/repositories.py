@@ -2,7 +2,7 @@
 
 * ``create_repository`` needs a free name and namespace; leaves repository, first commit, default branch, reflog row.
 * ``delete_repository`` leaves no row of it anywhere; the storage namespace stays.
-* ``set_read_only`` closes or opens it, once every writer under the old state is done.
+* ``set_read_only`` closes or opens it, once every writer under the old state is done. A mirror stays closed.
 
 None of them can be half done, so none needs recovery.
 """
@@ -15,8 +15,8 @@ from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import find_repository, lock_repository, under
 from lakeops.catalog.part import Part
 from lakeops.catalog.rows import commit_values, repository_record, repository_values
-from lakeops.catalog.tables import BRANCH, COMMIT, METADATA, REPOSITORY
-from lakeops.model.errors import AlreadyExists, NamespaceTaken
+from lakeops.catalog.tables import BRANCH, COMMIT, METADATA, MIRROR, REPOSITORY
+from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
 from lakeops.model.records import Commit, Repository
 
 
@@ -27,28 +27,10 @@ class Repositories(Part):
         """Insert the repository, its initial commit and its default branch (with staging token ``token``)."""
 
         def work(conn: Connection) -> bool:
-            self._check_free(conn, repository)
-            conn.execute(insert(REPOSITORY).values(repository_values(repository)))
-            conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
-            conn.execute(
-                insert(BRANCH).values(
-                    repository_id=repository.id,
-                    name=repository.default_branch,
-                    commit_id=first.id,
-                    staging_token=token,
-                    sealed_tokens=[],
-                    resets=0,
-                )
-            )
-            branch = repository.default_branch
-            self._record_move(conn, repository.id, branch, None, first.id, "create-repository", actor)
+            self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-repository")
             return True
 
-        def settle(conn: Connection) -> bool | None:
-            ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository.id, BRANCH.c.staging_token == token)
-            return True if conn.execute(ours).first() else None
-
-        self.database.write(work, settle=settle)
+        self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
 
     def repository(self, repository_id: str) -> Repository:
         """The repository. Raises ``RepositoryNotFound``."""
@@ -77,9 +59,32 @@ class Repositories(Part):
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id, exclusive=True)
+            following = select(MIRROR.c.repository_id).where(
+                MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
+            )
+            if not read_only and conn.execute(following).first():
+                raise ReadOnlyRepository(
+                    f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing"
+                )
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
 
         self.database.write(work, settle=run_again)
+
+    def _insert_repository(
+        self, conn: Connection, repository: Repository, first: Commit, *, token: str, actor: str, action: str
+    ) -> None:
+        """The rows of a new repository: itself, its first commit, its default branch, a reflog row."""
+        self._check_free(conn, repository)
+        conn.execute(insert(REPOSITORY).values(repository_values(repository)))
+        conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
+        self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
+        self._record_move(conn, repository.id, repository.default_branch, None, first.id, action, actor)
+
+    @staticmethod
+    def _is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:
+        """Whether the repository is the one that was made with this token."""
+        ours = select(BRANCH.c.name).where(BRANCH.c.repository_id == repository_id, BRANCH.c.staging_token == token)
+        return True if conn.execute(ours).first() else None
 
     @staticmethod
     def _check_free(conn: Connection, repository: Repository) -> None:

@@ -1,8 +1,8 @@
 """What decides which commits live: the repository's rules, and what its mirrors have reported.
 
 * ``set_rules`` leaves the rules as given, or none. Recovery: repeat it.
-* ``report_mirror`` needs commits that are live; leaves exactly these as what the mirror needs, so that expiry keeps
-  them. Recovery: repeat it.
+* ``report_mirror`` needs commits that are live, and no report of a higher sequence before; leaves exactly these as what
+  the mirror needs, so that expiry keeps them. Recovery: repeat it.
 * ``drop_mirror`` leaves nothing of the mirror. Recovery: repeat it.
 
 All three hold the repository's row, so expiry sees either the old state or the new one, and a report that was accepted
@@ -20,6 +20,7 @@ from lakeops.catalog.guards import check_live, check_writable, find_repository, 
 from lakeops.catalog.part import Part
 from lakeops.catalog.tables import MIRROR_NEED, RETENTION
 from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import MirrorOvertaken
 
 
 class Retention(Part):
@@ -47,12 +48,15 @@ class Retention(Part):
 
         self.database.write(work, settle=run_again)
 
-    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str]) -> None:
-        """Replace what a mirror of this repository needs. Raises ``CommitExpired``, ``RefNotFound``."""
+    def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
+        """Replace what a mirror needs. Raises ``CommitExpired``, ``RefNotFound``, ``MirrorOvertaken``."""
         mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)
+            newest = conn.execute(select(MIRROR_NEED.c.sequence).where(*mine).with_for_update()).scalar()
+            if newest is not None and newest > sequence:
+                raise MirrorOvertaken(f"a later pass of mirror {mirror!r} has reported to {repository_id!r} already")
             check_live(conn, repository_id, commits)
             conn.execute(delete(MIRROR_NEED).where(*mine))
             conn.execute(
@@ -61,6 +65,7 @@ class Retention(Part):
                     mirror=mirror,
                     commits=sorted(commits),
                     at=unix_seconds(self.database.dialect.now(conn)),
+                    sequence=sequence,
                 )
             )
 

@@ -11,7 +11,9 @@ from sqlalchemy import Row
 
 from lakeops.catalog.base import BranchState, Staged
 from lakeops.catalog.tables import COMMIT
+from lakeops.model.mirrors import Mirror, MirrorRef, RefKind
 from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
+from lakeops.model.sources import SourceReference
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -131,3 +133,37 @@ def reflog_record(row: AnyRow) -> ReflogRecord:
         actor=row.actor,
         at=row.at,
     )
+
+
+def mirror_record(row: AnyRow) -> Mirror:
+    """The mirror of a row of its table."""
+    return Mirror(
+        repository_id=row.repository_id,
+        source=SourceReference.from_json(row.source),
+        registration=row.registration,
+        branches=tuple(row.branches),
+        tags=tuple(row.tags),
+        reports=row.reports,
+        check_imported=row.check_imported,
+        created=row.created,
+        sequence=row.sequence,
+        last_sync=row.last_sync,
+        error=row.error,
+        promoted_writable=row.promoted_writable,
+    )
+
+
+def mirror_values(mirror: Mirror) -> dict[str, Any]:
+    """A mirror as column values."""
+    return {
+        **{field.name: getattr(mirror, field.name) for field in fields(Mirror)},
+        "source": mirror.source.to_json(),
+        "branches": list(mirror.branches),
+        "tags": list(mirror.tags),
+    }
+
+
+def mirror_ref_record(row: AnyRow) -> MirrorRef:
+    """The ref of a mirror of a row of its table."""
+    values = {field.name: getattr(row, field.name) for field in fields(MirrorRef)}
+    return MirrorRef(**{**values, "kind": RefKind(row.kind)})

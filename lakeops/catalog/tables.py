@@ -197,6 +197,54 @@ class MirrorNeedRow(_Row, table=True):
     mirror: str = _text(key=True)
     commits: list[str] = _json()
     at: int = _number()
+    sequence: int | None = _number(null=True)
+
+
+class MirrorRow(_Row, table=True):
+    """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
+
+    __tablename__ = "lakeops_mirror"
+    repository_id: str = _text(key=True)
+    source: dict[str, Any] = _json()
+    registration: str = _text()
+    branches: list[str] = _json()
+    tags: list[str] = _json()
+    reports: bool = _flag()
+    check_imported: bool = _flag()
+    created: int = _number()
+    sequence: int = _number()
+    last_sync: int | None = _number(null=True)
+    error: str | None = _text(null=True)
+    promoted_writable: int | None = _number(null=True)
+
+
+class MirrorRefRow(_Row, table=True):
+    """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
+
+    __tablename__ = "lakeops_mirror_ref"
+    repository_id: str = _text(key=True)
+    kind: str = _text(key=True)
+    name: str = _text(key=True)
+    source_head: str = _text()
+    promoted: str | None = _text(null=True)
+    candidate: str | None = _text(null=True)
+    ticket: int = _number()
+    noticed: int | None = _number(null=True)
+    missing_objects: int = _number()
+    missing_bytes: int = _number()
+    checked: int | None = _number(null=True)
+    error: str | None = _text(null=True)
+
+
+class MirrorArrivalRow(_Row, table=True):
+    """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
+
+    __tablename__ = "lakeops_mirror_arrival"
+    repository_id: str = _text(key=True)
+    kind: str = _text(key=True)
+    name: str = _text(key=True)
+    file: str = _text(key=True)
+    pending: str | None = _text(null=True)
 
 
 METADATA: MetaData = _Row.metadata
@@ -219,3 +267,6 @@ KEY = table(KeyRow)
 UPLOAD = table(UploadRow)
 RETENTION = table(RetentionRow)
 MIRROR_NEED = table(MirrorNeedRow)
+MIRROR = table(MirrorRow)
+MIRROR_REF = table(MirrorRefRow)
+MIRROR_ARRIVAL = table(MirrorArrivalRow)

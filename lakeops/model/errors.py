@@ -117,6 +117,12 @@ class ObjectNotFound(NotFound):
     kind = "object_not_found"
 
 
+class NotReplicated(ObjectNotFound):
+    """What a mirror does not have: it has not arrived yet, or was deleted at the source. Heads are always whole."""
+
+    kind = "not_replicated"
+
+
 # --- conflicts (exit 3) -----------------------------------------------------------------------------------------
 
 
@@ -220,6 +226,18 @@ class KeyReused(PreconditionFailed):
     kind = "idempotency_key_reused"
 
 
+class NotAMirror(PreconditionFailed):
+    """The repository follows no source: it never was a mirror, or was promoted to a writable repository."""
+
+    kind = "not_a_mirror"
+
+
+class NotAReplica(PreconditionFailed):
+    """The mirror's storage namespace, or the source itself, belongs to another repository than the mirror follows."""
+
+    kind = "not_a_replica"
+
+
 class CatalogVersion(PreconditionFailed):
     """The catalog's schema is newer than this code, or not a lakeops catalog."""
 
@@ -239,6 +257,12 @@ class Corrupted(LakeopsError):
     """A metadata file does not match its digest, or cannot be decoded; its content was not used."""
 
     kind = "corrupted"
+
+
+class ReplicaMismatch(LakeopsError):
+    """An object arrived at a mirror with another size or checksum than the source recorded."""
+
+    kind = "replica_mismatch"
 
 
 class StoreError(LakeopsError):
@@ -287,3 +311,9 @@ class BranchMoved(Transient):
     """The branch's head or staging changed while the call was at work, more often than it would try again."""
 
     kind = "branch_moved"
+
+
+class MirrorOvertaken(Transient):
+    """A later pass over the same mirror has taken over; it goes on from where this one was."""
+
+    kind = "mirror_overtaken"

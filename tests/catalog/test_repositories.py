@@ -12,6 +12,7 @@ from support.catalogs import (
     create,
     draft,
     everything,
+    follow,
     new_token,
     put,
     seal,
@@ -67,6 +68,7 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     catalog.begin_upload(REPO, "main", "data/x/", upload="u")
     catalog.set_rules(REPO, "{}")
     catalog.report_mirror(REPO, "there", frozenset({FIRST.id}))
+    follow(catalog, REPO)
     assert len([name for name, rows in everything(catalog).rows if rows]) == len(METADATA.tables)
     catalog.delete_repository(REPO)
     assert everything(catalog) == before
@@ -91,6 +93,10 @@ READS = {
     "set_rules": lambda c: c.set_rules("none", None),
     "report_mirror": lambda c: c.report_mirror("none", "there", frozenset()),
     "drop_mirror": lambda c: c.drop_mirror("none", "there"),
+    "mirror": lambda c: c.mirror("none"),
+    "mirror_state": lambda c: c.mirror_state("none"),
+    "initial_commit": lambda c: c.initial_commit("none"),
+    "copy_commits": lambda c: c.copy_commits("none", [FIRST]),
     "uploads": lambda c: c.uploads("none"),
     "staged_one": lambda c: c.staged_one("none", "main", "a"),
     "staged_page": lambda c: c.staged_page("none", "main"),

@@ -8,7 +8,9 @@ from typing import Any
 from lakeops.catalog.base import BranchState, Catalog, Publish, Staged
 from lakeops.model.clock import Ids
 from lakeops.model.ids import make_commit
+from lakeops.model.mirrors import Mirror
 from lakeops.model.records import Commit, Entry, Repository
+from lakeops.model.sources import SourceKind, SourceReference
 
 REPO = "repo"
 _ids = Ids()
@@ -46,6 +48,36 @@ def create(catalog: Catalog, repository_id: str = REPO, **given: Any) -> Reposit
     repository = Repository(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, **given)
     catalog.create_repository(repository, FIRST, token=new_token(), actor="ada")
     return repository
+
+
+def a_mirror(repository_id: str = "mirror", **given: Any) -> Mirror:
+    source = SourceReference(SourceKind.HOME, "/there", REPO)
+    return Mirror(repository_id, source, f"{repository_id}-x", **given)
+
+
+def create_mirror(catalog: Catalog, repository_id: str = "mirror", **given: Any) -> Mirror:
+    repository = Repository(repository_id, f"file:///{repository_id}", "main", 1_700_000_000, read_only=True)
+    mirror = a_mirror(repository_id, **given)
+    catalog.create_mirror(repository, FIRST, mirror, token=new_token(), actor="ada")
+    return mirror
+
+
+def follow(catalog: Any, repository_id: str) -> None:
+    """Rows of a mirror for a repository that has history already: only to see what becomes of them."""
+    from sqlalchemy import insert
+
+    from lakeops.catalog.rows import mirror_values
+    from lakeops.catalog.tables import MIRROR, MIRROR_ARRIVAL, MIRROR_REF
+
+    ref = {"repository_id": repository_id, "kind": "branch", "name": "main"}
+    counts = {"ticket": 1, "missing_objects": 0, "missing_bytes": 0}
+
+    def work(conn: Any) -> None:
+        conn.execute(insert(MIRROR).values(mirror_values(a_mirror(repository_id))))
+        conn.execute(insert(MIRROR_REF).values(**ref, **counts, source_head=FIRST.id))
+        conn.execute(insert(MIRROR_ARRIVAL).values(**ref, file="f"))
+
+    catalog.database.write(work)
 
 
 def put(catalog: Catalog, *rows: Staged, branch: str = "main", **given: Any) -> BranchState:

@@ -26,6 +26,14 @@ TRANSITIONS = (
     "report_mirror",
     "drop_mirror",
     "expire_commits",
+    "create_mirror",
+    "copy_commits",
+    "observe_source",
+    "give_up_candidate",
+    "record_arrivals",
+    "promote",
+    "note_sync",
+    "promote_writable",
 )
 """The transactions that change something."""
 

@@ -1,0 +1,403 @@
+"""Transitions of mirrors, at the destination.
+
+* ``create_mirror`` needs a free name and namespace; leaves a read-only repository at the source's initial commit.
+* ``copy_commits`` needs every parent; leaves history whole. Recovery: repeat it, known commits are passed over.
+* ``observe_source`` needs that no other pass went on since the heads were read, so that none goes back by mistake;
+  leaves the source's heads recorded, a candidate for each ref that waited for nothing, and no refs that the source
+  lacks. Recovery: repeat it, from reading the heads on.
+* ``give_up_candidate``, ``record_arrivals``, ``promote`` need the ticket that they were decided under; otherwise they
+  change nothing but the memory of what arrived, which is true whoever saw it. Recovery: the next pass.
+* ``promote_writable`` needs that no pass went on since it was decided; leaves a repository like any other.
+
+Each locks the repository's row shared, then the mirror's row, so that two passes never interleave inside one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, update
+
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
+from lakeops.catalog.mirroring import Pending
+from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.rows import (
+    COMMIT_COLUMNS,
+    AnyRow,
+    commit_record,
+    commit_values,
+    mirror_record,
+    mirror_ref_record,
+    mirror_values,
+)
+from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_ARRIVAL, MIRROR_REF, REPOSITORY, TAG
+from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import MirrorOvertaken, NotAMirror, RefNotFound
+from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefKind, RefName
+from lakeops.model.records import Commit, Repository
+
+
+class Mirrors(Repositories):
+    """Mirrors: read-only repositories that follow the refs of another one."""
+
+    def create_mirror(self, repository: Repository, first: Commit, mirror: Mirror, *, token: str, actor: str) -> None:
+        """Insert a read-only repository with the source's initial commit on its default branch, and the mirror."""
+
+        def work(conn: Connection) -> bool:
+            self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-mirror")
+            conn.execute(insert(MIRROR).values(mirror_values(mirror)))
+            if mirror.follows(RefKind.BRANCH, repository.default_branch):
+                ref = MirrorRef(RefKind.BRANCH, repository.default_branch, first.id, promoted=first.id)
+                conn.execute(insert(MIRROR_REF).values(repository_id=repository.id, **_ref_values(ref)))
+            return True
+
+        self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
+
+    def mirror(self, repository_id: str) -> Mirror:
+        """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
+        return self.database.read(lambda conn: mirror_record(_mirror_row(conn, repository_id)))
+
+    def mirrors(self) -> list[Mirror]:
+        """All mirrors by name."""
+        query = select(MIRROR).order_by(MIRROR.c.repository_id)
+        return self.database.read(lambda conn: [mirror_record(row) for row in conn.execute(query)])
+
+    def mirror_state(self, repository_id: str) -> MirrorState:
+        """The mirror and its refs at one instant. Raises ``NotAMirror``, ``RepositoryNotFound``."""
+        return self.database.read(lambda conn: _state(conn, repository_id))
+
+    def initial_commit(self, repository_id: str) -> Commit:
+        """The commit that everything in the repository descends from. Raises ``RepositoryNotFound``."""
+        query = select(*COMMIT_COLUMNS).where(
+            COMMIT.c.repository_id == repository_id, COMMIT.c.first_parent.is_(None), COMMIT.c.generation == 1
+        )
+
+        def work(conn: Connection) -> Commit:
+            found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
+            if found is None:
+                find_repository(conn, repository_id)
+                raise RefNotFound(f"repository {repository_id!r} has no initial commit")
+            return commit_record(found)
+
+        return self.database.read(work)
+
+    def copy_commits(self, repository_id: str, commits: Sequence[Commit]) -> int:
+        """Insert commits of the source under their ids; known ones stay as they are. Returns how many were new."""
+
+        def work(conn: Connection) -> int:
+            _lock_mirror(conn, repository_id)
+            known = _known(conn, repository_id, {one for commit in commits for one in (commit.id, *commit.parents)})
+            new: list[Commit] = []
+            for commit in commits:
+                if commit.id in known:
+                    continue
+                lacking = [parent for parent in commit.parents if parent not in known]
+                if lacking:
+                    raise RefNotFound(f"repository {repository_id!r} lacks {lacking[0]}, a parent of {commit.id}")
+                known.add(commit.id)
+                new.append(commit)
+            if new:
+                conn.execute(insert(COMMIT), [commit_values(repository_id, commit) for commit in new])
+            return len(new)
+
+        return self.database.write(work, settle=run_again)
+
+    def observe_source(
+        self, repository_id: str, heads: Mapping[RefName, str], *, since: int, actor: str
+    ) -> MirrorState:
+        """Record where the source's refs point now; their commits are copied already."""
+
+        def work(conn: Connection) -> MirrorState:
+            mirror, repository = _lock_mirror(conn, repository_id)
+            _check_alone(mirror, since)
+            now = unix_seconds(self.database.dialect.now(conn))
+            known = {ref.ref: ref for ref in _refs(conn, repository)}
+            sequence = mirror.sequence + 1
+            for ref in known.keys() - heads.keys():
+                if ref != (RefKind.BRANCH, repository.default_branch):
+                    self._drop_ref(conn, repository_id, known[ref], actor)
+            for ref in sorted(heads):
+                old, head = known.get(ref), heads[ref]
+                values: dict[str, Any] = {}
+                if old is None or old.source_head != head:
+                    values["source_head"] = head
+                promoted = None if old is None else old.promoted
+                values |= _noticed(old, head, now)
+                if head != promoted and (old is None or old.candidate is None):
+                    sequence += 1
+                    values |= {"candidate": head, "ticket": sequence}
+                if old is None:
+                    fresh = MirrorRef(ref.kind, ref.name, head)
+                    conn.execute(insert(MIRROR_REF).values(repository_id=repository_id, **_ref_values(fresh) | values))
+                elif values:
+                    conn.execute(update(MIRROR_REF).where(*_here(repository_id, ref)).values(values))
+            self._set(conn, repository_id, sequence=sequence, last_sync=now)
+            return _state(conn, repository_id)
+
+        return self.database.write(work, settle=run_again)
+
+    def give_up_candidate(self, repository_id: str, ref: RefName, ticket: int) -> MirrorRef | None:
+        """Wait for what the source showed last instead of the candidate of this ticket."""
+
+        def work(conn: Connection) -> MirrorRef | None:
+            mirror, _ = _lock_mirror(conn, repository_id)
+            found = _waiting(conn, repository_id, ref, ticket)
+            if found is None:
+                return None
+            return self._next_candidate(conn, repository_id, mirror, found, promoted=found.promoted)
+
+        return self.database.write(work, settle=run_again)
+
+    def arrivals(self, repository_id: str) -> Pending:
+        """The range files that are known to have arrived and belong to no promoted commit; a whole one wins."""
+        query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).where(
+            MIRROR_ARRIVAL.c.repository_id == repository_id
+        )
+
+        def work(conn: Connection) -> dict[str, str | None]:
+            found: dict[str, str | None] = {}
+            for row in conn.execute(query):
+                if row.pending is None or row.file not in found:
+                    found[row.file] = row.pending
+            return found
+
+        return self.database.read(work)
+
+    def record_arrivals(
+        self,
+        repository_id: str,
+        ref: RefName,
+        ticket: int,
+        arrived: Pending,
+        *,
+        missing_objects: int,
+        missing_bytes: int,
+        error: str | None = None,
+    ) -> None:
+        """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look."""
+
+        def work(conn: Connection) -> None:
+            _lock_mirror(conn, repository_id)
+            here = _here(repository_id, ref)
+            if conn.execute(select(MIRROR_REF.c.ticket).where(*here)).first() is None:
+                return  # the source deleted the ref meanwhile: nobody would ever clear these rows
+            _replace_arrivals(conn, repository_id, ref, arrived)
+            if _waiting(conn, repository_id, ref, ticket) is not None:
+                conn.execute(
+                    update(MIRROR_REF)
+                    .where(*here)
+                    .values(
+                        missing_objects=missing_objects,
+                        missing_bytes=missing_bytes,
+                        checked=unix_seconds(self.database.dialect.now(conn)),
+                        error=error,
+                    )
+                )
+
+        self.database.write(work, settle=run_again)
+
+    def promote(
+        self, repository_id: str, ref: RefName, ticket: int, candidate: str, *, token: str, actor: str
+    ) -> MirrorRef | None:
+        """Show a candidate that is complete: the branch's head moves to it, or the tag is made."""
+
+        def work(conn: Connection) -> MirrorRef | None:
+            mirror, _ = _lock_mirror(conn, repository_id)
+            found = _waiting(conn, repository_id, ref, ticket)
+            if found is None or found.candidate != candidate:
+                return None
+            old = self._show(conn, repository_id, ref, candidate, token)
+            self._record_move(conn, repository_id, ref.name, old, candidate, "promote", actor)
+            conn.execute(delete(MIRROR_ARRIVAL).where(*_here(repository_id, ref, table=MIRROR_ARRIVAL)))
+            return self._next_candidate(conn, repository_id, mirror, found, promoted=candidate)
+
+        def settle(conn: Connection) -> MirrorRef | None:
+            row = conn.execute(select(MIRROR_REF).where(*_here(repository_id, ref))).one_or_none()
+            return mirror_ref_record(row) if row is not None and row.promoted == candidate else None
+
+        return self.database.write(work, settle=settle)
+
+    def note_sync(self, repository_id: str, error: str | None) -> None:
+        """Record how a pass ended."""
+
+        def work(conn: Connection) -> None:
+            _lock_mirror(conn, repository_id)
+            self._set(conn, repository_id, error=error)
+
+        self.database.write(work, settle=run_again)
+
+    def promote_writable(self, repository_id: str, sequence: int, expired: Iterable[str], *, actor: str) -> Mirror:
+        """Turn the mirror into a writable repository at what it shows now; it follows its source no longer."""
+        doomed = sorted(set(expired))
+
+        def work(conn: Connection) -> Mirror:
+            mirror, repository = _lock_mirror(conn, repository_id, exclusive=True)
+            _check_alone(mirror, sequence)
+            for start in range(0, len(doomed), IN_CHUNK):
+                some = COMMIT.c.id.in_(doomed[start : start + IN_CHUNK])
+                conn.execute(update(COMMIT).where(COMMIT.c.repository_id == repository_id, some).values(expired=True))
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
+            conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
+            self._set(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
+            branch = repository.default_branch
+            head = _head(conn, repository_id, branch)
+            self._record_move(conn, repository_id, branch, head, head, "promote-writable", actor)
+            return mirror_record(_mirror_row(conn, repository_id))
+
+        def settle(conn: Connection) -> Mirror | None:
+            found = mirror_record(_mirror_row(conn, repository_id))
+            return found if found.promoted_writable is not None else None
+
+        return self.database.write(work, settle=settle)
+
+    def _show(self, conn: Connection, repository_id: str, ref: RefName, commit_id: str, token: str) -> str | None:
+        """Let a branch or tag point to a commit, as a new one if need be; returns where it pointed before."""
+        table = BRANCH if ref.kind is RefKind.BRANCH else TAG
+        here = (table.c.repository_id == repository_id, table.c.name == ref.name)
+        old: str | None = conn.execute(select(table.c.commit_id).where(*here)).scalar_one_or_none()
+        if old is not None:
+            conn.execute(update(table).where(*here).values(commit_id=commit_id))
+        elif ref.kind is RefKind.BRANCH:
+            self._insert_branch(conn, repository_id, ref.name, commit_id, token)
+        else:
+            conn.execute(insert(TAG).values(repository_id=repository_id, name=ref.name, commit_id=commit_id))
+        return old
+
+    def _next_candidate(
+        self, conn: Connection, repository_id: str, mirror: Mirror, ref: MirrorRef, *, promoted: str | None
+    ) -> MirrorRef:
+        """Let a ref wait for what the source showed last, if that is not what is promoted."""
+        values: dict[str, Any] = {
+            "promoted": promoted,
+            "candidate": None,
+            "noticed": ref.noticed,
+            "missing_objects": 0,
+            "missing_bytes": 0,
+            "error": None,
+        }
+        if promoted == ref.source_head:
+            values["noticed"] = None
+        else:
+            values |= {"candidate": ref.source_head, "ticket": mirror.sequence + 1}
+        if promoted != ref.promoted:
+            values["checked"] = unix_seconds(self.database.dialect.now(conn))
+        self._set(conn, repository_id, sequence=mirror.sequence + 1)
+        here = _here(repository_id, ref.ref)
+        conn.execute(update(MIRROR_REF).where(*here).values(values))
+        return mirror_ref_record(conn.execute(select(MIRROR_REF).where(*here)).one())
+
+    def _drop_ref(self, conn: Connection, repository_id: str, ref: MirrorRef, actor: str) -> None:
+        table = BRANCH if ref.kind is RefKind.BRANCH else TAG
+        here = (table.c.repository_id == repository_id, table.c.name == ref.name)
+        row = conn.execute(select(table).where(*here)).one_or_none()
+        if row is not None:
+            if ref.kind is RefKind.BRANCH:
+                self._retire(conn, repository_id, (row.staging_token, *row.sealed_tokens))
+            conn.execute(delete(table).where(*here))
+            self._record_move(conn, repository_id, ref.name, row.commit_id, None, f"delete-{ref.kind}", actor)
+        conn.execute(delete(MIRROR_ARRIVAL).where(*_here(repository_id, ref.ref, table=MIRROR_ARRIVAL)))
+        conn.execute(delete(MIRROR_REF).where(*_here(repository_id, ref.ref)))
+
+    @staticmethod
+    def _set(conn: Connection, repository_id: str, **values: Any) -> None:  # noqa: ANN401 - column values
+        conn.execute(update(MIRROR).where(MIRROR.c.repository_id == repository_id).values(values))
+
+
+def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[Mirror, AnyRow]:
+    """The mirror and its repository's row, both locked. Raises ``NotAMirror``."""
+    repository = lock_repository(conn, repository_id, exclusive=exclusive)
+    query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
+    mirror = mirror_record(_following(conn.execute(query), repository_id))
+    if mirror.promoted_writable is not None:
+        raise NotAMirror(
+            f"repository {repository_id!r} was promoted to a writable repository and follows no source any more; "
+            "to mirror it in turn, create a mirror of it elsewhere"
+        )
+    return mirror, repository
+
+
+def _check_alone(mirror: Mirror, since: int) -> None:
+    if mirror.sequence != since:
+        raise MirrorOvertaken(f"another pass over mirror {mirror.repository_id!r} went on meanwhile; try again")
+
+
+def _mirror_row(conn: Connection, repository_id: str) -> AnyRow:
+    find_repository(conn, repository_id)
+    return _following(conn.execute(select(MIRROR).where(MIRROR.c.repository_id == repository_id)), repository_id)
+
+
+def _following(found: CursorResult[Any], repository_id: str) -> AnyRow:
+    row = found.one_or_none()
+    if row is None:
+        raise NotAMirror(f"repository {repository_id!r} is no mirror; `lakeops mirror create` makes one")
+    return row
+
+
+def _state(conn: Connection, repository_id: str) -> MirrorState:
+    mirror = mirror_record(_mirror_row(conn, repository_id))
+    return MirrorState(mirror, tuple(_refs(conn, find_repository(conn, repository_id))))
+
+
+def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:
+    """The refs that a mirror follows: the default branch first, then branches, then tags, by name."""
+    rows = conn.execute(select(MIRROR_REF).where(MIRROR_REF.c.repository_id == repository.id))
+    default = (RefKind.BRANCH, repository.default_branch)
+    return sorted(map(mirror_ref_record, rows), key=lambda ref: (ref.ref != default, ref.ref))
+
+
+def _waiting(conn: Connection, repository_id: str, ref: RefName, ticket: int) -> MirrorRef | None:
+    """The ref, if it waits for a candidate under this ticket."""
+    row = conn.execute(select(MIRROR_REF).where(*_here(repository_id, ref))).one_or_none()
+    return None if row is None or row.candidate is None or row.ticket != ticket else mirror_ref_record(row)
+
+
+def _noticed(old: MirrorRef | None, head: str, now: int) -> dict[str, Any]:
+    """Since when the source shows something else than what is promoted, where that changes."""
+    behind = old is None or old.promoted != head
+    since = None if old is None else old.noticed
+    if behind == (since is not None):
+        return {}
+    return {"noticed": now if behind else None}
+
+
+def _known(conn: Connection, repository_id: str, ids: Iterable[str]) -> set[str]:
+    wanted = sorted(ids)
+    found: set[str] = set()
+    for start in range(0, len(wanted), IN_CHUNK):
+        some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
+        found.update(conn.execute(select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)).scalars())
+    return found
+
+
+def _replace_arrivals(conn: Connection, repository_id: str, ref: RefName, arrived: Pending) -> None:
+    names = sorted(arrived)
+    for start in range(0, len(names), IN_CHUNK):
+        some = names[start : start + IN_CHUNK]
+        mine = _here(repository_id, ref, table=MIRROR_ARRIVAL)
+        conn.execute(delete(MIRROR_ARRIVAL).where(*mine, MIRROR_ARRIVAL.c.file.in_(some)))
+        rows = [
+            {"repository_id": repository_id, "kind": ref.kind, "name": ref.name, "file": file, "pending": arrived[file]}
+            for file in some
+        ]
+        conn.execute(insert(MIRROR_ARRIVAL), rows)
+
+
+def _head(conn: Connection, repository_id: str, branch: str) -> str | None:
+    query = select(BRANCH.c.commit_id).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == branch)
+    found: str | None = conn.execute(query).scalar_one_or_none()
+    return found
+
+
+def _here(repository_id: str, ref: RefName, *, table: Any = MIRROR_REF) -> tuple[ColumnElement[bool], ...]:  # noqa: ANN401
+    return (
+        table.c.repository_id == repository_id,
+        table.c.kind == str(ref.kind),
+        table.c.name == ref.name,
+    )
+
+
+def _ref_values(ref: MirrorRef) -> dict[str, Any]:
+    names = MIRROR_REF.c.keys()
+    return {name: getattr(ref, name) for name in names if name != "repository_id"} | {"kind": str(ref.kind)}
