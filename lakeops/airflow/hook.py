@@ -6,17 +6,19 @@ worker. Passwords are masked in task logs and never part of a message.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from lakeops.model.errors import InvalidSettings, LakeopsError
+from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from lakeops.lake import Lake
+    from lakeops.lake import Lake, Repository
     from lakeops.settings import Settings
 
 DEFAULT_CONN_ID = "lakeops_default"
@@ -70,6 +72,22 @@ class LakeopsHook(BaseHook):
         """The repository that operators work on when they name none."""
         connection = self._connection()
         return None if connection is None else connection.extra_dejson.get("default_repository") or None
+
+    @contextmanager
+    def repository(self, name: str | None = None) -> Iterator[Repository]:
+        """A repository, the connection's default one when no name is given, in a lake that is open meanwhile.
+
+        Raises:
+            InvalidInput: there is neither a name nor a default.
+            RepositoryNotFound: and what ``get_conn`` raises.
+        """
+        chosen = name or self.default_repository()
+        if not chosen:
+            raise InvalidInput(
+                f"no repository: set repo, or a default repository in connection {self.lakeops_conn_id!r}"
+            )
+        with self.get_conn() as lake:
+            yield lake.repository(chosen)
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the lake opens, and what was found or went wrong; the connection form's *Test* button."""

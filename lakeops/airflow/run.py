@@ -67,3 +67,8 @@ class TaskRun:
     def made(self, metadata: Mapping[str, str]) -> bool:
         """Whether a commit with this metadata was made by the same DAG run, whichever task of it."""
         return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
+
+
+def made_by_airflow(metadata: Mapping[str, str]) -> bool:
+    """Whether a commit with this metadata was made by an operator, whichever DAG's."""
+    return "airflow_dag_id" in metadata

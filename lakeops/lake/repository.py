@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from lakeops.lake.gc import GarbageCollection
 from lakeops.lake.refs import Branch, Ref
@@ -15,6 +16,9 @@ from lakeops.ops import history
 from lakeops.ops.context import Context
 from lakeops.ops.paging import pages
 from lakeops.ops.resolve import require_branch
+
+if TYPE_CHECKING:
+    from lakeops.ops.diff import Changed
 
 
 class Repository:
@@ -129,6 +133,12 @@ class Repository:
         from lakeops.ops.diff import two_way
 
         return two_way(self._ctx, left, right, prefix=prefix)
+
+    def changed(self, left: str, right: str, *, partition_by: str | None = None) -> Changed:
+        """What differs between two refs' commits, in short: counts, top-level prefixes, partition values."""
+        from lakeops.ops.diff import changed
+
+        return changed(self._ctx, left, right, partition_by=partition_by)
 
     def compare(self, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
         """What ``right`` changed since its merge base with ``left``; changed on both sides: a conflict."""

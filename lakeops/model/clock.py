@@ -50,8 +50,15 @@ class Ids:
 
 
 def pause(seconds: float) -> None:
-    """Wait between two tries. The only wait in the package."""
+    """Wait between two tries. With ``pause_async`` the only wait in the package."""
     time.sleep(seconds)
+
+
+async def pause_async(seconds: float) -> None:
+    """The same in an event loop, which goes on meanwhile."""
+    import asyncio
+
+    await asyncio.sleep(seconds)
 
 
 def unix_seconds(moment: datetime) -> int:

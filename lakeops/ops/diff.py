@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
+
+import pyarrow.compute as pc
 
 from lakeops.model.records import Change, ChangeType, Commit, Summary
 from lakeops.ops import history
@@ -52,3 +56,40 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
     if commit.expired or parent.expired:
         return Summary()
     return summary(ctx.reader, ctx.metarange(parent), ctx.metarange(commit))
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A difference in short.
+
+    ``prefixes`` are the top-level folders (``flights/``) and top-level objects that changed, in byte order, the first
+    ``limit`` of them; ``partitions`` the values of one ``name=value`` folder level among the changed paths.
+    """
+
+    summary: Summary
+    prefixes: tuple[str, ...]
+    more_prefixes: bool
+    partitions: tuple[str, ...]
+
+
+def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = None, limit: int = 100) -> Changed:
+    """What differs between two commits, in short; costs what the changes cost, and no record a path."""
+    pair = (ctx.metarange(resolve_commit(ctx, left)), ctx.metarange(resolve_commit(ctx, right)))
+    counts = dict.fromkeys(ChangeType, 0)
+    found: dict[str, set[str]] = {"top": set(), "value": set()}
+    patterns = {"top": "^(?P<top>[^/]*/?)"}
+    if partition_by is not None:
+        patterns["value"] = f"(?:^|/){re.escape(partition_by)}=(?P<value>[^/]+)/"
+    for batch in diff(ctx.reader, *pair):
+        for group in pc.value_counts(batch["type"].combine_chunks()).to_pylist():
+            counts[ChangeType(group["values"])] += group["counts"]
+        for name, pattern in patterns.items():
+            values = pc.struct_field(pc.extract_regex(batch["path"], pattern), name)
+            found[name].update(value for value in pc.unique(values).to_pylist() if value is not None)
+    prefixes = sorted(found["top"], key=str.encode)
+    return Changed(
+        Summary(counts[ChangeType.ADDED], counts[ChangeType.REMOVED], counts[ChangeType.CHANGED]),
+        tuple(prefixes[:limit]),
+        len(prefixes) > limit,
+        tuple(sorted(found["value"], key=str.encode)),
+    )

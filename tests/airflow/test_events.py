@@ -1,0 +1,168 @@
+"""Asset events: what they say, to which outlets they go, and what a consumer reads out of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import InvalidUri
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.execution_time.context import OutletEventAccessors
+
+from lakeops.airflow.assets import COMMITS, branch_asset, branch_uri, watched_branch
+from lakeops.airflow.events import MAX_PARTITIONS, announce, describe, published
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+
+def load(repository: Repository, *paths: str) -> str:
+    branch = repository.branch("main")
+    for path in paths:
+        branch.put(path, path.encode())
+    return branch.commit("load").id
+
+
+def context(*outlets: Any) -> Any:
+    return {"task": SimpleNamespace(outlets=list(outlets)), "outlet_events": OutletEventAccessors()}
+
+
+# --- what they say -----------------------------------------------------------------------------------------------
+
+
+def test_an_event_says_what_changed(flights: Repository) -> None:
+    first = load(flights, "a/1", "a/2", "b/1", "top")
+    flights.branch("main").delete("a/1")
+    second = load(flights, "b/1/deep", "top/x", "é/1")
+    assert describe(flights, "main", second) == {
+        "repository": "flights",
+        "branch": "main",
+        "commit_id": second,
+        "parents": [first],
+        "message": "load",
+        "since": first,
+        "summary": {"added": 3, "removed": 1, "changed": 0},
+        "prefixes": ["a/", "b/", "top/", "é/"],
+        "more_prefixes": False,
+    }
+    since = flights.ref(first).commit.parents[0]
+    whole = describe(flights, "main", second, since=since)
+    assert (whole["since"], whole["summary"]["added"], whole["prefixes"][2]) == (since, 6, "top")
+
+
+def test_an_event_of_a_wide_commit_stays_small(flights: Repository) -> None:
+    head = load(flights, *(f"p{number:03}/x" for number in range(120)))
+    event = describe(flights, "main", head)
+    assert event["summary"]["added"] == 120
+    assert event["prefixes"] == [f"p{number:03}/" for number in range(100)]
+    assert event["more_prefixes"]
+
+
+def test_the_first_commit_and_expired_ones_have_no_change_to_tell(lake: Lake, flights: Repository) -> None:
+    first = flights.branch("main").commit_id
+    assert describe(flights, "main", first)["summary"] is None
+    head = load(flights, "a")
+    lake.catalog.expire_commits("flights", [first])
+    event = describe(flights, "main", head)
+    assert (event["commit_id"], event["since"], event["summary"]) == (head, first, None)
+
+
+# --- where they go -----------------------------------------------------------------------------------------------
+
+
+def test_an_alias_gets_the_event_of_whatever_branch_it_was(flights: Repository) -> None:
+    head = load(flights, "a/1")
+    task = context(COMMITS, Asset("lakefs://flights/other"), Asset("s3://bucket/x"))
+    announce(task, flights, "main", head)
+    (event,) = task["outlet_events"][COMMITS].asset_alias_events
+    assert event.dest_asset_key.uri == event.dest_asset_key.name == "lakefs://flights/main"
+    assert event.extra == describe(flights, "main", head)
+    assert len(task["outlet_events"]) == 1, "other assets are told nothing"
+
+
+def test_an_asset_gets_its_partitions(flights: Repository) -> None:
+    asset = branch_asset("flights", "main", partition_by="day")
+    head = load(flights, "f/day=2013-01-02/a", "f/day=2013-01-01/a", "w/day=2013-01-01/b", "f/day=/x", "day=9")
+    task = context(asset)
+    announce(task, flights, "main", head)
+    event = task["outlet_events"][asset]
+    assert event.extra == describe(flights, "main", head)
+    assert event.partition_keys == {"2013-01-01", "2013-01-02"}
+
+
+def test_too_many_partitions_are_none(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakeops.airflow.events.MAX_PARTITIONS", 1)
+    assert MAX_PARTITIONS == 1000
+    asset = branch_asset("flights", "main", partition_by="day")
+    task = context(asset)
+    announce(task, flights, "main", load(flights, "day=1/a", "day=2/a"))
+    assert task["outlet_events"][asset].partition_keys == set()
+
+
+def test_a_task_without_outlets_costs_nothing(flights: Repository) -> None:
+    task = context()
+    announce(task, flights, "main", "no such commit")
+    assert not task["outlet_events"]
+
+
+# --- which asset -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("branch", "uri"),
+    [("main", "lakefs://flights/main"), ("dev:joe", "lakefs://flights/dev:joe"), ("a#b", "lakefs://flights/a%23b")],
+)
+def test_a_branch_is_an_asset(branch: str, uri: str) -> None:
+    assert branch_uri("flights", branch) == uri
+    assert (branch_asset("flights", branch).uri, branch_asset("flights", branch).name) == (uri, uri)
+
+
+@pytest.mark.parametrize(
+    ("repo", "branch"), [("flights", "main~1"), ("flights", ""), ("F", "main"), ("flights", "a/b")]
+)
+def test_what_is_no_branch_is_no_asset(repo: str, branch: str) -> None:
+    with pytest.raises(InvalidUri):
+        branch_asset(repo, branch)
+
+
+def test_a_watched_branch_has_one_watcher() -> None:
+    (watcher,) = watched_branch("flights", "main", poll_interval=3).watchers
+    path, kwargs = watcher.trigger.serialize()
+    assert path == "lakeops.airflow.triggers.LakeopsCommitTrigger"
+    assert kwargs == {
+        "repo": "flights",
+        "branch": "main",
+        "asset": "lakefs://flights/main",
+        "every": False,
+        "lakeops_conn_id": "lakeops_default",
+        "poll_interval": 3,
+    }
+
+
+# --- reading them ------------------------------------------------------------------------------------------------
+
+
+def test_a_consumer_gets_each_commit_once_oldest_first() -> None:
+    def event(second: int, extra: Any) -> Any:
+        return SimpleNamespace(timestamp=datetime(2013, 1, 1, 0, 0, second, tzinfo=UTC), extra=extra)
+
+    def record(commit: str, **more: str) -> dict[str, str]:
+        return {"repository": "flights", "branch": "main", "commit_id": commit, **more}
+
+    triggering = {
+        AssetAlias("lakeops"): [event(3, record("c")), event(1, record("a", by="operator"))],
+        Asset("lakefs://flights/main"): [
+            event(2, {"from_trigger": True, "payload": record("b")}),
+            event(4, {"from_trigger": True, "payload": record("a", by="watcher")}),
+            event(5, {}),
+            event(6, None),
+            event(7, {"from_trigger": True, "payload": "of another watcher"}),
+        ],
+    }
+    assert published(triggering) == [record("a", by="operator"), record("b"), record("c")]

@@ -1,0 +1,296 @@
+"""Sensors: each form of each of them ends alike, whatever happens while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import CatalogUnavailable, InvalidInput
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
+from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
+
+from lakeops.airflow import conditions
+from lakeops.airflow.sensors import (
+    LakeopsCommitSensor,
+    LakeopsObjectSensor,
+    LakeopsPrefixSensor,
+    LakeopsTagSensor,
+    LakeopsUncommittedSensor,
+)
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+Wait = Callable[..., Waiting]
+PATH = "events/day=1/part-0"
+
+
+@pytest.fixture(params=FORMS)
+def wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wait:
+    """Makes a waiting task of one form; what happens meanwhile happens before its questions, one at a time."""
+    return lambda *meanwhile, **more: Waiting(request.param, monkeypatch, iter(meanwhile), **more)
+
+
+def sensor(kind: type, **kwargs: Any) -> Callable[..., Any]:
+    return partial(kind, **{"task_id": "wait", "repo": "flights", "poke_interval": 1, **kwargs})
+
+
+def put(repository: Repository, branch: str = "main", path: str = PATH) -> Callable[[], object]:
+    return lambda: repository.branch(branch).put(path, b"x")
+
+
+def commit(repository: Repository, branch: str = "main") -> Callable[[], object]:
+    return lambda: repository.branch(branch).commit("load", allow_empty=True)
+
+
+SENSORS = {
+    "commit": sensor(LakeopsCommitSensor),
+    "commit-since": sensor(LakeopsCommitSensor, branch="main", since="v0"),
+    "object": sensor(LakeopsObjectSensor, ref="main", path=PATH),
+    "prefix": sensor(LakeopsPrefixSensor, ref="main@", prefix="events/", min_objects=2),
+    "tag": sensor(LakeopsTagSensor, tag="v1"),
+    "uncommitted": sensor(LakeopsUncommittedSensor, branch="main"),
+}
+"""What each waits for comes true at the last step of ``story``, not before."""
+
+
+@pytest.fixture
+def story(flights: Repository) -> list[Callable[[], object]]:
+    flights.create_tag("v0", "main")
+    put(flights, path="staged")()
+    both = [put(flights, path=f"events/{number}") for number in range(2)]
+    return [lambda: None, *both, lambda: [put(flights)(), commit(flights)(), flights.create_tag("v1", "main")]]
+
+
+# --- what is waited for ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SENSORS)
+def test_each_sensor_ends_when_it_has_come_true(flights: Repository, wait: Wait, story: Any, name: str) -> None:
+    waiting = wait(*story)
+    found = waiting.end(SENSORS[name])
+    head = flights.branch("main").head
+    assert (
+        found
+        == {
+            "commit": head.to_json(),
+            "commit-since": head.to_json(),
+            "object": flights.ref("main").stat(PATH).to_json(),
+            "prefix": {"ref": "main@", "prefix": "events/", "commit_id": head.id},
+            "tag": {"id": "v1", "commit_id": head.id},
+            "uncommitted": {"id": "main", "commit_id": head.id},
+        }[name]
+    )
+    assert len(waiting.waits) == len(story), "it ended at the last step"
+
+
+@pytest.mark.parametrize("name", sorted(set(SENSORS) - {"commit"}))
+def test_what_is_so_already_is_not_waited_for(flights: Repository, wait: Wait, story: Any, name: str) -> None:
+    for step in story:
+        step()
+    waiting = wait()
+    assert waiting.end(SENSORS[name])
+    assert not waiting.waits
+
+
+@pytest.mark.parametrize("name", SENSORS)
+def test_each_sensor_says_what_it_waited_for_in_vain(flights: Repository, wait: Wait, story: Any, name: str) -> None:
+    wanted = {
+        "commit": "the default branch has a commit that 'the last run' does not have",
+        "commit-since": "branch 'main' has a commit that 'v0' does not have",
+        "object": "there is an object 'events/day=1/part-0' at 'main'",
+        "prefix": "there is at least 2 objects under 'events/' at 'main@'",
+        "tag": "there is a tag 'v1'",
+        "uncommitted": "branch 'main' has no uncommitted changes",
+    }[name]
+    with pytest.raises(AirflowSensorTimeout) as raised:
+        wait().end(SENSORS[name], timeout=0)
+    assert str(raised.value) == f"waited 0 s in vain until {wanted}"
+    with pytest.raises(AirflowSkipException):
+        wait().end(SENSORS[name], timeout=0, soft_fail=True)
+
+
+def test_a_branch_shows_what_is_not_committed(flights: Repository, wait: Wait) -> None:
+    assert wait(put(flights)).end(sensor(LakeopsObjectSensor, ref="main", path=PATH))["path"] == PATH
+    with pytest.raises(AirflowSensorTimeout):
+        wait().end(sensor(LakeopsObjectSensor, ref="main@", path=PATH, timeout=0))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        sensor(LakeopsCommitSensor, branch="late"),
+        sensor(LakeopsCommitSensor, branch="late", since="main"),
+        sensor(LakeopsObjectSensor, ref="late", path=PATH),
+        sensor(LakeopsPrefixSensor, ref="late", prefix="events/"),
+        sensor(LakeopsUncommittedSensor, branch="late"),
+    ],
+)
+def test_a_branch_that_does_not_exist_yet_is_waited_for(flights: Repository, wait: Wait, make: Any) -> None:
+    def appears() -> None:
+        flights.create_branch("late")
+        put(flights, "late")()
+        commit(flights, "late")()
+
+    waiting = wait(lambda: None, appears)
+    assert waiting.end(make)
+    assert len(waiting.waits) == 2
+
+
+def test_uncommitted_changes_elsewhere_do_not_matter(flights: Repository, wait: Wait) -> None:
+    put(flights, path="other/a")()
+    assert wait().end(sensor(LakeopsUncommittedSensor, branch="main", prefix="events/"))["id"] == "main"
+
+
+# --- since the last run ------------------------------------------------------------------------------------------
+
+
+def test_a_commit_sensor_counts_from_its_last_run(flights: Repository, wait: Wait) -> None:
+    seen = flights.branch("main").head.to_json()
+    commit(flights)()
+    waiting = wait(previous=seen)
+    assert waiting.end(SENSORS["commit"])["id"] == flights.branch("main").commit_id
+    assert not waiting.waits, "the commit came before this run"
+
+
+def test_a_first_run_counts_from_its_beginning_also_at_a_later_try(flights: Repository, wait: Wait) -> None:
+    waiting = wait(commit(flights))
+    found = waiting.end(SENSORS["commit"])
+    again = wait(state=waiting.state)
+    assert again.end(SENSORS["commit"]) == found
+    assert not again.waits, "the first try decided where this run counts from"
+
+
+def test_a_head_that_moved_back_is_no_new_commit(flights: Repository, wait: Wait) -> None:
+    flights.branch("main").commit("one", allow_empty=True)
+    flights.create_tag("ahead", "main")
+    with pytest.raises(AirflowSensorTimeout):
+        wait().end(sensor(LakeopsCommitSensor, branch="main", since="ahead", timeout=0))
+
+
+# --- what waiting cannot mend ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (sensor(LakeopsTagSensor, tag="v1", repo="nowhere"), "repository_not_found.*'nowhere'"),
+        (sensor(LakeopsTagSensor, tag="v1", repo=None), "invalid_input: no repository: set repo"),
+        (sensor(LakeopsCommitSensor, since="gone"), "ref_not_found.*'gone'"),
+        (sensor(LakeopsObjectSensor, ref="main~9", path=PATH), "ref_not_found.*main~9"),
+        (sensor(LakeopsObjectSensor, ref="f" * 64, path=PATH), "ref_not_found.*ffff"),
+        (sensor(LakeopsObjectSensor, ref="a b", path=PATH), "invalid_ref"),
+        (sensor(LakeopsPrefixSensor, ref="main", prefix="\0"), "invalid_path"),
+    ],
+)
+def test_what_cannot_come_true_fails_at_once(flights: Repository, wait: Wait, make: Any, message: str) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        wait().end(make)
+    with pytest.raises(AirflowSkipException):
+        wait().end(make, soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        wait().end(make, never_fail=True)
+
+
+def test_a_repository_that_goes_meanwhile_fails_the_task_alike(lake: Lake, flights: Repository, wait: Wait) -> None:
+    with pytest.raises(AirflowFailException, match=r"repository_not_found.*'flights'"):
+        wait(lambda: lake.delete_repository("flights")).end(SENSORS["tag"])
+
+
+def test_a_commit_that_expires_meanwhile_is_named(lake: Lake, flights: Repository, wait: Wait) -> None:
+    flights.branch("main").commit("old", allow_empty=True)
+    old = flights.branch("main").commit_id
+    flights.create_branch("side", old)
+    commit(flights)()
+    flights.delete_branch("side")
+    with pytest.raises(AirflowFailException, match=rf"expired.*{old[:12]}"):
+        wait(lambda: lake.catalog.expire_commits("flights", [old])).end(sensor(LakeopsObjectSensor, ref=old, path=PATH))
+
+
+def test_a_missing_connection_is_named(flights: Repository, wait: Wait) -> None:
+    with pytest.raises(AirflowNotFoundException, match="no connection 'mine'"):
+        wait().end(sensor(LakeopsTagSensor, tag="v1", lakeops_conn_id="mine"))
+
+
+def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
+    flights: Repository, wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = conditions.TagExists.met
+    down: list[bool] = []
+
+    def answer(self: conditions.TagExists, repository: Repository) -> Any:
+        if down:
+            raise CatalogUnavailable("the database does not answer")
+        return met(self, repository)
+
+    monkeypatch.setattr(conditions.TagExists, "met", answer)
+    there = lambda: [flights.create_tag("v1", "main"), down.clear()]  # noqa: E731
+    waiting = wait(lambda: down.append(True), lambda: None, there)
+    assert waiting.end(SENSORS["tag"])["id"] == "v1"
+    assert len(waiting.waits) == 3
+
+
+def test_a_trigger_that_dies_is_told_of_by_what_it_waited_for(flights: Repository, monkeypatch: Any) -> None:
+    task = SENSORS["tag"](deferrable=True)
+    context = Waiting("deferrable", monkeypatch).context()
+    with pytest.raises(AirflowException, match=r"could not go on waiting until there is a tag 'v1'; its log says why"):
+        task.resume_execution(FAIL, {"error": "Trigger failure"}, context)
+    with pytest.raises(AirflowSensorTimeout):
+        task.resume_execution(FAIL, {"error": TIMED_OUT}, context)
+
+
+# --- how it waits ------------------------------------------------------------------------------------------------
+
+
+def test_a_resumed_task_rests_until_the_executor_has_noticed(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL", "3")
+    waiting = Waiting("deferrable", monkeypatch, iter([lambda: flights.create_tag("v1", "main")]))
+    waiting.end(SENSORS["tag"])
+    assert waiting.settled == [pytest.approx(4, abs=0.9)]
+
+
+def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = {
+        "plain": SENSORS["tag"]().retries,
+        "deferrable": SENSORS["tag"](deferrable=True).retries,
+        "told": SENSORS["tag"](deferrable=True, retries=0).retries,
+    }
+    assert tries == {"plain": 0, "deferrable": 1, "told": 0}
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    assert SENSORS["tag"]().deferrable
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        conditions.NewCommit("main", "v0"),
+        conditions.ObjectPresent("main", "a"),
+        conditions.PrefixPresent("main", "a/", 3),
+        conditions.TagExists("v1"),
+        conditions.NothingUncommitted("main", "a/"),
+    ],
+)
+def test_a_condition_survives_its_way_to_the_triggerer(kind: conditions.Condition) -> None:
+    assert conditions.condition(kind.to_json()) == kind
+    assert type(kind) is conditions.KINDS[kind.kind]
+
+
+def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read() -> None:
+    with pytest.raises(InvalidInput, match="min_objects is at least 1"):
+        sensor(LakeopsPrefixSensor, ref="main", prefix="a/", min_objects=0)()
+    with pytest.raises(InvalidInput, match="poll_interval is a positive number"):
+        conditions.check_interval("poll_interval", -1)

@@ -1,0 +1,376 @@
+"""Triggers in Airflow's own shared streams: one lake a repository, and a watcher's cursor that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import CatalogUnavailable
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.module_loading import import_string
+from airflow.triggers.shared_stream import SharedStreamManager
+
+from lakeops.airflow.conditions import TagExists
+from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.triggers import LakeopsCommitTrigger, LakeopsConditionTrigger, stream
+from lakeops.airflow.triggers.commits import CURSOR, HeadSince
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+DEADLINE = 20
+
+
+class AssetState(dict[str, Any]):
+    """Airflow's asset state store, which outlives the triggerer."""
+
+    down = False
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        if self.down:
+            raise ConnectionError("the API server does not answer")
+        self[key] = value
+
+
+class Triggerer:
+    """As much of Airflow's triggerer as runs triggers over shared streams, and stores their events."""
+
+    def __init__(self) -> None:
+        self.manager = SharedStreamManager()
+        self.events: dict[int, list[Any]] = {}
+        self.unstored: list[int] = []
+        self.storing = True
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, trigger: Any, state: AssetState | None = None) -> list[Any]:
+        """Run a trigger; its events are added to the list that this gives."""
+        path, kwargs = trigger.serialize()
+        fresh = import_string(path)(**kwargs)
+        fresh.asset_state_store = state
+        number = len(self._tasks)
+        self.events[number] = []
+        self._tasks.append(asyncio.create_task(self._run(number, fresh)))
+        return self.events[number]
+
+    async def _run(self, number: int, trigger: Any) -> None:
+        key = trigger.shared_stream_key()
+        raw = self.manager.subscribe(trigger_id=number, trigger=trigger, key=key)
+        try:
+            async for event in trigger.filter_shared_stream(raw):
+                seq = self.manager.bind_pending_event(trigger_id=number, key=key)
+                assert seq is not None, "the stream is acknowledged"
+                self.unstored.append(seq)
+                if self.storing:
+                    self.events[number].append(event.payload)
+                    self.store()
+        finally:
+            await self.manager.unsubscribe(number, key)
+
+    def store(self) -> None:
+        """Tell the streams that the events are in Airflow's database."""
+        self.manager.confirm_persisted(self.unstored)
+        self.unstored.clear()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        await self.manager.stop_all()
+
+
+@asynccontextmanager
+async def triggerer() -> AsyncIterator[Triggerer]:
+    running = Triggerer()
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return when something holds."""
+    async with asyncio.timeout(DEADLINE):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand beats a second, and a due tick at each."""
+    monkeypatch.setattr(stream, "BEAT_SECONDS", 0.001)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Lake]:
+    """Every lake that a trigger has opened."""
+    lakes: list[Lake] = []
+    get_conn = LakeopsHook.get_conn
+
+    def counted(hook: LakeopsHook) -> Lake:
+        lakes.append(get_conn(hook))
+        return lakes[-1]
+
+    monkeypatch.setattr(LakeopsHook, "get_conn", counted)
+    return lakes
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def watcher(branch: str = "main", **kwargs: Any) -> LakeopsCommitTrigger:
+    return LakeopsCommitTrigger(repo="flights", branch=branch, asset=branch, poll_interval=0.001, **kwargs)
+
+
+def tag(name: str) -> LakeopsConditionTrigger:
+    return LakeopsConditionTrigger(condition=TagExists(name).to_json(), repo="flights", poll_interval=0.001)
+
+
+def commit(repository: Repository, branch: str = "main", **metadata: str) -> str:
+    return repository.branch(branch).commit("load", metadata=metadata, allow_empty=True).id
+
+
+# --- one poller a repository -------------------------------------------------------------------------------------
+
+
+def test_everybody_who_waits_in_a_repository_shares_one_lake(flights: Repository, opened: list[Lake]) -> None:
+    flights.create_branch("dev")
+    closed = []
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            first, second = airflow.start(tag("v1")), airflow.start(tag("v2"))
+            states = AssetState(), AssetState()
+            main, dev = airflow.start(watcher(), states[0]), airflow.start(watcher("dev"), states[1])
+            await until(lambda: all(CURSOR in state for state in states))
+            flights.create_tag("v1", "main")
+            await until(lambda: first)
+            head = commit(flights, "dev")
+            flights.create_tag("v2", "dev")
+            await until(lambda: second and dev)
+            assert not main
+            assert dev[0]["commit_id"] == second[0]["result"]["commit_id"] == head
+            (only,) = opened
+            only.close, close = lambda: [closed.append(only), close()], only.close  # type: ignore[method-assign]
+
+    run(test())
+    assert closed == opened, "and it is closed when nobody is left"
+
+
+def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    met = TagExists.met
+    monkeypatch.setattr(TagExists, "met", lambda self, repository: [asked.append(self.tag), met(self, repository)][1])
+    monkeypatch.setattr(stream, "BEAT_SECONDS", 1000.0)
+
+    async def test() -> None:
+        poller = stream.Poller("lakeops_default", "flights")
+        tick = stream.Tick(poller, 0)
+        assert await asyncio.gather(*(tick.ask(TagExists("v1")) for _ in range(5))) == [None] * 5
+        assert await stream.Tick(poller, 1).ask(TagExists("v1")) is None
+        await poller.aclose()
+
+    run(test())
+    assert asked == ["v1", "v1"]
+
+
+def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights: Repository) -> None:
+    async def test() -> None:
+        poller = stream.Poller("lakeops_default", "flights")
+        tick = stream.Tick(poller, 0)
+        one, other = (asyncio.create_task(tick.ask(TagExists("v1"))) for _ in range(2))
+        await asyncio.sleep(0)
+        one.cancel()
+        assert await other is None
+        with pytest.raises(asyncio.CancelledError):
+            await one
+        await poller.aclose()
+
+    run(test())
+
+
+def test_who_is_due_at_which_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BEAT_SECONDS", 1.0)
+    ticks = [stream.Tick(stream.Poller("", ""), number) for number in range(7)]
+    due = {interval: [tick._number for tick in ticks if tick.due(interval)] for interval in (0.1, 1, 2.4, 3)}
+    assert due == {0.1: list(range(7)), 1: list(range(7)), 2.4: [0, 2, 4, 6], 3: [0, 3, 6]}
+    ticks[0].over = True
+    assert not ticks[0].due(1), "who is late asks at the newest tick only"
+
+
+def test_after_an_outage_the_connection_is_read_anew(
+    flights: Repository, opened: list[Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = TagExists.met
+    outages = [CatalogUnavailable("down")]
+
+    def answer(self: TagExists, repository: Repository) -> Any:
+        if outages:
+            raise outages.pop()
+        return met(self, repository)
+
+    monkeypatch.setattr(TagExists, "met", answer)
+
+    async def test() -> None:
+        flights.create_tag("v1", "main")
+        async with triggerer() as airflow:
+            events = airflow.start(tag("v1"))
+            await until(lambda: events)
+        assert events[0]["status"] == "success"
+
+    run(test())
+    assert len(opened) == 2
+
+
+def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights: Repository) -> None:
+    broken = LakeopsConditionTrigger(
+        condition={"kind": "object_present", "ref": "main~5", "path": "a"}, repo="flights", poll_interval=0.001
+    )
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            failed, waiting = airflow.start(broken), airflow.start(tag("v1"))
+            await until(lambda: failed)
+            assert failed[0]["status"] == "error"
+            assert "main~5" in failed[0]["message"]
+            flights.create_tag("v1", "main")
+            await until(lambda: waiting)
+
+    run(test())
+
+
+# --- watching a branch -------------------------------------------------------------------------------------------
+
+
+def test_a_watcher_tells_of_each_move_once_across_restarts(flights: Repository) -> None:
+    state = AssetState()
+    start = flights.branch("main").commit_id
+
+    async def life(expected: list[str]) -> list[Any]:
+        async with triggerer() as airflow:
+            events = airflow.start(watcher(), state)
+            await until(lambda: CURSOR in state)
+            await until(lambda: [event["commit_id"] for event in events] == expected)
+            await until(lambda: state[CURSOR] == flights.branch("main").commit_id)
+            return events
+
+    async def test() -> None:
+        assert await life([]) == [], "what was there before the first watch is no news"
+        first, second = commit(flights), commit(flights)
+        (event,) = await life([second])
+        assert (event["since"], event["parents"]) == (start, [first])
+        assert await life([]) == []
+        third = commit(flights)
+        (event,) = await life([third])
+        assert event["since"] == second
+
+    run(test())
+
+
+def test_an_event_that_airflow_has_not_stored_comes_again(flights: Repository) -> None:
+    state = AssetState()
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            airflow.start(watcher(), state)
+            await until(lambda: CURSOR in state)
+            airflow.storing = False
+            head = commit(flights)
+            await until(lambda: airflow.unstored)
+            assert state[CURSOR] != head
+        async with triggerer() as airflow:
+            events = airflow.start(watcher(), state)
+            await until(lambda: events)
+            assert events[0]["commit_id"] == head
+            await until(lambda: state[CURSOR] == head)
+
+    run(test())
+
+
+def test_a_cursor_that_cannot_be_saved_stops_nobody(flights: Repository) -> None:
+    state = AssetState()
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            events, waiting = airflow.start(watcher(), state), airflow.start(tag("v1"))
+            await until(lambda: CURSOR in state)
+            state.down = True
+            commit(flights)
+            await until(lambda: len(events) == 1)
+            state.down = False
+            head = commit(flights)
+            await until(lambda: state[CURSOR] == head)
+            assert len(events) == 2
+            flights.create_tag("v1", "main")
+            await until(lambda: waiting)
+
+    run(test())
+
+
+def test_a_branch_that_appears_after_the_watch_began_is_news(flights: Repository) -> None:
+    state = AssetState()
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            events = airflow.start(watcher("late"), state)
+            await until(lambda: state.get(CURSOR) == "")
+            flights.create_branch("late")
+            await until(lambda: events)
+            assert events[0]["commit_id"] == flights.branch("late").commit_id
+            flights.delete_branch("late")
+            await until(lambda: state.get(CURSOR) == "")
+            assert len(events) == 1
+
+    run(test())
+
+
+def test_a_repository_that_is_not_there_yet_is_waited_for(lake: Lake, opened: list[Lake]) -> None:
+    state, looks = AssetState(), opened
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            events = airflow.start(watcher(), state)
+            await until(lambda: looks)
+            flights = lake.create_repository("flights")
+            await until(lambda: CURSOR in state)
+            head = commit(flights)
+            await until(lambda: events)
+            assert events[0]["commit_id"] == head
+
+    run(test())
+
+
+OURS = {"airflow_dag_id": "dag"}
+
+
+@pytest.mark.parametrize(
+    ("made", "every", "told"),
+    [
+        ([OURS], False, False),
+        ([OURS, OURS], False, False),
+        ([OURS], True, True),
+        ([{}], False, True),
+        ([{}, OURS], False, True),
+        ([OURS, {}], False, True),
+    ],
+)
+def test_a_watcher_tells_of_what_airflow_does_not_tell_of_itself(
+    flights: Repository, made: list[dict[str, str]], every: bool, told: bool
+) -> None:
+    cursor = flights.branch("main").commit_id
+    for metadata in made:
+        head = commit(flights, **metadata)
+    found = HeadSince("main", cursor, every).met(flights)
+    assert found.head == head
+    assert (found.event is not None) is told
