@@ -48,6 +48,7 @@ COMMANDS = LateCommands(
         "merge-base": HISTORY,
         "reflog": HISTORY,
         "gc": HOUSE,
+        "mirror": HOUSE,
         "doctor": HOUSE,
         "config": HOUSE,
     }

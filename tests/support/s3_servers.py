@@ -1,4 +1,6 @@
-"""S3 servers to test against: moto's in this process, and a real one when the environment names it.
+"""S3 servers to test against: moto's in this process, ministack (which performs replication) beside it, a real one.
+
+The real one is whatever the environment names.
 
 A plugin: its fixtures are there for every part's tests.
 """
@@ -7,6 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -51,6 +56,26 @@ def moto_endpoint(aws_environment) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def ministack_endpoint(aws_environment, tmp_path_factory) -> Iterator[str]:
+    """A server that copies what a bucket's replication rules ask for. Its port is open before it starts, so that
+    clients wait for it by themselves."""
+    place = tmp_path_factory.mktemp("ministack")
+    environment = {**os.environ, "SERVICES": "s3", "IOT_MTLS_ENABLED": "0", "S3_PERSIST": "0"}
+    with socket.socket() as listening, (place / "log").open("wb") as log:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(128)
+        number = listening.fileno()
+        command = [sys.executable, "-m", "hypercorn", "ministack.app:app", "--bind", f"fd://{number}"]
+        with subprocess.Popen(
+            command, pass_fds=[number], cwd=place, env=environment, stdout=log, stderr=subprocess.STDOUT
+        ) as server:
+            try:
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            finally:
+                server.terminate()
+
+
+@pytest.fixture(scope="session")
 def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
     """The bucket of this run on an endpoint, made when first asked for, emptied and removed at the end."""
     made: dict[str, str] = {}
@@ -73,12 +98,27 @@ def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
+def two_buckets(endpoint_of) -> Callable[..., tuple[S3Store, S3Store]]:
+    """Two fresh buckets on a kind of server, as stores of one prefix."""
+
+    def make(kind: str, prefix: str = "flights") -> tuple[S3Store, S3Store]:
+        settings = replace(QUICK, endpoint_url=endpoint_of(kind))
+        names = [f"{side}-{uuid.uuid4().hex[:12]}" for side in ("source", "mirror")]
+        for name in names:
+            client(settings).create_bucket(Bucket=name)
+        source, mirror = (S3Store(name, prefix, settings) for name in names)
+        return source, mirror
+
+    return make
+
+
+@pytest.fixture
 def endpoint_of(request) -> Callable[[str], str]:
     """The endpoint of a kind of S3 server; skips when it is not there."""
 
     def endpoint(kind: str) -> str:
-        if kind == "moto":
-            return request.getfixturevalue("moto_endpoint")
+        if kind in {"moto", "ministack"}:
+            return request.getfixturevalue(f"{kind}_endpoint")
         named = os.environ.get("LAKEOPS_TEST_S3_ENDPOINT")
         if not named:
             pytest.skip("LAKEOPS_TEST_S3_ENDPOINT names no server")

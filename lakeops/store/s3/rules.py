@@ -1,0 +1,241 @@
+"""The documents that set a bucket up for replication: pure, so that every field can be looked at before it is sent.
+
+Other people's rules stay as they are: a rule of lakeops has an id of its own, made from what it is about, and only
+the rule with that id is ever replaced. So writing the documents twice changes nothing the second time.
+
+What S3 asks for: a rule that replicates delete markers filters by prefix alone (with a tag in the filter S3 refuses
+to), both buckets keep versions, a bucket has one replication role for all its rules, and rules of the first format
+(a prefix without a filter) cannot stand beside those of the second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakeops.model.errors import InvalidInput, PreconditionFailed
+
+Document = dict[str, Any]
+
+_ROLE = re.compile(r"arn:(?P<partition>aws[a-z-]*):iam::(?P<account>\d{12}):role/[\w+=,.@/-]+")
+_ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
+_ABORT_DAYS = 7
+"""Days after which the parts of an upload that nobody finished go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What shall be replicated.
+
+    Attributes:
+        source: the bucket that is written to.
+        destination: the bucket that follows.
+        prefix: what the names of the objects start with, in both; ends in a slash, or empty for the whole bucket.
+        role: the ARN of the IAM role that S3 replicates as; empty to keep the one that the bucket has.
+        noncurrent_days: how long deleted or replaced objects are kept as versions, in both buckets.
+        replica_key: the ARN of a KMS key for the replicas; without one, objects encrypted with KMS are not replicated.
+    """
+
+    source: str
+    destination: str
+    prefix: str
+    role: str = ""
+    noncurrent_days: int = 7
+    replica_key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.source == self.destination:
+            raise InvalidInput(f"source and destination are both bucket {self.source!r}; S3 replicates between two")
+        if self.role and not _ROLE.fullmatch(self.role):
+            raise InvalidInput("the role must be an ARN like arn:aws:iam::123456789012:role/NAME")
+        if self.noncurrent_days < 1:
+            raise InvalidInput(f"versions are kept for a day at least, not {self.noncurrent_days}")
+        if self.replica_key and not self.replica_key.startswith("arn:"):
+            raise InvalidInput("the replicas' KMS key must be an ARN like arn:aws:kms:REGION:123456789012:key/ID")
+
+
+def bucket_arn(bucket: str, role: str = "") -> str:
+    """The bucket's ARN, in the partition (``aws``, ``aws-cn`` ...) that the role lives in."""
+    found = _ROLE.fullmatch(role)
+    return f"arn:{found['partition'] if found else 'aws'}:s3:::{bucket}"
+
+
+def account_of(role: str) -> str:
+    """The account that a role belongs to. Raises ``InvalidInput`` when it is no role's ARN."""
+    found = _ROLE.fullmatch(role)
+    if found is None:
+        raise InvalidInput("name the role as an ARN like arn:aws:iam::123456789012:role/NAME")
+    return found["account"]
+
+
+# --- replication ---
+
+
+def replication_id(wish: Replication) -> str:
+    """The id of the rule for this prefix and destination."""
+    return _rule_id("mirror", wish.prefix, wish.destination)
+
+
+def replication_rule(wish: Replication, priority: int) -> Document:
+    """The rule: new objects below the prefix, their metadata and tags, and delete markers."""
+    destination: Document = {"Bucket": bucket_arn(wish.destination, wish.role)}
+    rule: Document = {
+        "ID": replication_id(wish),
+        "Priority": priority,
+        "Status": "Enabled",
+        "Filter": {"Prefix": wish.prefix},
+        "DeleteMarkerReplication": {"Status": "Enabled"},
+        "Destination": destination,
+    }
+    if wish.replica_key:
+        rule["SourceSelectionCriteria"] = {"SseKmsEncryptedObjects": {"Status": "Enabled"}}
+        destination["EncryptionConfiguration"] = {"ReplicaKmsKeyID": wish.replica_key}
+    return rule
+
+
+def merged_replication(found: Document | None, wish: Replication) -> Document:
+    """The bucket's replication with our rule in it, and every other rule as it was.
+
+    A new rule gets the highest priority: of several rules with one destination only that one counts.
+
+    Raises:
+        PreconditionFailed: the bucket replicates as another role, or has rules of the first format.
+        InvalidInput: neither the bucket nor the wish has a role.
+    """
+    rules = list((found or {}).get("Rules", ()))
+    kept_role = (found or {}).get("Role", "")
+    if not (wish.role or kept_role):
+        raise InvalidInput(
+            f"bucket {wish.source!r} has no replication role yet: pass --role ARN; --print-policy shows the rights "
+            "that it needs"
+        )
+    if kept_role and wish.role and kept_role != wish.role:
+        raise PreconditionFailed(
+            f"bucket {wish.source!r} replicates as the role {kept_role}, and S3 takes one role a bucket: pass that one "
+            "and give it the rights to the new destination"
+        )
+    ours = replication_id(wish)
+    if any("Filter" not in rule for rule in rules if rule.get("ID") != ours):
+        raise PreconditionFailed(
+            f"bucket {wish.source!r} has replication rules of the first format (a prefix without a filter); S3 takes "
+            "no other beside them: write them anew with a filter first"
+        )
+    role = wish.role or kept_role
+    own = next((rule for rule in rules if rule.get("ID") == ours), None)
+    taken = [rule.get("Priority", 0) for rule in rules if rule is not own]
+    priority = own.get("Priority") if own else None
+    if priority is None or priority in taken:
+        priority = max(taken, default=0) + 1
+    rule = replication_rule(_with_role(wish, role), priority)
+    return {"Role": role, "Rules": _replaced(rules, rule)}
+
+
+# --- lifecycle ---
+
+
+def lifecycle_id(prefix: str) -> str:
+    """The id of the lifecycle rule for this prefix."""
+    return _rule_id("versions", prefix)
+
+
+def lifecycle_rule(prefix: str, noncurrent_days: int) -> Document:
+    """The rule that gives storage back: old versions, delete markers that stand alone, parts of given-up uploads."""
+    return {
+        "ID": lifecycle_id(prefix),
+        "Status": "Enabled",
+        "Filter": {"Prefix": prefix},
+        "Expiration": {"ExpiredObjectDeleteMarker": True},
+        "NoncurrentVersionExpiration": {"NoncurrentDays": noncurrent_days},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": _ABORT_DAYS},
+    }
+
+
+def merged_lifecycle(found: Document | None, wish: Replication) -> Document:
+    """The bucket's lifecycle with our rule in it, and all else as it was."""
+    rule = lifecycle_rule(wish.prefix, wish.noncurrent_days)
+    return {**(found or {}), "Rules": _replaced((found or {}).get("Rules", ()), rule)}
+
+
+def lifecycle_dangers(bucket: str, found: Document | None, prefix: str) -> Iterator[str]:
+    """What other people's lifecycle rules would do to objects that lakeops needs, in words."""
+    for rule in (found or {}).get("Rules", ()):
+        if rule.get("Status") != "Enabled" or not _meet(_prefix_of(rule), prefix):
+            continue
+        name = f"lifecycle rule {rule.get('ID', '')!r} of bucket {bucket!r}"
+        if {"Days", "Date"} & rule.get("Expiration", {}).keys():
+            yield f"{name} deletes objects by age, those of live commits too: limit it to another prefix"
+        if any(step.get("StorageClass") in _ARCHIVES for step in rule.get("Transitions", ())):
+            yield f"{name} archives objects, which cannot be read then: limit it to another prefix"
+
+
+# --- versions ---
+
+
+def merged_versioning(found: Document | None) -> Document:
+    """The bucket's versioning, switched on; what it says of MFA stays."""
+    return {**(found or {}), "Status": "Enabled"}
+
+
+# --- what the role needs ---
+
+
+def role_policy(wish: Replication) -> Document:
+    """What the role must be allowed to do, for replication and for starting it on what existed before."""
+    source, destination = bucket_arn(wish.source, wish.role), bucket_arn(wish.destination, wish.role)
+    statements: list[Document] = [
+        _allow(["s3:GetReplicationConfiguration", "s3:ListBucket", "s3:PutInventoryConfiguration"], source),
+        _allow(
+            [
+                "s3:GetObjectVersionForReplication",
+                "s3:GetObjectVersionAcl",
+                "s3:GetObjectVersionTagging",
+                "s3:InitiateReplication",
+            ],
+            f"{source}/{wish.prefix}*",
+        ),
+        _allow(["s3:ReplicateObject", "s3:ReplicateDelete", "s3:ReplicateTags"], f"{destination}/{wish.prefix}*"),
+    ]
+    if wish.replica_key:
+        statements.append(_allow(["kms:Encrypt", "kms:GenerateDataKey"], wish.replica_key))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def trust_policy() -> Document:
+    """Who may take the role: S3, and S3 Batch Operations for what existed before."""
+    services = ["s3.amazonaws.com", "batchoperations.s3.amazonaws.com"]
+    statement = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
+    return {"Version": "2012-10-17", "Statement": [statement]}
+
+
+def _allow(actions: Sequence[str], resource: str) -> Document:
+    return {"Effect": "Allow", "Action": [*actions], "Resource": resource}
+
+
+def _with_role(wish: Replication, role: str) -> Replication:
+    return Replication(wish.source, wish.destination, wish.prefix, role, wish.noncurrent_days, wish.replica_key)
+
+
+def _replaced(rules: Sequence[Document], rule: Document) -> list[Document]:
+    """The rules with ours in the place of the one with its id, or at the end."""
+    if any(other.get("ID") == rule["ID"] for other in rules):
+        return [rule if other.get("ID") == rule["ID"] else other for other in rules]
+    return [*rules, rule]
+
+
+def _rule_id(kind: str, prefix: str, *more: str) -> str:
+    """A name that people recognise and that no two prefixes share; S3 takes 255 characters."""
+    digest = hashlib.sha256("\n".join((prefix, *more)).encode()).hexdigest()[:10]
+    words = re.sub(r"[^A-Za-z0-9]+", "-", "/".join((prefix, *more))).strip("-")[:80]
+    return f"lakeops-{kind}-{words}-{digest}"
+
+
+def _prefix_of(rule: Mapping[str, Any]) -> str:
+    found = rule.get("Filter", {})
+    return str(found.get("Prefix") or found.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
+
+
+def _meet(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
