@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskRun:
-    """One task of one DAG run, at one of its tries. ``logical_date`` is None in runs that have none."""
+    """One task of one DAG run, at one of its tries.
+
+    ``logical_date`` is None in runs that have none, ``link`` where nobody has told Airflow its web address.
+    """
 
     dag_id: str
     run_id: str
@@ -25,6 +28,7 @@ class TaskRun:
     map_index: int
     try_number: int
     logical_date: str | None
+    link: str | None = None
 
     @classmethod
     def of(cls, context: Context) -> TaskRun:
@@ -38,6 +42,7 @@ class TaskRun:
             map_index=-1 if task.map_index is None else task.map_index,
             try_number=task.try_number,
             logical_date=None if logical_date is None else logical_date.isoformat(),
+            link=_link(task),
         )
 
     def key(self, *request: str, number: int = 1) -> str:
@@ -62,6 +67,8 @@ class TaskRun:
         }
         if self.logical_date is not None:
             origin["airflow_logical_date"] = self.logical_date
+        if self.link is not None:
+            origin["airflow_link"] = self.link
         return {**{key: str(value) for key, value in (given or {}).items()}, **origin}
 
     def made(self, metadata: Mapping[str, str]) -> bool:
@@ -72,3 +79,11 @@ class TaskRun:
 def made_by_airflow(metadata: Mapping[str, str]) -> bool:
     """Whether a commit with this metadata was made by an operator, whichever DAG's."""
     return "airflow_dag_id" in metadata
+
+
+def _link(task: object) -> str | None:
+    """Where a person finds the task's log. Airflow makes up a host when nobody has told it its own; that is no link."""
+    from airflow.sdk.configuration import conf
+
+    url: str | None = getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None
+    return url

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +20,7 @@ HOME = tempfile.TemporaryDirectory(prefix="lakeops-airflow-")
 
 os.environ.update(
     AIRFLOW_HOME=HOME.name,
+    AIRFLOW__API__BASE_URL="http://127.0.0.1:8080",
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__CORE__DAGS_FOLDER=str(ROOT / "dags"),
     AIRFLOW__CORE__PLUGINS_FOLDER=str(ROOT / "plugins"),
@@ -78,6 +79,7 @@ class Running:
 
     run_id: str = "run-1"
     dag_id: str = "dag"
+    xcoms: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, operator: Any, *, try_number: int = 1, map_index: int = -1) -> dict[str, Any]:
         task = SimpleNamespace(
@@ -86,6 +88,8 @@ class Running:
             task_id=operator.task_id,
             map_index=map_index,
             try_number=try_number,
+            log_url="http://127.0.0.1:8080/dags/dag/runs/run-1/tasks/task?try_number=1",
+            xcom_push=lambda *, key, value: self.xcoms.update({key: value}),
         )
         found = operator.execute({"ti": task, "logical_date": datetime(2013, 1, 1, tzinfo=UTC)})
         assert isinstance(found, dict)

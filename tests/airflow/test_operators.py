@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.faulty_catalog import ALL_EFFECTS
+from support.airflow_tasks import kill_at
 from support.scenes import open_faulty
 
 from lakeops import Repository, Settings
@@ -87,6 +85,7 @@ def test_a_commit_says_which_task_made_it(flights: Repository, run: Run) -> None
         "airflow_map_index": "7",
         "airflow_try_number": "3",
         "airflow_logical_date": "2013-01-01T00:00:00+00:00",
+        "airflow_link": "http://127.0.0.1:8080/dags/dag/runs/run-1/tasks/task?try_number=1",
     }
 
 
@@ -102,31 +101,6 @@ def test_mapped_tasks_and_other_runs_have_keys_of_their_own(flights: Repository,
 # --- killed ------------------------------------------------------------------------------------------------------
 
 
-def _kill_at(home: Any, effect: int, when: str, act: Callable[[], object]) -> bool:
-    """Run ``act`` in a child that dies by SIGKILL at its ``effect``-th change of store or catalog; whether it died."""
-    child = os.fork()
-    if child == 0:
-        try:
-            faults = Faults()
-            faults.hook(
-                *ALL_EFFECTS,
-                at=effect,
-                when="before" if when == "before" else "after",
-                action=lambda _: os.kill(os.getpid(), signal.SIGKILL),
-            )
-            settings = Settings.load(home=home, fsync=False, committer="ada")
-            LakeopsHook.get_conn = lambda _: open_faulty(settings, faults)  # type: ignore[method-assign]
-            act()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        return True
-    assert os.WEXITSTATUS(status) == 0
-    return False
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_killed_anywhere_and_run_again_is_one_commit(
     home: Any, flights: Repository, run: Run, first_parents: Messages, when: str
@@ -136,7 +110,7 @@ def test_a_commit_killed_anywhere_and_run_again_is_one_commit(
     for effect in range(1, 50):
         flights.branch("dev").put("a", str(effect).encode())
         task = f"commit-{effect}"
-        died = _kill_at(home, effect, when, lambda task=task: run(commit(task_id=task, message=task)))
+        died = kill_at(home, effect, when, lambda task=task: run(commit(task_id=task, message=task)))
         made = run(commit(task_id=task, message=task), try_number=2)
         assert first_parents("dev").count(task) == 1
         assert made["id"] == flights.branch("dev").commit_id
@@ -157,7 +131,7 @@ def test_a_merge_killed_anywhere_and_run_again_is_one_merge(
         task = f"merge-{effect}"
         flights.create_branch("dev", source="main").put("a", task.encode())
         flights.branch("dev").commit(task)
-        died = _kill_at(home, effect, when, lambda task=task: run(merge(task_id=task, message=task)))
+        died = kill_at(home, effect, when, lambda task=task: run(merge(task_id=task, message=task)))
         made = run(merge(task_id=task, message=task), try_number=2)
         assert first_parents("main").count(task) == 1
         assert made["reference"] == flights.ref("main").commit_id
@@ -317,28 +291,3 @@ def test_a_transient_error_is_left_to_airflows_retries(
     faults.hook("publish", at=None, when="before", action=moved)
     with pytest.raises(BranchMoved):
         run(commit())
-
-
-# --- templates ---------------------------------------------------------------------------------------------------
-
-
-def test_everything_a_user_names_is_a_template() -> None:
-    given = {
-        LakeopsCreateBranchOperator: {"branch": "b-{{ ds }}", "source": "{{ ds }}"},
-        LakeopsCommitOperator: {"branch": "b-{{ ds }}", "message": "{{ ds }}", "metadata": {"day": ["{{ ds }}"]}},
-        LakeopsMergeOperator: {
-            "source": "b-{{ ds }}",
-            "destination": "{{ ds }}",
-            "strategy": "{{ ds }}",
-            "message": "{{ ds }}",
-            "metadata": {"day": "{{ ds }}"},
-        },
-        LakeopsDeleteBranchOperator: {"branch": "b-{{ ds }}", "merged_into": "{{ ds }}"},
-    }
-    with airflow.DAG("templates", schedule=None):
-        for kind, fields in given.items():
-            operator = kind(task_id=kind.__name__, repo="r-{{ ds }}", lakeops_conn_id="c-{{ ds }}", **fields)
-            operator.render_template_fields({"ds": "2013-01-01"})
-            for name in (*fields, "repo", "lakeops_conn_id"):
-                assert "2013-01-01" in str(getattr(operator, name)), (kind, name)
-                assert "{{" not in str(getattr(operator, name)), (kind, name)

@@ -10,9 +10,13 @@ from lakeops.store.faulty import EFFECTS, Faults
 
 TRANSITIONS = (
     "create_repository",
+    "delete_repository",
     "create_branch",
     "delete_branch",
     "create_tag",
+    "delete_tag",
+    "protect",
+    "unprotect",
     "put_staged",
     "seal",
     "reset",

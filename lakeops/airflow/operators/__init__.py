@@ -5,18 +5,49 @@ Errors that would come again (a conflict, bad input, a protected branch) fail th
 """
 
 from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled
-from lakeops.airflow.operators.branch import LakeopsCreateBranchOperator, LakeopsDeleteBranchOperator
-from lakeops.airflow.operators.commit import LakeopsCommitOperator, OnEmpty
+from lakeops.airflow.operators.branch import (
+    LakeopsCreateBranchOperator,
+    LakeopsDeleteBranchOperator,
+    LakeopsProtectBranchOperator,
+    LakeopsResetBranchOperator,
+)
+from lakeops.airflow.operators.commit import (
+    LakeopsCherryPickOperator,
+    LakeopsCommitOperator,
+    LakeopsImportOperator,
+    LakeopsPublishOperator,
+    LakeopsRevertOperator,
+    OnEmpty,
+    OnEmptyCommit,
+)
+from lakeops.airflow.operators.diff import LakeopsDiffOperator
 from lakeops.airflow.operators.failing import failing_at_once
 from lakeops.airflow.operators.merge import LakeopsMergeOperator
+from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsUploadOperator
+from lakeops.airflow.operators.repository import LakeopsCreateRepositoryOperator, LakeopsDeleteRepositoryOperator
+from lakeops.airflow.operators.tag import LakeopsCreateTagOperator, LakeopsDeleteTagOperator
 
 __all__ = [
+    "LakeopsCherryPickOperator",
     "LakeopsCommitOperator",
     "LakeopsCreateBranchOperator",
+    "LakeopsCreateRepositoryOperator",
+    "LakeopsCreateTagOperator",
     "LakeopsDeleteBranchOperator",
+    "LakeopsDeleteObjectsOperator",
+    "LakeopsDeleteRepositoryOperator",
+    "LakeopsDeleteTagOperator",
+    "LakeopsDiffOperator",
+    "LakeopsImportOperator",
     "LakeopsMergeOperator",
     "LakeopsOperator",
+    "LakeopsProtectBranchOperator",
+    "LakeopsPublishOperator",
+    "LakeopsResetBranchOperator",
+    "LakeopsRevertOperator",
+    "LakeopsUploadOperator",
     "OnEmpty",
+    "OnEmptyCommit",
     "TaskKilled",
     "failing_at_once",
 ]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from lakeops.airflow.conflicts import report
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators.failing import failing_at_once
 from lakeops.airflow.run import TaskRun
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, MergeConflict
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -66,14 +67,23 @@ class LakeopsOperator(BaseOperator):
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """Do the operator's work in an open lake; ``name`` is the repository's."""
-        return self.run_verb(lake.repository(name), TaskRun.of(context))
+        repository = lake.repository(name)
+        try:
+            return self.run_verb(repository, TaskRun.of(context))
+        except MergeConflict as conflict:
+            report(conflict, repository, self.sides(repository), context, self.log)
+            raise
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Do the operator's one verb; returns its record."""
         raise NotImplementedError
 
-    def moved(self, record: dict[str, Any]) -> tuple[str, str] | None:  # noqa: ARG002 - for those that move none
+    def moved(self, repository: Repository, record: dict[str, Any]) -> tuple[str, str] | None:  # noqa: ARG002
         """The branch that the verb published on and the commit it published, from its record; None when it did not."""
+        return None
+
+    def sides(self, repository: Repository) -> tuple[str, str] | None:  # noqa: ARG002 - for those that merge nothing
+        """The two refs whose objects a table of conflicts compares; None where they say nothing."""
         return None
 
     def on_kill(self) -> None:

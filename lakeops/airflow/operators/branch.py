@@ -1,4 +1,4 @@
-"""Operators on branches: create, delete."""
+"""Operators on branches: create, delete, reset, protect."""
 
 from __future__ import annotations
 
@@ -86,3 +86,69 @@ class LakeopsDeleteBranchOperator(LakeopsOperator):
             return {"id": self.branch, "commit_id": None, "deleted": False}
         self.log.info("Branch lakefs://%s/%s is deleted; it was at %s", repository.id, ref.id, ref.commit_id)
         return {**ref.to_json(), "deleted": True}
+
+
+class LakeopsResetBranchOperator(LakeopsOperator):
+    """Drops a branch's uncommitted changes; returns ``id``, ``commit_id`` and how many staged paths went (``reset``).
+
+    Whatever is staged when the task runs goes, so a task that is cleared later drops what came since.
+
+    Args:
+        branch: the branch.
+        prefix: drop changes under this prefix only.
+        path: drop the change of this one path only.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "prefix", "path")
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        prefix: str | None = None,
+        path: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.prefix = prefix
+        self.path = path
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - resetting needs no key
+        """The branch's ref record, and how many staged paths went."""
+        branch = repository.branch(self.branch)
+        count = branch.reset(prefix=self.prefix or None, path=self.path or None)
+        self.log.info("Dropped %d staged paths of lakefs://%s/%s", count, repository.id, branch.id)
+        return {"id": branch.id, "commit_id": branch.commit_id, "reset": count}
+
+
+class LakeopsProtectBranchOperator(LakeopsOperator):
+    """Protects branches from direct changes; returns ``pattern`` and all ``protections`` of the repository.
+
+    Args:
+        pattern: a branch's name, or a glob such as ``release-*``.
+        protected: False drops the protection; one that is not there is fine.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "pattern")
+
+    def __init__(
+        self,
+        *,
+        pattern: str,
+        protected: bool = True,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pattern = pattern
+        self.protected = protected
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - protecting needs no key
+        """The pattern and what is protected now."""
+        if self.protected:
+            repository.protect(self.pattern)
+        else:
+            once.unprotect(repository, self.pattern)
+        return {"pattern": self.pattern, "protections": repository.protections()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from lakeops.model.errors import AttemptExpired, LakeopsError, MergeConflict, Transient
 
@@ -23,5 +23,7 @@ def failing_at_once() -> Iterator[None]:
     except MergeConflict as conflict:
         paths = "\n".join(conflict.conflicts)
         raise AirflowFailException(f"{conflict.message}\nAll conflicting paths:\n{paths}") from conflict
+    except AirflowNotFoundException as error:
+        raise AirflowFailException(str(error)) from error
     except LakeopsError as error:
         raise AirflowFailException(f"{error.kind}: {error.message}") from error

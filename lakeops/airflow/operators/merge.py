@@ -17,7 +17,8 @@ class LakeopsMergeOperator(LakeopsOperator):
     """Merges a ref into a branch; returns the merge record (``reference``, ``up_to_date``, ``summary``).
 
     ``reference`` is the merge commit's id, or None when the destination had everything already, which is a success.
-    A conflict publishes nothing and fails the task without retry; the log lists every conflicting path.
+    A conflict publishes nothing and fails the task without retry. The log lists every conflicting path and shows what
+    either side has there; the XCom ``conflicts`` has the same for tasks that run after a failure.
 
     Args:
         source: the ref to merge.
@@ -71,3 +72,11 @@ class LakeopsMergeOperator(LakeopsOperator):
         else:
             self.log.info("Merge %s is on lakefs://%s/%s", result.reference, repository.id, destination)
         return result.to_json()
+
+    def moved(self, repository: Repository, record: dict[str, Any]) -> tuple[str, str] | None:
+        """The destination and the merge commit, if there was anything to merge."""
+        return record["reference"] and (self.destination or repository.default_branch, record["reference"])
+
+    def sides(self, repository: Repository) -> tuple[str, str] | None:
+        """Source and destination."""
+        return self.source, self.destination or repository.default_branch

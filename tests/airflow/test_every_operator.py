@@ -1,0 +1,244 @@
+"""One table of all operators: run twice, killed at every effect and cleared, or mapped, the end state is the same."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.airflow_tasks import kill_at
+from support.scenes import tree
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import RepositoryNotFound
+
+sdk = pytest.importorskip("airflow.sdk")
+
+from lakeops.airflow import operators  # noqa: E402
+from lakeops.airflow.operators import LakeopsOperator  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+Run = Callable[..., dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, its arguments (``{place}`` is a directory of the test's), and what it starts from."""
+
+    operator: str
+    arguments: dict[str, Any]
+    prepare: Callable[[Lake, str], None]
+
+    def make(self, repo: str, place: Path, **more: Any) -> LakeopsOperator:
+        return self.kind(task_id=self.operator, repo=repo, **self.given(place), **more)
+
+    @property
+    def kind(self) -> Any:
+        return getattr(operators, f"Lakeops{self.operator}Operator")
+
+    def given(self, place: Path) -> dict[str, Any]:
+        return {
+            name: value.replace("{place}", str(place)) if isinstance(value, str) else value
+            for name, value in self.arguments.items()
+        }
+
+
+def nothing(lake: Lake, name: str) -> None:
+    pass
+
+
+def history(lake: Lake, name: str) -> Repository:
+    """Two commits on main, and one on dev that changes another object."""
+    repo = lake.create_repository(name)
+    main = repo.branch("main")
+    for message in ("one", "two"):
+        main.put("a", message.encode())
+        main.commit(message)
+    dev = repo.create_branch("dev")
+    dev.put("b", b"dev")
+    dev.commit("dev")
+    return repo
+
+
+def staged(lake: Lake, name: str) -> None:
+    dev = history(lake, name).branch("dev")
+    dev.put("c", b"staged")
+    dev.delete("a")
+
+
+def tagged(lake: Lake, name: str) -> None:
+    history(lake, name).create_tag("old", "main~1")
+
+
+def protected(lake: Lake, name: str) -> None:
+    history(lake, name).protect("main")
+
+
+CASES = [
+    Case("CreateRepository", {"storage_namespace": None, "default_branch": "trunk"}, nothing),
+    Case("DeleteRepository", {}, history),
+    Case("CreateBranch", {"branch": "new", "source": "main~1"}, history),
+    Case("DeleteBranch", {"branch": "dev"}, staged),
+    Case("ResetBranch", {"branch": "dev", "prefix": "c"}, staged),
+    Case("ProtectBranch", {"pattern": "release-*"}, history),
+    Case("ProtectBranch", {"pattern": "main", "protected": False}, protected),
+    Case("CreateTag", {"tag": "v1", "ref": "main"}, history),
+    Case("DeleteTag", {"tag": "old"}, tagged),
+    Case("Commit", {"branch": "dev", "message": "load"}, staged),
+    Case("Commit", {"branch": "dev", "message": "empty", "on_empty": "commit"}, history),
+    Case("Merge", {"source": "dev", "destination": "main", "message": "publish"}, history),
+    Case("Revert", {"ref": "main", "parent_number": "1", "branch": "dev", "message": "undo"}, tagged),
+    Case("CherryPick", {"ref": "dev", "branch": "main"}, history),
+    Case("Import", {"source": "file://{place}", "prefix": "in", "branch": "dev", "message": "import"}, history),
+    Case("Upload", {"source": "{place}", "path": "up/", "branch": "dev"}, history),
+    Case("Upload", {"data": "text", "path": "up.txt", "branch": "dev"}, history),
+    Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "b", "branch": "dev"}, history),
+    Case("Diff", {"left": "main", "right": "dev"}, history),
+]
+READS = {"Diff"}
+
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory to upload and import from."""
+    place = tmp_path / "place"
+    (place / "deep").mkdir(parents=True)
+    (place / "x").write_bytes(b"1")
+    (place / "deep" / "y").write_bytes(b"2")
+    return place
+
+
+def state(lake: Lake, name: str) -> dict[str, Any] | None:
+    """All that a user sees of a repository, without ids and times."""
+    try:
+        repo = lake.repository(name)
+    except RepositoryNotFound:
+        return None
+    return {
+        "branches": {
+            ref.id: (
+                [commit.message for commit in repo.log(ref.id, first_parent=True)],
+                tree(repo, ref.id),
+                [change.to_json() for change in repo.branch(ref.id).uncommitted()],
+            )
+            for ref in repo.branches()
+        },
+        "tags": {tag.id: repo.ref(tag.commit_id).commit.message for tag in repo.tags()},
+        "protections": repo.protections(),
+    }
+
+
+@pytest.fixture
+def wanted(lake: Lake, place: Path, run: Run) -> Callable[[Case], dict[str, Any] | None]:
+    """The end state when an operator runs once."""
+
+    def wanted(case: Case) -> dict[str, Any] | None:
+        case.prepare(lake, "once")
+        before = state(lake, "once")
+        run(case.make("once", place))
+        after = state(lake, "once")
+        assert (before == after) is (case.operator in READS), "the case shows what its operator does"
+        return after
+
+    return wanted
+
+
+def test_the_table_has_every_operator() -> None:
+    named = {name for name in operators.__all__ if name.endswith("Operator")}
+    listed = {f"Lakeops{case.operator}Operator" for case in CASES}
+    assert named - listed == {"LakeopsOperator", "LakeopsPublishOperator"}
+
+
+@each_case
+def test_run_twice_is_run_once(case: Case, lake: Lake, place: Path, run: Run, wanted: Any) -> None:
+    end = wanted(case)
+    case.prepare(lake, "twice")
+    first = run(case.make("twice", place))
+    assert isinstance(first, dict)
+    second = run(case.make("twice", place), try_number=2)
+    assert state(lake, "twice") == end
+    if "parents" in first or "reference" in first or case.operator in {"CreateTag", "CreateRepository"}:
+        assert second == first, "what was published is found again"
+
+
+@each_case
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_killed_at_every_effect_and_cleared_is_run_once(
+    case: Case, when: str, home: Path, lake: Lake, place: Path, run: Run, wanted: Any
+) -> None:
+    end = wanted(case)
+    killed = 0
+    for effect in range(1, 60):
+        name = f"killed-{effect}"
+        case.prepare(lake, name)
+        died = kill_at(home, effect, when, partial(run, case.make(name, place)))
+        run(case.make(name, place), try_number=2)
+        assert state(lake, name) == end, f"killed {when} effect {effect}"
+        if not died:
+            break
+        killed += 1
+    assert not died, "the loop ended too early"
+    assert killed >= (0 if case.operator in READS else 1)
+
+
+def test_mapped_over_two_repositories_each_is_run_once(
+    airflow_database: None, lake: Lake, place: Path, run: Run
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    ends = {}
+    for number, case in enumerate(CASES):
+        for part in ("alone", "a", "b"):
+            case.prepare(lake, f"{part}-{number:02}")
+        run(case.make(f"alone-{number:02}", place))
+        ends.update(dict.fromkeys((f"a-{number:02}", f"b-{number:02}"), state(lake, f"alone-{number:02}")))
+    with sdk.DAG("every-operator-mapped", schedule=None) as dag:
+        for number, case in enumerate(CASES):
+            names = [f"a-{number:02}", f"b-{number:02}"]
+            case.kind.partial(task_id=f"task-{number}", **case.given(place)).expand(repo=names)
+    bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
+    bag.bag_dag(dag)
+    sync_bag_to_db(bag, "dags-folder", None)
+    done = dag.test()
+    assert {str(task.state) for task in done.get_task_instances()} == {"success"}
+    assert {name: state(lake, name) for name in ends} == ends
+
+
+FLAGS = {
+    "allow_empty_source",
+    "exist_ok",
+    "max_changes",
+    "on_empty",
+    "protected",
+    "skip_special",
+    "two_way",
+}
+"""Parameters that are decided when the DAG is written."""
+
+
+@pytest.mark.parametrize("name", sorted({f"Lakeops{case.operator}Operator" for case in CASES}))
+def test_everything_a_user_names_is_a_template(name: str) -> None:
+    kind = getattr(operators, name)
+    named = {
+        parameter.name
+        for parent in kind.__mro__
+        if parent.__module__.startswith("lakeops.")
+        for parameter in inspect.signature(parent.__init__).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    } - FLAGS
+    assert set(kind.template_fields) == named
+    values = {"metadata": {"day": "{{ ds }}"}, "paths": ["{{ ds }}"]}
+    with sdk.DAG(f"templates-{name}", schedule=None):
+        operator = kind(task_id="task", **{field: values.get(field, "x-{{ ds }}") for field in named})
+        operator.render_template_fields({"ds": "2013-01-01"})
+    for field in named:
+        assert "2013-01-01" in str(getattr(operator, field)), field
+        assert "{{" not in str(getattr(operator, field)), field

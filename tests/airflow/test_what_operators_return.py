@@ -1,0 +1,271 @@
+"""What operators tell: results, conflict tables, refusals of bad input, and what a kill does."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+from lakeops.airflow.changes import Tally
+from lakeops.model.errors import InvalidInput
+
+airflow = pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException  # noqa: E402
+
+from lakeops.airflow import operators  # noqa: E402
+from lakeops.airflow.operators import LakeopsOperator, TaskKilled  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+Run = Callable[..., dict[str, Any]]
+
+
+def make(name: str, **arguments: Any) -> LakeopsOperator:
+    found = getattr(operators, f"Lakeops{name}Operator")(**{"task_id": "task", "repo": "flights", **arguments})
+    assert isinstance(found, LakeopsOperator)
+    return found
+
+
+@pytest.fixture
+def history(flights: Repository) -> Repository:
+    """``a`` changed on both sides, ``gone`` deleted on dev and changed on main, ``b`` new on dev."""
+    main = flights.branch("main")
+    main.put("a", b"1")
+    main.put("gone", b"1")
+    main.commit("base")
+    dev = flights.create_branch("dev")
+    dev.put("a", b"dev's")
+    dev.put("b", b"new")
+    dev.delete("gone")
+    dev.commit("dev")
+    main.put("a", b"main's")
+    main.put("gone", b"changed")
+    main.commit("main")
+    return flights
+
+
+# --- results -----------------------------------------------------------------------------------------------------
+
+
+def test_a_diff_counts_everything_and_lists_the_first(history: Repository, run: Run) -> None:
+    found = run(make("Diff", left="main", right="dev", max_changes=2))
+    assert found == {
+        "total": 3,
+        "added": 1,
+        "removed": 0,
+        "changed": 0,
+        "conflict": 2,
+        "changes": [
+            {"type": "conflict", "path": "a", "size_bytes": 5},
+            {"type": "added", "path": "b", "size_bytes": 3},
+        ],
+        "truncated": True,
+    }
+    two_way = run(make("Diff", left="main", right="dev", two_way=True, prefix="g"))
+    assert [change["path"] for change in two_way["changes"]] == ["gone"]
+    history.branch("dev").put("later", b"1")
+    assert run(make("Diff", right="dev"))["added"] == 1, "without a left side: what is not committed"
+
+
+@pytest.mark.parametrize(("most", "last"), [(5, "- b (0 B)"), (1, "... and 1 more")])
+def test_a_tally_reads_well(most: int, last: str) -> None:
+    from lakeops.model.records import Change, ChangeType
+
+    tally = Tally.of([Change(ChangeType.ADDED, "a", 1234), Change(ChangeType.REMOVED, "b", 0)], most)
+    assert str(tally).splitlines() == ["2 changes: 1 added, 1 removed", "+ a (1,234 B)", last]
+    assert str(Tally.of([], 5)) == "No changes"
+
+
+def test_an_upload_says_what_was_staged(flights: Repository, run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(120):
+        (source / f"{number:03}").write_text("x")
+    found = run(make("Upload", branch="main", path="up/", source=str(source), metadata={"k": "v"}))
+    assert (found["branch"], found["objects"], found["bytes"], len(found["paths"])) == ("main", 120, 120, 100)
+    assert found["paths"][0] == "up/000"
+    assert flights.branch("main").stat("up/119").metadata == {"k": "v"}
+    assert run(make("Upload", branch="main", path="t", data="é"))["bytes"] == 2
+
+
+def test_deleting_counts_what_was_there(history: Repository, run: Run) -> None:
+    assert run(make("DeleteObjects", branch="dev", paths="a"))["objects"] == 1
+    assert run(make("DeleteObjects", branch="dev", paths=["a", "nowhere"]))["objects"] == 0
+
+
+def test_a_reset_drops_what_is_staged(history: Repository, run: Run) -> None:
+    history.branch("dev").put("x", b"1")
+    history.branch("dev").put("y", b"1")
+    assert run(make("ResetBranch", branch="dev", path="x"))["reset"] == 1
+    assert [change.path for change in history.branch("dev").uncommitted()] == ["y"]
+
+
+def test_protections_are_listed(flights: Repository, run: Run) -> None:
+    assert run(make("ProtectBranch", pattern="main")) == {"pattern": "main", "protections": ["main"]}
+    assert run(make("ProtectBranch", pattern="main", protected=False))["protections"] == []
+
+
+@pytest.mark.parametrize("name", ["Revert", "CherryPick"])
+@pytest.mark.parametrize(("way", "error"), [("skip", AirflowSkipException), ("fail", AirflowFailException)])
+def test_a_change_that_is_there_already(history: Repository, run: Run, name: str, way: str, error: Any) -> None:
+    dev = history.branch("dev")
+    ref = dev.commit_id
+    if name == "Revert":
+        dev.revert(ref)
+    head = dev.commit_id
+    arguments: dict[str, Any] = {"ref": ref, "branch": "dev"}
+    assert run(make(name, **arguments))["id"] == head
+    with pytest.raises(error):
+        run(make(name, on_empty=way, **arguments))
+    assert dev.commit_id == head
+
+
+def test_a_cleared_import_brings_what_has_come_since(flights: Repository, run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "one").write_text("1")
+    task = {"source": f"file://{source}", "prefix": "in"}
+    first = run(make("Import", **task))
+    assert first["message"] == f"Import file://{source}"
+    assert first["metadata"]["airflow_task_id"] == "task"
+    assert run(make("Import", **task), try_number=2) == first
+    (source / "two").write_text("2")
+    second = run(make("Import", **task), try_number=3)
+    assert second["parents"] == [first["id"]]
+    assert run(make("Import", **task), try_number=4) == second
+    assert [entry.path for entry in flights.ref("main").list()] == ["in/one", "in/two"]
+
+
+def test_a_tag_stays_where_its_task_put_it(history: Repository, run: Run, other_run: Run) -> None:
+    tag = run(make("CreateTag", tag="v1"))
+    history.branch("main").put("a", b"later")
+    history.branch("main").commit("later")
+    assert run(make("CreateTag", tag="v1"), try_number=2) == tag
+    with pytest.raises(AirflowFailException, match="already_exists: tag 'v1'"):
+        other_run(make("CreateTag", tag="v1"))
+
+
+def test_a_repository_elsewhere_is_not_taken(lake: Lake, run: Run, tmp_path: Path) -> None:
+    there = {"storage_namespace": f"file://{tmp_path}/there"}
+    assert run(make("CreateRepository", **there))["storage_namespace"] == f"file://{tmp_path}/there"
+    assert run(make("CreateRepository", **there))["id"] == "flights"
+    with pytest.raises(AirflowFailException, match=r"already_exists: repository 'flights' exists at file://.*there"):
+        run(make("CreateRepository"))
+    with pytest.raises(AirflowFailException, match="already_exists"):
+        run(make("CreateRepository", default_branch="trunk", **there))
+
+
+# --- conflicts ---------------------------------------------------------------------------------------------------
+
+
+def test_a_conflict_is_told_in_log_error_and_xcom(history: Repository, run: Any, capfd: Any) -> None:
+    with pytest.raises(AirflowFailException, match="All conflicting paths:\na\ngone"):
+        run(make("Merge", source="dev"))
+    assert run.xcoms["conflicts"] == {
+        "source": "dev",
+        "destination": "main",
+        "conflict_count": 2,
+        "conflicts": ["a", "gone"],
+        "table": [
+            {"path": "a", "source": 5, "destination": 6},
+            {"path": "gone", "source": None, "destination": 7},
+        ],
+    }
+    logged = capfd.readouterr()
+    for line in ("Conflicts: 2", "path  source   destination", "a     5 B      6 B", "gone  deleted  7 B"):
+        assert line in logged.out + logged.err
+
+
+def test_a_conflicting_revert_lists_its_paths(history: Repository, run: Any) -> None:
+    with pytest.raises(AirflowFailException, match="All conflicting paths:\na"):
+        run(make("Revert", ref="main~1", branch="dev"))
+    assert run.xcoms["conflicts"]["table"] == [{"path": "a"}]
+
+
+# --- bad input ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("Commit", {"branch": "nosuch", "message": "m"}, r"ref_not_found: .*'nosuch'"),
+        ("Merge", {"source": "nosuch"}, r"ref_not_found: .*'nosuch'"),
+        ("Merge", {"source": "dev", "strategy": "mine"}, "unknown strategy 'mine'; choose one of"),
+        ("Revert", {"ref": "nosuch"}, r"ref_not_found: .*'nosuch'"),
+        ("Revert", {"ref": "main", "parent_number": "two"}, "'two' is not a number"),
+        ("Revert", {"ref": "main", "parent_number": 3}, "there is no parent 3"),
+        ("CherryPick", {"ref": "main~9"}, "main~9"),
+        ("Import", {"source": "file:///nowhere/at/all", "prefix": "x"}, "/nowhere/at/all"),
+        ("Upload", {"branch": "dev", "path": "x", "source": "/nowhere/at/all"}, "/nowhere/at/all.*no such file"),
+        ("Upload", {"branch": "dev", "path": "x"}, "give either source or data"),
+        ("Upload", {"branch": "dev", "path": "", "data": "x"}, "invalid_path"),
+        ("DeleteObjects", {"branch": "dev"}, "give paths or a prefix"),
+        ("CreateTag", {"tag": "no way"}, "invalid_name"),
+        ("ProtectBranch", {"pattern": "a/b"}, "invalid_name"),
+        ("Diff", {"left": "nosuch", "right": "dev"}, "nosuch"),
+        ("Diff", {"repo": "elsewhere", "right": "dev"}, "repository_not_found: .*'elsewhere'"),
+        ("ResetBranch", {"branch": "dev", "path": "a", "prefix": "b"}, "not both"),
+    ],
+)
+def test_bad_input_fails_at_once_and_names_it(
+    history: Repository, run: Run, name: str, arguments: dict[str, Any], message: str
+) -> None:
+    before = {ref.id: ref.commit_id for ref in history.branches()}
+    with pytest.raises(AirflowFailException, match=message):
+        run(make(name, **arguments))
+    assert {ref.id: ref.commit_id for ref in history.branches()} == before
+
+
+def test_an_unknown_way_is_refused_when_the_dag_is_read() -> None:
+    with pytest.raises(InvalidInput, match="on_empty is one of succeed, skip, fail, not 'commit'"):
+        make("Revert", ref="main", on_empty="commit")
+
+
+def test_an_expired_commit_is_named(history: Repository, lake: Lake, run: Run) -> None:
+    lost = history.branch("dev").commit_id
+    history.delete_branch("dev")
+    lake.catalog.expire_commits("flights", [lost])
+    for name, arguments in {
+        "CherryPick": {"ref": lost},
+        "Merge": {"source": lost},
+        "CreateBranch": {"branch": "again", "source": lost},
+        "CreateTag": {"tag": "again", "ref": lost},
+    }.items():
+        with pytest.raises(AirflowFailException, match=f"expired: commit {lost[:16]}"):
+            run(make(name, **arguments))
+    assert [branch.id for branch in history.branches()] == ["main"]
+
+
+def test_a_missing_connection_is_named(flights: Repository, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match="no connection 'elsewhere'; create one of type 'lakeops'"):
+        run(make("Diff", right="main", lakeops_conn_id="elsewhere"))
+
+
+# --- killed ------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_ends_the_verb_where_it_stands(history: Repository, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow's handler calls ``on_kill`` in the main thread, which must not go on as if nothing had happened."""
+    task = make("Merge", source="dev", strategy="source-wins")
+    before = signal.signal(signal.SIGTERM, lambda *_: task.on_kill())
+    head = history.branch("main").commit_id
+    work = type(task).run_verb
+
+    def killed(self: Any, repository: Any, attempt: Any) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return work(self, repository, attempt)
+
+    monkeypatch.setattr(type(task), "run_verb", killed)
+    try:
+        with pytest.raises(TaskKilled, match="task 'task' was killed"):
+            run(task)
+        assert history.branch("main").commit_id == head
+        task.on_kill()  # when nothing is under way, as after a timeout, there is nothing to end
+    finally:
+        signal.signal(signal.SIGTERM, before)
