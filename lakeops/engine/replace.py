@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakeops.engine.stitch import Stitching
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
-from lakeops.ranges.file import open_range
+from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.order import SortedPaths, upper_bound
 from lakeops.ranges.write import Work
@@ -67,7 +67,7 @@ def _end(stitching: Stitching, part: Metarange, store: ObjectStore, *, last: boo
 
 def _read(stitching: Stitching, store: ObjectStore, row: RangeRow) -> pa.Table:
     stitching.work += Work(opened=1, bytes_read=row.file_bytes)
-    return open_range(store, row).read()
+    return read_range(store, row)
 
 
 def _check_within(part: Metarange, prefix: bytes, above: bytes) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from lakeops.model.records import Split
-from lakeops.ranges.cutter import Cutter
-from lakeops.ranges.file import open_range
+from lakeops.ranges.cutter import Cut, Cutter
+from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow, rows_table
 from lakeops.ranges.task import Piece, from_ipc
 from lakeops.ranges.write import RangeWriter, Work
@@ -96,9 +96,9 @@ class Stitching:
     def _absorb(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self._cutter.add(open_range(self._store, row).read()), (row,))
+        self._write(self._cutter.add(read_range(self._store, row)), (row,))
 
-    def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
+    def _write(self, closed: list[Cut], known: tuple[RangeRow, ...]) -> None:
         writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
-        self.parts.append(rows_table([writer.write(table) for table in closed]))
+        self.parts.append(rows_table([writer.write(cut) for cut in closed]))
         self.work += writer.work

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
-from lakeops.ranges.cutter import Cutter
+from lakeops.ranges.cutter import Cut, Cutter
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.split import check_split
@@ -57,20 +57,20 @@ def build(
     done = 0
     standing = {row.id: row for row in known}
 
-    def written(table: pa.Table) -> RangeRow:
-        described = describe_range(table)
-        return standing.get(described.id) or write_range(store, table, attempt, described)
+    def written(cut: Cut) -> RangeRow:
+        described = describe_range(cut)
+        return standing.get(described.id) or write_range(store, cut, attempt, described)
 
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="build") as pool:
         try:
-            for table in _closed(tables, split, digests):
+            for cut in _closed(tables, split, digests):
                 while len(pending) >= threads:
                     rows.append(pending.popleft().result())
                     done += rows[-1].count
                     release_memory(len(rows))
                     if on_progress:
                         on_progress(done)
-                pending.append(pool.submit(written, table))
+                pending.append(pool.submit(written, cut))
             rows += [future.result() for future in pending]
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
@@ -107,8 +107,8 @@ def check_ascending(paths: pa.Array | pa.ChunkedArray, after: str | None = None)
         after = chunk[-1].as_py()
 
 
-def _closed(tables: Iterable[pa.Table], split: Split, digests: Digester) -> Iterator[pa.Table]:
-    """The rows of each range in turn."""
+def _closed(tables: Iterable[pa.Table], split: Split, digests: Digester) -> Iterator[Cut]:
+    """Each range in turn."""
     cutter = Cutter(split)
     last: str | None = None
     for table in tables:

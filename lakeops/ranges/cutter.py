@@ -1,19 +1,42 @@
-"""Cutting a stream of rows into ranges."""
+"""Cutting a stream of rows into ranges, and each range into row groups."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.split import Hashes, cut_ends, path_hashes
+from lakeops.ranges.digest import group_digest
+from lakeops.ranges.split import Hashes, cut_ends, group_ends, path_hashes
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The rows of one whole range (``RANGE_SCHEMA``), and where its row groups end."""
+
+    table: pa.Table
+    ends: tuple[int, ...]
+
+    @property
+    def groups(self) -> list[pa.Table]:
+        """The rows of each row group."""
+        starts = (0, *self.ends[:-1])
+        return [self.table.slice(start, end - start) for start, end in zip(starts, self.ends, strict=True)]
+
+    @cached_property
+    def digests(self) -> list[bytes]:
+        """The digest of each row group: 32 raw bytes."""
+        return [group_digest(group.column("digest")) for group in self.groups]
 
 
 class Cutter:
     """Rows come in, in order, and go out as whole ranges; what is left is the range still open.
 
-    Rows must start right after a cut. Each range goes out as one table of ``RANGE_SCHEMA``.
+    Rows must start right after a cut, and be of ``RANGE_SCHEMA``.
     """
 
     def __init__(self, split: Split) -> None:
@@ -27,7 +50,7 @@ class Cutter:
         """How many rows wait for the end of their range."""
         return self._open
 
-    def add(self, table: pa.Table) -> list[pa.Table]:
+    def add(self, table: pa.Table) -> list[Cut]:
         """The ranges that these rows bring to an end."""
         hashes = path_hashes(table.column("path"))
         self._tables.append(table)
@@ -35,12 +58,13 @@ class Cutter:
         self._open += table.num_rows
         if self._open < self._split.min_entries:
             return []
-        ends = cut_ends(np.concatenate(self._hashes), self._split).tolist()
+        waiting = np.concatenate(self._hashes)
+        ends = cut_ends(waiting, self._split).tolist()
         if not ends:
             return []
         rows = pa.concat_tables(self._tables)
         starts = [0, *ends[:-1]]
-        closed = [rows.slice(start, end - start) for start, end in zip(starts, ends, strict=True)]
+        closed = [self._cut(rows, waiting, start, end) for start, end in zip(starts, ends, strict=True)]
         # No cut was due before these rows came, so what is left is theirs.
         rest = rows.slice(ends[-1])
         kept = hashes[len(hashes) - rest.num_rows :]
@@ -48,8 +72,17 @@ class Cutter:
         self._tables, self._hashes, self._open = ([rest], [kept], rest.num_rows) if rest.num_rows else ([], [], 0)
         return closed
 
-    def rest(self) -> pa.Table:
-        """The rows of the open range, which is none's any more."""
-        rows = pa.concat_tables(self._tables) if self._tables else RANGE_SCHEMA.empty_table()
+    def rest(self) -> Cut:
+        """The open range as it is; it is open no more. Needs at least one row."""
+        cut = self._cut(pa.concat_tables(self._tables), np.concatenate(self._hashes), 0, self._open)
+        self._tables, self._hashes, self._open = [], [], 0
+        return cut
+
+    def carry(self) -> pa.Table:
+        """The rows of the open range, for whoever goes on with it; none are left here."""
+        rows = pa.concat_tables([RANGE_SCHEMA.empty_table(), *self._tables])
         self._tables, self._hashes, self._open = [], [], 0
         return rows
+
+    def _cut(self, rows: pa.Table, hashes: Hashes, start: int, end: int) -> Cut:
+        return Cut(rows.slice(start, end - start), tuple(group_ends(hashes[start:end], self._split).tolist()))

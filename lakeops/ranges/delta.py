@@ -1,8 +1,9 @@
 """What differs between two metaranges, range by range: the walk under diff and merge.
 
 Ranges with equal ids hold equal rows at equal paths, so they are left out unread on both sides. The others are walked
-in path order, one open range a side, and only the digest column of each is decoded whole. Memory holds a few ranges
-whatever the size of the repository, even when no two ranges line up.
+in path order, one open range a side; of those, row groups with equal digests are left out unread in turn, and of the
+rest only the digest column is decoded whole. Memory holds a few ranges whatever the size of the repository, even when
+no two ranges line up.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from lakeops.ranges.align import Positions, unshared
 from lakeops.ranges.digest import same_identity
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.order import SortedPaths
 from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.read import RangeReader
 
@@ -72,7 +72,7 @@ def deltas(
         prefix: leave out paths that do not start with it.
     """
     for old, new in candidates(reader, left, right, columns=columns, prefix=prefix):
-        delta = _difference(old, new)
+        delta = matched(old.table, new.table, old.identities, new.identities)
         if delta.total:
             yield delta
 
@@ -89,11 +89,14 @@ def candidates(
         columns: what the left and the right rows hold; with a prefix at least ``path``.
         prefix: leave out paths that do not start with it.
     """
+
+    def read(parts: tuple[_Part | None, _Part | None]) -> tuple[Candidates, Candidates]:
+        rows = _unequal_rows(*parts)
+        old, new = (Candidates.of(*side, prefix) for side in zip(parts, rows, columns, strict=True))
+        return old, new
+
     sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
-    for parts in _stretches(*sides):
-        (old_part, old_rows), (new_part, new_rows) = _unequal_rows(*parts)
-        old = Candidates.of(old_part, old_rows, columns[0], prefix)
-        yield old, Candidates.of(new_part, new_rows, columns[1], prefix)
+    yield from prefetched(read, _stretches(*sides))
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,24 @@ class _Part:
     file: RangeFile
     start: int
     stop: int
+
+    @property
+    def group_digests(self) -> frozenset[bytes]:
+        """The digests of the row groups that lie in it whole."""
+        return frozenset(self.file.marks[index].digest for index in range(*self._groups()))
+
+    def rows(self, shared: frozenset[bytes] = frozenset()) -> Positions:
+        """The numbers of its rows, without the row groups that lie in it whole and have one of these digests."""
+        chosen = np.ones(self.stop - self.start, np.bool_)
+        for index in range(*self._groups()) if shared else ():
+            if self.file.marks[index].digest in shared:
+                chosen[self.file.starts[index] - self.start : self.file.starts[index + 1] - self.start] = False
+        return np.flatnonzero(chosen) + self.start
+
+    def _groups(self) -> tuple[int, int]:
+        """Row groups ``[first, last)`` that lie in it whole."""
+        first = int(np.searchsorted(self.file.starts, self.start))
+        return first, max(first, int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1)
 
 
 @dataclass(frozen=True)
@@ -165,7 +186,7 @@ class _Side:
             return _Part(file, start, file.row.count)
         if path < file.row.first_path:
             return None
-        self._start = SortedPaths(file.paths).first_at(path.encode() + b"\0")
+        self._start = file.first_at(path.encode() + b"\0")
         return _Part(file, start, self._start)
 
 
@@ -179,16 +200,15 @@ def _stretches(left: _Side, right: _Side) -> Iterator[tuple[_Part | None, _Part 
         yield left.cut(frontier), right.cut(frontier)
 
 
-def _unequal_rows(left: _Part | None, right: _Part | None) -> list[tuple[_Part | None, Positions]]:
-    """Each part and the numbers of its file's rows that the other part does not share."""
-    if left is not None and right is not None:
-        found = unshared(left.file.digests[left.start : left.stop], right.file.digests[right.start : right.stop])
-        return [(left, found[0] + left.start), (right, found[1] + right.start)]
-    return [(part, np.arange(part.start, part.stop) if part else np.zeros(0, np.int64)) for part in (left, right)]
-
-
-def _difference(left: Candidates, right: Candidates) -> Delta:
-    return matched(left.table, right.table, left.identities, right.identities)
+def _unequal_rows(left: _Part | None, right: _Part | None) -> tuple[Positions, Positions]:
+    """The numbers of each file's rows in its part that the other part does not share."""
+    if left is None or right is None:
+        none = np.zeros(0, np.int64)
+        return left.rows() if left else none, right.rows() if right else none
+    shared = left.group_digests & right.group_digests
+    old, new = left.rows(shared), right.rows(shared)
+    only_old, only_new = unshared(left.file.digests(old), right.file.digests(new))
+    return old[only_old], new[only_new]
 
 
 def matched(left: pa.Table, right: pa.Table, left_identities: Identities, right_identities: Identities) -> Delta:

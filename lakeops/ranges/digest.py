@@ -1,9 +1,9 @@
 """What rows, ranges and metaranges are called: digests of logical content, never of Parquet bytes.
 
-Three steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
+Four steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
 each other by. An *entry digest* (BLAKE2b, 16 bytes) covers every column of a row, path and address included, so equal
-digests mean equal rows. A *range id* (SHA-256) covers the digests of its rows, in order. A *metarange id* (SHA-256)
-covers its range ids, in order. ``docs/format.md`` spells the bytes out.
+digests mean equal rows. A *group digest* (SHA-256) covers the digests of a row group's rows, in order; a *range id*
+(SHA-256) its group digests; a *metarange id* (SHA-256) its range ids. ``docs/format.md`` spells the bytes out.
 
 The *identity* is the smaller notion: what a user calls the same object (checksum, size, content type, user metadata).
 It says nothing without the path and is compared only between rows of one path.
@@ -23,6 +23,7 @@ from lakeops.model.errors import InvalidInput
 
 DIGEST_BYTES = 16
 _BLOCK = 65_536
+_RANGE_TAG = b"lakeops range 1\n"
 _METARANGE_TAG = b"lakeops metarange 1\n"
 _IDENTITY_TEXTS = ("checksum", "content_type")
 _IDENTITY_NUMBERS = ("size_bytes",)
@@ -56,12 +57,17 @@ def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     return result
 
 
-def range_id(digests: pa.Array | pa.ChunkedArray) -> str:
-    """The id of a range with these entry digests, in order: 64 hex characters."""
+def group_digest(digests: pa.Array | pa.ChunkedArray) -> bytes:
+    """The digest of a row group with these entry digests, in order: 32 raw bytes."""
     state = sha256()
     for chunk in digests.chunks if isinstance(digests, pa.ChunkedArray) else [digests]:
         state.update(fixed_bytes(chunk))
-    return state.hexdigest()
+    return state.digest()
+
+
+def range_id(groups: Iterable[bytes]) -> bytes:
+    """The id of a range with these group digests, in order: 32 raw bytes."""
+    return sha256(_RANGE_TAG + b"".join(groups)).digest()
 
 
 def metarange_id(ids: pa.Array | pa.ChunkedArray | Iterable[bytes]) -> str:

@@ -1,16 +1,17 @@
-"""One range file in hand: fetched whole, verified before anything is decoded, then decoded as far as asked.
+"""One range file in hand: its footer and the row groups that were asked for, verified before anything is decoded.
 
-The chain of trust: the catalog's commit holds the SHA-256 of the metarange file, the metarange holds the SHA-256 of
-each range file. So a damaged, cut short or swapped file is found out by its digest, and a row that points at the
-wrong file by the range id, which the digest column must add up to.
+The chain of trust: the catalog's commit holds the SHA-256 of the metarange file, the metarange that of each range
+file's footer, the footer that of each row group. So a damaged, cut short or swapped file is found out by a digest, and
+a row that points at the wrong file by the range id, which the footer's group digests must add up to.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,17 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.digest import fixed_bytes, range_id
-from lakeops.ranges.format import footer, not_decodable, read_columns
+from lakeops.ranges.digest import fixed_bytes, group_digest, range_id
+from lakeops.ranges.format import RowGroup, decode_footer, read_columns
 from lakeops.ranges.metarange import RangeRow
+from lakeops.ranges.order import SortedPaths
 from lakeops.store.base import ObjectStore
 
 Digests = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.int64]
+
+_GAP = 256 * 1024
+"""Bytes that are read along, unused, rather than asked for in two requests."""
 
 
 def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
@@ -32,102 +38,217 @@ def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
     try:
         data = store.get(key)
     except ObjectNotFound as error:
-        raise ObjectNotFound(
-            f"{key} is missing from {store.url}, though a commit needs it; run `lakeops fsck` to see what is affected"
-        ) from error
+        raise _missing(store, key) from error
     if sha256(data).digest() != digest:
-        raise Corrupted(
-            f"{key} does not match its digest ({len(data)} bytes were read); nothing of it was used; "
-            "restore it from a copy of the bucket, and run `lakeops fsck` to see what is affected"
-        )
+        raise _damaged(key, f"{len(data)} bytes were read")
     return data
 
 
 def open_range(store: ObjectStore, row: RangeRow) -> RangeFile:
-    """The range that a metarange row names, verified. Raises ``Corrupted`` or ``ObjectNotFound``."""
-    return RangeFile(row, fetch(store, row.key, row.file_digest))
+    """The range that a metarange row names; only its footer is read. Raises ``Corrupted`` or ``ObjectNotFound``."""
+    start = row.file_bytes - row.footer_bytes
+    return RangeFile(store, row, _read(store, row.key, start, row.footer_bytes))
+
+
+def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
+    """All rows of the range that a metarange row names, in one request; raises as ``open_range``."""
+    data = _read(store, row.key, 0, row.file_bytes)
+    file = RangeFile(store, row, data[row.file_bytes - row.footer_bytes :])
+    file.take_over(data)
+    return file.read()
 
 
 class RangeFile:
-    """A verified range file; columns and row groups are decoded when asked for. Threads may share it.
+    """A range file; row groups are fetched, verified and decoded when asked for. Threads may share it.
 
     Args:
+        store: the namespace.
         row: the metarange row that names it.
-        data: the file's bytes, whose digest was checked.
+        tail: the bytes at its end that should be the footer.
     """
 
-    def __init__(self, row: RangeRow, data: bytes) -> None:
+    def __init__(self, store: ObjectStore, row: RangeRow, tail: bytes) -> None:
+        if sha256(tail).digest() != row.footer_digest:
+            raise _damaged(row.key, f"its last {len(tail)} bytes were read")
         self.row = row
-        self._data = data
-        self._footer = footer(data, row.key)
-        if not self._footer.schema.to_arrow_schema().equals(RANGE_SCHEMA):
-            raise not_decodable(row.key, "its columns are not a range's")
-        groups = range(self._footer.num_row_groups)
-        self._starts = [0, *accumulate(self._footer.row_group(group).num_rows for group in groups)]
-        column = self.read(["digest"]).column(0).combine_chunks()
-        if len(column) != row.count or range_id(column) != row.hex_id:
+        self._store = store
+        self._footer = decode_footer(tail, row.key)
+        self._starts = np.asarray(self._footer.starts)
+        if self._starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:
             raise Corrupted(
                 f"{row.key} holds another range than its metarange says; run `lakeops fsck` to see what is affected"
             )
-        self.digests: Digests = np.frombuffer(fixed_bytes(column), np.uint64).reshape(-1, 2)
+        self._loading = Lock()
+        self._loaded = np.zeros(self.groups, np.bool_)
+        self._data = memoryview(b"")
 
     @property
     def nbytes(self) -> int:
-        """What it keeps in memory: the file, the digest column, and the path column as far as can be told before."""
-        path = (len(self.row.first_path) + len(self.row.last_path)) // 2 + 4
-        return len(self._data) + self.digests.nbytes + path * self.row.count
+        """What it may come to keep in memory: the file."""
+        return self.row.file_bytes
 
-    def read(self, columns: list[str] | None = None) -> pa.Table:
-        """All rows of some columns (all by default)."""
-        return read_columns(self._data, self._footer, self.row.key, columns)
+    @property
+    def marks(self) -> tuple[RowGroup, ...]:
+        """What the footer says of each row group."""
+        return self._footer.groups
 
     @property
     def groups(self) -> int:
         """How many row groups there are."""
-        return len(self._starts) - 1
+        return len(self._footer.groups)
+
+    @property
+    def starts(self) -> Rows:
+        """The number of each row group's first row, and one past the last row."""
+        return self._starts
+
+    def read(self, columns: list[str] | None = None) -> pa.Table:
+        """All rows of some columns (all by default)."""
+        return self._columns(columns, range(self.groups))
 
     def group(self, index: int, columns: list[str] | None = None) -> pa.Table:
         """One row group, in one chunk."""
-        return read_columns(self._data, self._footer, self.row.key, columns, [index]).combine_chunks()
+        return self._columns(columns, [index]).combine_chunks()
 
     def group_of(self, path: bytes) -> int:
         """The row group that ``path`` would be in: the last one that starts at or before it."""
         return max(bisect_right(self._first_paths, path) - 1, 0)
 
-    def take(self, rows: npt.NDArray[np.int64], columns: list[str] | None = None) -> pa.Table:
-        """The rows with these ascending numbers; only the row groups that hold them are decoded."""
+    def first_at(self, key: bytes) -> int:
+        """The number of the first row at or after ``key``; ``row.count`` when there is none."""
+        index = self.group_of(key)
+        return int(self._starts[index]) + SortedPaths(self.group(index, ["path"]).column(0)).first_at(key)
+
+    def take(self, rows: Rows, columns: list[str] | None = None) -> pa.Table:
+        """The rows with these ascending numbers; only the row groups that hold them are read."""
         if not len(rows):
             return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)
-        wanted = np.unique(np.searchsorted(self._starts, rows, side="right") - 1)
-        table = read_columns(self._data, self._footer, self.row.key, columns, wanted.tolist())
-        # Positions shift by the row groups that were left out.
-        starts = np.asarray(self._starts)
-        sizes = np.diff(starts)[wanted]
-        shift = starts[wanted] - (np.cumsum(sizes) - sizes)
-        owner = np.searchsorted(starts[wanted], rows, side="right") - 1
-        return table.take(pa.array(rows - shift[owner]))
+        groups, places = self._within_groups(rows)
+        return self._columns(columns, groups.tolist()).take(pa.array(places))
+
+    def digests(self, rows: Rows) -> Digests:
+        """The entry digests of the rows with these ascending numbers, as pairs of 64-bit words: shape ``(n, 2)``."""
+        groups, places = self._within_groups(rows)
+        if not len(rows):
+            return np.zeros((0, 2), np.uint64)
+        parts = []
+        for index, chunk in self._by_group(["digest"], groups.tolist()):
+            column = chunk.column(0).combine_chunks()
+            if group_digest(column) != self.marks[index].digest:
+                raise self._inconsistent(index)
+            parts.append(np.frombuffer(fixed_bytes(column), np.uint64).reshape(-1, 2))
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole if len(whole) == len(places) else whole[places]
 
     def rows_at(self, paths: pa.Array, columns: list[str] | None = None) -> tuple[npt.NDArray[np.bool_], pa.Table]:
         """Which of these ascending paths are here, and the rows of those."""
         found, places = self.find(paths)
         return found, self.take(places[found], columns)
 
-    def find(self, paths: pa.Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Which of these ascending paths are here, and at which rows they are or would be."""
-        places: npt.NDArray[np.int64] = pc.search_sorted(self.paths, paths).to_numpy().astype(np.int64)
-        present = self.paths.take(pa.array(np.minimum(places, len(self.paths) - 1)))
+    def find(self, paths: pa.Array) -> tuple[npt.NDArray[np.bool_], Rows]:
+        """Which of these ascending paths are here, and at which rows; -1 for those that are not."""
+        firsts = pa.array([path.decode() for path in self._first_paths], pa.string())
+        owners = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64) - 1
+        groups = np.unique(np.maximum(owners, 0))
+        here = self._columns(["path"], groups.tolist()).column(0).combine_chunks()
+        places = pc.search_sorted(here, paths).to_numpy().astype(np.int64)
+        present = here.take(pa.array(np.minimum(places, len(here) - 1)))
         # Past the end the last path is compared, which is smaller, so it is never equal.
         found: npt.NDArray[np.bool_] = pc.equal(present, paths).to_numpy(zero_copy_only=False)
-        return found, places
+        numbers = np.concatenate([np.arange(*self._starts[index : index + 2]) for index in groups.tolist()])
+        return found, np.where(found, numbers[np.minimum(places, len(here) - 1)], -1)
 
-    @cached_property
-    def paths(self) -> pa.Array:
-        """The path column, in one chunk."""
-        return self.read(["path"]).column(0).combine_chunks()
+    def take_over(self, data: bytes) -> None:
+        """All bytes of the file are at hand: verify them, instead of fetching row groups one by one."""
+        for index in range(self.groups):
+            self._verify(index, memoryview(data)[self.marks[index].start : self.marks[index].end])
+        self._data, self._loaded = memoryview(data), np.ones(self.groups, np.bool_)
+
+    def load(self, groups: Iterable[int]) -> None:
+        """Fetch and verify row groups that are not at hand yet, neighbours in one request."""
+        with self._loading:
+            missing = [index for index in groups if not self._loaded[index]]
+            if missing and not len(self._data):
+                # Memory that nothing is written to is never really there: only loaded row groups take room.
+                self._data = np.empty(self.row.file_bytes, np.uint8).data
+            for run in self._runs(missing):
+                first, last = self.marks[run[0]], self.marks[run[-1]]
+                data = memoryview(_read(self._store, self.row.key, first.start, last.end - first.start))
+                for index in run:
+                    mark = self.marks[index]
+                    part = data[mark.start - first.start : mark.end - first.start]
+                    self._verify(index, part)
+                    self._data[mark.start : mark.end] = part
+                    self._loaded[index] = True
+
+    def _columns(self, columns: list[str] | None, groups: Iterable[int]) -> pa.Table:
+        """Some columns of some row groups (ascending)."""
+        groups = list(groups)
+        self.load(groups)
+        return read_columns(self._data, self._footer.metadata, self.row.key, columns, groups)
+
+    def _by_group(self, columns: list[str], groups: list[int]) -> Iterator[tuple[int, pa.Table]]:
+        """The same, each row group by itself."""
+        table = self._columns(columns, groups)
+        done = 0
+        for index in groups:
+            count = int(self._starts[index + 1] - self._starts[index])
+            yield index, table.slice(done, count)
+            done += count
+
+    def _within_groups(self, rows: Rows) -> tuple[Rows, Rows]:
+        """The row groups that hold these ascending rows, and the rows' places among the rows of those groups."""
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        groups, which = np.unique(owner, return_inverse=True)
+        sizes = np.diff(self._starts)[groups]
+        shift = self._starts[groups] - (np.cumsum(sizes) - sizes)
+        return groups, rows - shift[which]
+
+    def _runs(self, groups: list[int]) -> Iterator[list[int]]:
+        """Ascending row groups, together where little lies between them."""
+        run: list[int] = []
+        for index in groups:
+            if run and self.marks[index].start - self.marks[run[-1]].end > _GAP:
+                yield run
+                run = []
+            run.append(index)
+        if run:
+            yield run
+
+    def _verify(self, index: int, data: memoryview) -> None:
+        if sha256(data).digest() != self.marks[index].file_digest:
+            raise _damaged(self.row.key, f"row group {index}, {len(data)} bytes")
+
+    def _inconsistent(self, index: int) -> Corrupted:
+        return Corrupted(
+            f"{self.row.key} holds other rows in row group {index} than its footer says; "
+            "run `lakeops fsck` to see what is affected"
+        )
 
     @cached_property
     def _first_paths(self) -> list[bytes]:
         # Statistics of text are exact here: paths are far below the length at which writers shorten them.
         column = RANGE_SCHEMA.get_field_index("path")
-        firsts = (self._footer.row_group(group).column(column).statistics.min for group in range(self.groups))
-        return [first.encode() for first in firsts]
+        groups = (self._footer.metadata.row_group(group) for group in range(self.groups))
+        return [group.column(column).statistics.min.encode() for group in groups]
+
+
+def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:
+    """Some bytes of a file, all of them where they begin it; a shorter file gives fewer."""
+    try:
+        return store.get_range(key, start, size)
+    except ObjectNotFound as error:
+        raise _missing(store, key) from error
+
+
+def _missing(store: ObjectStore, key: str) -> ObjectNotFound:
+    return ObjectNotFound(
+        f"{key} is missing from {store.url}, though a commit needs it; run `lakeops fsck` to see what is affected"
+    )
+
+
+def _damaged(key: str, what: str) -> Corrupted:
+    return Corrupted(
+        f"{key} does not match its digest ({what}); nothing of it was used; "
+        "restore it from a copy of the bucket, and run `lakeops fsck` to see what is affected"
+    )

@@ -1,13 +1,22 @@
 """The Parquet shape of ranges and metaranges: schemas, how they are encoded, how they are decoded.
 
 Plain Parquet that DuckDB, polars and Spark read as it is; ``docs/format.md`` documents the columns. The settings were
-measured: delta encodings and light zstd come within a tenth of the data's entropy, row groups of 8,192 rows make a
-point lookup cheap, and everything that would tie the bytes to one reader is left out. Ids never come from these
-bytes: another version of the writer may encode the same rows differently.
+measured: delta encodings and light zstd come within a tenth of the data's entropy, row groups of a few thousand rows
+make a point lookup and a diff cheap, and everything that would tie the bytes to one reader is left out. Ids never come
+from these bytes: another version of the writer may encode the same rows differently.
+
+A range file's footer says of each row group where its bytes are, their SHA-256 and the digest of its rows. So whoever
+trusts the footer can read one row group and trust it too.
 """
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +25,8 @@ import pyarrow.parquet as pq
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
 
-ROW_GROUP = 8_192
+GROUPS_KEY = "lakeops.groups"
+"""The key in a range file's footer under which its row groups are described."""
 
 METARANGE_SCHEMA = pa.schema(
     [
@@ -27,18 +37,18 @@ METARANGE_SCHEMA = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
         pa.field("file_bytes", pa.int64(), nullable=False),
-        pa.field("file_digest", pa.binary(32), nullable=False),
+        pa.field("footer_bytes", pa.int64(), nullable=False),
+        pa.field("footer_digest", pa.binary(32), nullable=False),
     ]
 )
 """One range a row, in order: its id and file name, first and last path, how many objects and their sizes' sum; then
-the size of the file and the SHA-256 of its bytes, which belong to this copy and are not part of any id."""
+the size of the file, and of its end (everything after the last row group) the size and the SHA-256. These belong to
+this copy and are not part of any id."""
 
 _COMMON: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
-    "row_group_size": ROW_GROUP,
     "store_schema": False,
-    "write_page_index": True,
     "write_page_checksum": True,
 }
 _RANGE: dict[str, Any] = _COMMON | {
@@ -64,21 +74,84 @@ _METARANGE: dict[str, Any] = _COMMON | {
         "count": "DELTA_BINARY_PACKED",
         "bytes": "DELTA_BINARY_PACKED",
         "file_bytes": "DELTA_BINARY_PACKED",
-        "file_digest": "PLAIN",
+        "footer_bytes": "DELTA_BINARY_PACKED",
+        "footer_digest": "PLAIN",
     },
     "write_statistics": ["first_path", "last_path", "count", "bytes"],
 }
+_METARANGE_GROUP = 8_192
+_HEADER = 4
+"""A Parquet file begins with its mark, ``PAR1``."""
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
-def encode_range(table: pa.Table) -> bytes:
-    """The Parquet bytes of a range file; ``table`` has ``RANGE_SCHEMA``."""
-    return _encode(table, _RANGE)
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """One row group of a range file: its bytes from ``start`` on, their SHA-256, and the digest of its rows."""
+
+    start: int
+    size: int
+    file_digest: bytes
+    digest: bytes
+
+    @property
+    def end(self) -> int:
+        """Where its bytes end."""
+        return self.start + self.size
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The end of a range file: Parquet's metadata, and the row groups with their first row numbers and one past all."""
+
+    metadata: pq.FileMetaData
+    groups: tuple[RowGroup, ...]
+    starts: tuple[int, ...]
+
+
+def encode_range(groups: Sequence[pa.Table], digests: Sequence[bytes]) -> tuple[bytes, int]:
+    """The Parquet bytes of a range file, and how many of them at the end are the footer.
+
+    Args:
+        groups: the rows of each row group, ``RANGE_SCHEMA``.
+        digests: the digest of each group's rows.
+    """
+    sink = io.BytesIO()
+    ends = []
+    with pq.ParquetWriter(sink, RANGE_SCHEMA, **_RANGE) as writer:
+        for group in groups:
+            writer.write_table(group, row_group_size=max(1, group.num_rows))
+            ends.append(sink.tell())
+        described = _described(sink, ends, digests)
+        writer.add_key_value_metadata({GROUPS_KEY: json.dumps(described, separators=(",", ":"))})
+    data = sink.getvalue()
+    return data, len(data) - ends[-1]
+
+
+def decode_footer(tail: bytes, key: str) -> Footer:
+    """The footer in the verified bytes at the end of a range file. Raises ``Corrupted``, naming ``key``."""
+    metadata = footer(tail, key)
+    if not metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA):
+        raise not_decodable(key, "its columns are not a range's")
+    starts = accumulate((metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)), initial=0)
+    try:
+        described = json.loads(metadata.metadata[GROUPS_KEY.encode()])
+        groups = tuple(
+            RowGroup(at, size, bytes.fromhex(file), bytes.fromhex(rows)) for at, size, file, rows in described
+        )
+    except (TypeError, *_BROKEN) as error:
+        raise not_decodable(key, f"its row groups are not described: {error}") from error
+    if len(groups) != metadata.num_row_groups:
+        raise not_decodable(key, f"{len(groups)} of its {metadata.num_row_groups} row groups are described")
+    return Footer(metadata, groups, tuple(starts))
 
 
 def encode_metarange(table: pa.Table) -> bytes:
     """The Parquet bytes of a metarange file; ``table`` has ``METARANGE_SCHEMA``."""
-    return _encode(table, _METARANGE)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=_METARANGE_GROUP, **_METARANGE)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def decode_metarange(data: bytes, key: str) -> pa.Table:
@@ -98,12 +171,19 @@ def footer(data: bytes, key: str) -> pq.FileMetaData:
 
 
 def read_columns(
-    data: bytes, metadata: pq.FileMetaData, key: str, columns: list[str] | None = None, groups: list[int] | None = None
+    data: bytes | memoryview,
+    metadata: pq.FileMetaData,
+    key: str,
+    columns: list[str] | None = None,
+    groups: list[int] | None = None,
 ) -> pa.Table:
-    """Some columns and row groups of verified bytes (all by default). Raises ``Corrupted``, naming ``key``."""
+    """Some columns and row groups (all by default) of a file's bytes, which are verified as far as they are read.
+
+    Raises ``Corrupted``, naming ``key``.
+    """
     try:
         # A reader of its own for each call: they keep state and threads share the bytes.
-        file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata)
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), metadata=metadata)
         if groups is None:
             return file.read(columns=columns, use_threads=False)
         return file.read_row_groups(groups, columns=columns, use_threads=False)
@@ -116,8 +196,11 @@ def not_decodable(key: str, why: str) -> Corrupted:
     return Corrupted(f"{key} cannot be decoded ({' '.join(why.split())}); run `lakeops fsck` to see what is affected")
 
 
-def _encode(table: pa.Table, settings: dict[str, Any]) -> bytes:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **settings)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
+def _described(sink: io.BytesIO, ends: list[int], digests: Sequence[bytes]) -> list[list[int | str]]:
+    """Where the row groups written so far are, the SHA-256 of their bytes and the digests of their rows."""
+    starts = [_HEADER, *ends[:-1]]
+    with sink.getbuffer() as data:
+        return [
+            [start, end - start, sha256(data[start:end]).hexdigest(), digest.hex()]
+            for start, end, digest in zip(starts, ends, digests, strict=True)
+        ]

@@ -192,7 +192,7 @@ class _States:
         both = np.flatnonzero(self.found & there)
         digests = fixed_bytes(side.column("digest").combine_chunks())
         theirs = np.frombuffer(digests, np.uint64).reshape(-1, 2)[numbers[both]]
-        equal[both] = (self.file.digests[self.places[both]] == theirs).all(axis=1)
+        equal[both] = (self.file.digests(self.places[both]) == theirs).all(axis=1)
         rest = both[~equal[both]]
         if len(rest):
             rows = self.file.take(self.places[rest], IDENTITY_COLUMNS)

@@ -28,8 +28,8 @@ Rows = npt.NDArray[np.int64]
 class RangeRow:
     """One range of a metarange: plain data, cheap to send to a worker.
 
-    ``id`` and ``file_digest`` are 32 raw bytes; ``size_bytes`` sums the objects' sizes (column ``bytes``),
-    ``file_bytes`` is the file's own size.
+    ``id`` and ``footer_digest`` are 32 raw bytes; ``size_bytes`` sums the objects' sizes (column ``bytes``),
+    ``file_bytes`` is the file's own size and ``footer_bytes`` that of its end, which ``footer_digest`` is of.
     """
 
     id: bytes
@@ -39,7 +39,8 @@ class RangeRow:
     count: int
     size_bytes: int
     file_bytes: int
-    file_digest: bytes
+    footer_bytes: int
+    footer_digest: bytes
 
     @property
     def hex_id(self) -> str:
@@ -118,9 +119,9 @@ class Metarange:
         columns = [column.to_pylist() for column in self.table.take(pa.array(indices, pa.int64())).columns]
         return [RangeRow(*values) for values in zip(*columns, strict=True)]
 
-    def file_digest(self, index: int) -> bytes:
-        """The SHA-256 of one range's file: 32 raw bytes."""
-        return bytes(self._file_digests[32 * index : 32 * index + 32])
+    def footer_digest(self, index: int) -> bytes:
+        """The SHA-256 of the end of one range's file: 32 raw bytes."""
+        return bytes(self._footer_digests[32 * index : 32 * index + 32])
 
     def find(self, key: bytes) -> int:
         """The first range that ends at or after ``key``: ``len(self)`` when ``key`` is past them all."""
@@ -162,8 +163,8 @@ class Metarange:
         return cls(pa.concat_tables([METARANGE_SCHEMA.empty_table(), *parts]))
 
     @cached_property
-    def _file_digests(self) -> memoryview:
-        return fixed_bytes(self.table.column("file_digest").combine_chunks())
+    def _footer_digests(self) -> memoryview:
+        return fixed_bytes(self.table.column("footer_digest").combine_chunks())
 
     @cached_property
     def _words(self) -> npt.NDArray[np.uint64]:

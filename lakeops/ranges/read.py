@@ -12,7 +12,7 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ranges.cache import RangeCache
-from lakeops.ranges.file import RangeFile, fetch, open_range
+from lakeops.ranges.file import RangeFile, fetch, open_range, read_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.order import SortedPaths, upper_bound
@@ -72,13 +72,13 @@ class RangeReader:
         return metarange
 
     def open(self, row: RangeRow) -> RangeFile:
-        """A range, verified; columns are decoded as asked. Raises ``Corrupted`` or ``ObjectNotFound``."""
-        return self._cache.get((self.store.url, row.file_digest), lambda: open_range(self.store, row))
+        """A range; row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``."""
+        return self._cache.get((self.store.url, row.footer_digest), lambda: open_range(self.store, row))
 
     def table(self, row: RangeRow) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``. The decoded rows are not remembered."""
-        known: RangeFile | None = self._cache.peek((self.store.url, row.file_digest))
-        return (known or open_range(self.store, row)).read()
+        known: RangeFile | None = self._cache.peek((self.store.url, row.footer_digest))
+        return known.read() if known else read_range(self.store, row)
 
     def stat(self, metarange: Metarange, path: str) -> Entry | None:
         """The entry at a path, or None."""
@@ -112,7 +112,12 @@ class RangeReader:
             file = self.open(metarange.row(start))
             if after and group.paths[row] == after.encode():
                 row += 1
+            ahead = 1
             for index in range(number, file.groups):
+                if index == number + ahead:
+                    # The longer the caller goes on, the more row groups one request brings.
+                    file.load(range(index, min(index + ahead, file.groups)))
+                    ahead *= 2
                 group = group if index == number else self.group(file, index)
                 yield from _below(group.table.slice(row), above)
                 row = 0
@@ -126,7 +131,7 @@ class RangeReader:
 
         The range must end at or after ``key``.
         """
-        digest = metarange.file_digest(index)
+        digest = metarange.footer_digest(index)
         file: RangeFile | None = self._cache.peek((self.store.url, digest))
         file = file or self.open(metarange.row(index))
         number = file.group_of(key)
@@ -139,7 +144,7 @@ class RangeReader:
 
     def group(self, file: RangeFile, index: int) -> DecodedGroup:
         """One row group of a range, decoded and remembered."""
-        key = (self.store.url, file.row.file_digest, index)
+        key = (self.store.url, file.row.footer_digest, index)
         return self._cache.get(key, lambda: DecodedGroup(file.group(index)))
 
 

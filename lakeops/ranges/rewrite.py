@@ -11,7 +11,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.records import Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import Cutter
-from lakeops.ranges.file import open_range
+from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import overlay
 from lakeops.ranges.task import Piece, Segment, Task, TaskResult, from_ipc, to_ipc, total
@@ -73,17 +73,16 @@ class _Rewriting:
                 stop = min(index + 1, len(segment.rows))
                 yield Piece(segment.start + start, segment.start + stop, tuple(written))
         if self._cutter.open:
-            rest = self._cutter.rest()
-            carry = b"" if segment.last else to_ipc(rest)
+            carry = b"" if segment.last else to_ipc(self._cutter.carry())
             if segment.last:
-                written.append(self._writer.write(rest))
+                written.append(self._writer.write(self._cutter.rest()))
             yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), carry)
 
     def _written(self, index: int, changes: pa.Table) -> list[RangeRow]:
         """The ranges that base range ``index`` brings to an end, written; none of its rows stay behind in memory."""
         written: list[RangeRow] = []
         for table in self._rows(index, changes):
-            written += [self._writer.write(rows) for rows in self._cutter.add(table)]
+            written += [self._writer.write(cut) for cut in self._cutter.add(table)]
         return written
 
     def _rows(self, index: int, changes: pa.Table) -> Iterator[pa.Table]:
@@ -108,4 +107,4 @@ class _Rewriting:
             return RANGE_SCHEMA.empty_table()
         row = self._segment.rows[index]
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        return open_range(self._store, row).read()
+        return read_range(self._store, row)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.ranges.cutter import Cut
 from lakeops.ranges.digest import range_id
 from lakeops.ranges.format import encode_metarange, encode_range
 from lakeops.ranges.metarange import Metarange, RangeRow
@@ -38,35 +40,37 @@ def release_memory(written: int) -> None:
         pa.default_memory_pool().release_unused()
 
 
-def describe_range(table: pa.Table) -> RangeRow:
-    """The metarange row of these rows, not written yet: its file name, size and digest are empty."""
-    paths = table.column("path")
+def describe_range(cut: Cut) -> RangeRow:
+    """The metarange row of these rows, not written yet: what tells of its file is empty."""
+    paths = cut.table.column("path")
     return RangeRow(
-        id=bytes.fromhex(range_id(table.column("digest"))),
+        id=range_id(cut.digests),
         file="",
         first_path=paths[0].as_py(),
         last_path=paths[-1].as_py(),
-        count=table.num_rows,
-        size_bytes=int(pc.sum(table.column("size_bytes")).as_py()),
+        count=cut.table.num_rows,
+        size_bytes=int(pc.sum(cut.table.column("size_bytes")).as_py()),
         file_bytes=0,
-        file_digest=b"",
+        footer_bytes=0,
+        footer_digest=b"",
     )
 
 
-def write_range(store: ObjectStore, table: pa.Table, attempt: str, row: RangeRow | None = None) -> RangeRow:
+def write_range(store: ObjectStore, cut: Cut, attempt: str, row: RangeRow | None = None) -> RangeRow:
     """Write one range; returns its metarange row.
 
     Args:
         store: the namespace.
-        table: ``RANGE_SCHEMA``, at least one row, paths ascending.
+        cut: at least one row, paths ascending.
         attempt: fresh for every try.
-        row: what ``describe_range`` said of the table, when the caller asked already.
+        row: what ``describe_range`` said of the rows, when the caller asked already.
     """
-    row = row or describe_range(table)
-    data = encode_range(table)
+    row = row or describe_range(cut)
+    data, footer_bytes = encode_range(cut.groups, cut.digests)
     file = attempt_file(row.hex_id, attempt)
-    digest = store.put(range_key(file), data).checksum
-    return replace(row, file=file, file_bytes=len(data), file_digest=bytes.fromhex(digest))
+    store.put(range_key(file), data)
+    digest = sha256(memoryview(data)[-footer_bytes:]).digest()
+    return replace(row, file=file, file_bytes=len(data), footer_bytes=footer_bytes, footer_digest=digest)
 
 
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
@@ -109,12 +113,12 @@ class RangeWriter:
         self._attempt = attempt
         self._known = {row.id: row for row in known}
 
-    def write(self, table: pa.Table) -> RangeRow:
+    def write(self, cut: Cut) -> RangeRow:
         """The metarange row of these rows, written unless a known range is the same."""
-        described = describe_range(table)
+        described = describe_range(cut)
         if described.id in self._known:
             return self._known[described.id]
-        row = write_range(self._store, table, self._attempt, described)
+        row = write_range(self._store, cut, self._attempt, described)
         self.work += Work(written=1, bytes_written=row.file_bytes)
         release_memory(self.work.written)
         return row

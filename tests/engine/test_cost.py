@@ -85,8 +85,34 @@ def test_a_diff_of_100_keys_in_10_ranges_opens_20_files_and_2_metaranges(reposit
     assert sum(part.num_rows for part in diff(reader, *map(reader.metarange, pointers))) == 100
     kinds = [key.split("/")[1] for key in store.read]
     assert (kinds.count("ranges"), kinds.count("metaranges")) == (20, 2)
-    assert len(set(store.read)) == 22
+    assert len(store.read) == 22
+    assert not store.twice
     assert store.written == []
+
+
+def test_a_diff_reads_the_row_groups_that_differ_and_footers(tmp_path):
+    """Ranges of the size that they have in life."""
+    store = RecordingStore(tmp_path)
+    reader = RangeReader(store)
+    base = build(store, [synthetic.entries(np.arange(60_000, dtype=np.uint64))], Split(), attempt())
+    rows = synthetic.staged(np.arange(40_000, 40_010, dtype=np.uint64), 1)
+    after = apply(reader, base, rows, engine=LocalEngine(), split=Split(), attempt=attempt()).metarange
+    changed = base.at(base.without(after)) + after.at(after.without(base))
+    store.forget()
+    assert sum(part.num_rows for part in diff(reader, base, after)) == 10
+    assert len(store.read) == len(changed) == 2
+    assert not store.twice
+    assert store.bytes_read < sum(row.file_bytes for row in changed) / 4
+
+
+def test_a_stat_reads_one_row_group_and_a_footer(tmp_path):
+    store = RecordingStore(tmp_path)
+    base = build(store, [synthetic.entries(np.arange(60_000, dtype=np.uint64))], Split(), attempt())
+    store.forget()
+    row = base.row(0)
+    assert RangeReader(store).stat(base, row.last_path)
+    assert (store.read, store.twice) == ([row.key], set())
+    assert store.bytes_read < row.file_bytes / 4
 
 
 @pytest.mark.parametrize("size", SIZES)

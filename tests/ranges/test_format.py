@@ -1,3 +1,6 @@
+import json
+from hashlib import sha256
+
 import duckdb
 import numpy as np
 import polars as pl
@@ -14,8 +17,11 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.build import build, with_digests
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.format import METARANGE_SCHEMA, decode_metarange, encode_metarange, encode_range
+from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
+
+SPLIT = Split(12_000, 1, 12_000)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +32,7 @@ def rows():
 @pytest.fixture
 def written(store, rows):
     """A metarange of two ranges, and its file."""
-    metarange = build(store, [rows], Split(12_000, 1, 12_000), attempt())
+    metarange = build(store, [rows], SPLIT, attempt())
     return metarange, write_metarange(store, metarange, attempt())
 
 
@@ -34,8 +40,19 @@ def test_a_range_file_has_the_documented_shape(store, written):
     metarange, _ = written
     file = pq.ParquetFile(pa.BufferReader(store.get(metarange.row(0).key)))
     assert file.schema_arrow.equals(RANGE_SCHEMA)
-    assert file.metadata.metadata is None  # nothing that only Arrow understands
-    assert [file.metadata.row_group(group).num_rows for group in range(2)] == [8_192, 3_808]
+    assert list(file.metadata.metadata) == [b"lakeops.groups"]  # nothing that only Arrow understands
+    described = json.loads(file.metadata.metadata[b"lakeops.groups"])
+    ends = group_ends(path_hashes(file.read(["path"])["path"]), SPLIT).tolist()
+    assert np.cumsum([file.metadata.row_group(group).num_rows for group in range(len(described))]).tolist() == ends
+    assert len(described) > 2
+    data, digests = store.get(metarange.row(0).key), file.read(["digest"])["digest"]
+    begin, first = 4, 0
+    for (start, size, file_digest, digest), end in zip(described, ends, strict=True):
+        assert start == begin
+        assert sha256(data[start : start + size]).hexdigest() == file_digest
+        assert sha256(b"".join(digests.slice(first, end - first).to_pylist())).hexdigest() == digest
+        begin, first = start + size, end
+    assert len(data) - begin == metarange.row(0).footer_bytes
     columns = {
         column.path_in_schema: column
         for column in (file.metadata.row_group(0).column(index) for index in range(file.metadata.num_columns))
@@ -43,8 +60,6 @@ def test_a_range_file_has_the_documented_shape(store, written):
     assert {column.compression for column in columns.values()} == {"ZSTD"}
     assert "DELTA_BYTE_ARRAY" in columns["path"].encodings
     assert "DELTA_BINARY_PACKED" in columns["mtime"].encodings
-    assert columns["path"].has_column_index
-    assert columns["path"].has_offset_index
     assert columns["path"].statistics.min == metarange.row(0).first_path
 
 
@@ -81,7 +96,8 @@ def test_polars_reads_ranges(store, written, rows):
 
 def test_rows_come_back_as_they_went_in(store, rows):
     table = with_digests(rows)
-    assert pq.read_table(pa.BufferReader(encode_range(table))).equals(table)
+    data, _ = encode_range([table.slice(0, 5_000), table.slice(5_000)], [bytes(32)] * 2)
+    assert pq.read_table(pa.BufferReader(data)).equals(table)
     assert table["digest"].combine_chunks().equals(entry_digests(rows))
 
 
@@ -93,6 +109,6 @@ def test_a_metarange_comes_back_as_it_went_in(written):
 
 def test_a_file_of_another_kind_is_not_taken_for_a_metarange(rows):
     with pytest.raises(Corrupted, match=r"some/key cannot be decoded \(its columns"):
-        decode_metarange(encode_range(with_digests(rows)), "some/key")
+        decode_metarange(encode_range([with_digests(rows)], [bytes(32)])[0], "some/key")
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         decode_metarange(b"no parquet at all", "some/key")

@@ -4,15 +4,19 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NamedTuple
 
+import numpy as np
 import pytest
-from support.rows import attempt, built, numbered
+from support.rows import attempt, built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.ranges.build import with_digests
+from lakeops.ranges.cutter import Cut
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
-from lakeops.ranges.file import open_range
+from lakeops.ranges.file import open_range, read_range
+from lakeops.ranges.format import encode_range
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.write import write_metarange
+from lakeops.ranges.write import describe_range, write_metarange
 from lakeops.store.layout import metarange_key
 
 
@@ -49,10 +53,37 @@ def test_a_whole_pair_reads(store, metarange, pointer):
 def test_any_flipped_byte_of_a_range_is_found(store, metarange):
     row = metarange.row(1)
     data = store.get(row.key)
-    for position in range(len(data)):
+    for position in range(4, len(data)):  # before that is Parquet's mark, which nothing is read from
         overwrite(store, row.key, data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :])
-        with pytest.raises(Corrupted, match=row.file):
-            open_range(store, row)
+        for read in (lambda: read_range(store, row), lambda: open_range(store, row).read()):
+            with pytest.raises(Corrupted, match=row.file):
+                read()
+
+
+def test_damage_stays_where_it_is(store, metarange):
+    """A row group that is whole reads, whatever became of its neighbours."""
+    row = metarange.row(1)
+    damaged, data = open_range(store, row).marks[1], store.get(row.key)
+    overwrite(store, row.key, data[: damaged.start] + bytes(damaged.size) + data[damaged.end :])
+    file = open_range(store, row)
+    assert file.group(0).num_rows == file.starts[1]
+    with pytest.raises(Corrupted, match=rf"{row.file}.*row group 1"):
+        file.group(1)
+    with pytest.raises(Corrupted, match=row.file):
+        file.read()
+
+
+def test_a_row_group_with_other_rows_than_its_footer_says_is_found(store):
+    """Bytes and footer agree, so only a broken writer can have made them; the digest column tells."""
+    table = with_digests(entry_table(numbered(range(6))))
+    cut = Cut(table, (3, 6))
+    row = describe_range(cut)
+    data, footer_bytes = encode_range(list(reversed(cut.groups)), cut.digests)
+    store.put("_lakefs/ranges/odd.parquet", data)
+    digest = sha256(data[-footer_bytes:]).digest()
+    odd = replace(row, file="odd.parquet", file_bytes=len(data), footer_bytes=footer_bytes, footer_digest=digest)
+    with pytest.raises(Corrupted, match="other rows in row group 0 than its footer says"):
+        open_range(store, odd).digests(np.arange(6))
 
 
 def test_any_flipped_byte_of_a_metarange_is_found(store, pointer):
@@ -75,11 +106,12 @@ def test_a_file_cut_short_is_found(store, metarange, pointer, keep):
             read()
 
 
-def test_a_file_with_more_at_its_end_is_found(store, metarange):
+def test_what_follows_a_file_is_not_read(store, metarange):
     row = metarange.row(0)
+    rows = read_range(store, row)
     overwrite(store, row.key, store.get(row.key) + b"x")
-    with pytest.raises(Corrupted):
-        open_range(store, row)
+    assert read_range(store, row).equals(rows)
+    assert open_range(store, row).read().equals(rows)
 
 
 def test_swapped_files_are_found(store, metarange):
@@ -94,7 +126,7 @@ def test_swapped_files_are_found(store, metarange):
 
 def test_a_row_that_points_at_another_range_is_found_by_the_range_id(store, metarange):
     one, other = metarange.rows(0, 2)
-    swapped = replace(one, file=other.file, file_digest=other.file_digest)
+    swapped = replace(other, id=one.id, count=one.count)
     with pytest.raises(Corrupted, match="another range than its metarange says"):
         open_range(store, swapped)
     miscounted = replace(one, count=one.count + 1)
@@ -107,7 +139,9 @@ def test_a_metarange_in_place_of_a_range_is_found(store, metarange, pointer):
     data = store.get(metarange_key(pointer.meta_range_file))
     overwrite(store, row.key, data)
     with pytest.raises(Corrupted, match="not a range's"):
-        open_range(store, replace(row, file_digest=sha256(data).digest()))
+        open_range(
+            store, replace(row, file_bytes=len(data), footer_bytes=len(data), footer_digest=sha256(data).digest())
+        )
 
 
 def test_a_commit_that_names_another_metarange_is_found(store, pointer):

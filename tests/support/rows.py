@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
+from threading import Lock
 
 import pyarrow as pa
 from hypothesis import settings
@@ -32,24 +33,48 @@ _attempts = count()
 
 
 class RecordingStore(LocalStore):
-    """A local store that remembers what was read and written."""
+    """A local store that remembers which files were read and written, and of which some bytes were read twice."""
 
     def __init__(self, root) -> None:
         super().__init__(root, fsync=False)
         self.read: list[str] = []
         self.written: list[str] = []
+        self.twice: set[str] = set()
+        self._seen: dict[str, list[range]] = {}
+        self._noting = Lock()
 
     def get(self, key: str) -> bytes:
-        self.read.append(key)
-        return super().get(key)
+        data = super().get(key)
+        self._note(key, 0, len(data))
+        return data
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        self._note(key, start, length)
+        return super().get_range(key, start, length)
 
     def put(self, key, data, **options):
         self.written.append(key)
         return super().put(key, data, **options)
 
+    @property
+    def bytes_read(self) -> int:
+        """How many bytes of files were read."""
+        return sum(len(one) for seen in self._seen.values() for one in seen)
+
     def forget(self) -> None:
         self.read.clear()
         self.written.clear()
+        self.twice.clear()
+        self._seen.clear()
+
+    def _note(self, key: str, start: int, length: int) -> None:
+        with self._noting:
+            if key not in self._seen:
+                self.read.append(key)
+            seen = self._seen.setdefault(key, [])
+            if any(start < other.stop and other.start < start + length for other in seen):
+                self.twice.add(key)
+            seen.append(range(start, start + length))
 
 
 class Groups(LocalEngine):
