@@ -22,6 +22,15 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.sensors"]}],
         "triggers": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.triggers"]}],
         "hooks": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.hook"]}],
+        "asset-uris": [
+            {
+                "schemes": ["lakefs"],
+                "handler": "lakeops.airflow.uris.sanitize_uri",
+                "factory": "lakeops.airflow.uris.create_asset",
+                "to_openlineage_converter": "lakeops.airflow.uris.to_openlineage",
+            }
+        ],
+        "cli": ["lakeops.airflow.commands.get_cli_commands"],
         "connection-types": [
             {
                 "connection-type": "lakeops",
@@ -64,6 +73,11 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Engine",
                         "description": "Where big changes are worked out.",
                         "schema": {"type": "string", "enum": ["auto", "local", "spark"], "default": "auto"},
+                    },
+                    "spark_master": {
+                        "label": "Spark master",
+                        "description": "spark://host:port, local[N], yarn, k8s://..., or sc://host:port for Connect.",
+                        "schema": {"type": ["string", "null"]},
                     },
                 },
             }

@@ -28,8 +28,8 @@ class LakeopsHook(BaseHook):
     """Opens the lake that a connection of type ``lakeops`` describes.
 
     The connection's host is the home directory. Extra fields: ``database_url`` (user and password may come from the
-    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine`` and ``default_repository``.
-    Without a connection named ``lakeops_default`` that name means the environment's own lake.
+    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine``, ``spark_master`` and
+    ``default_repository``. Without a connection named ``lakeops_default`` that name means the environment's own lake.
     """
 
     conn_name_attr = "lakeops_conn_id"
@@ -66,6 +66,7 @@ class LakeopsHook(BaseHook):
             s3_endpoint_url=extra.get("s3_endpoint_url") or None,
             s3_region=extra.get("s3_region") or None,
             engine=extra.get("engine") or None,
+            spark_master=extra.get("spark_master") or None,
         )
 
     def default_repository(self) -> str | None:
@@ -81,25 +82,40 @@ class LakeopsHook(BaseHook):
             InvalidInput: there is neither a name nor a default.
             RepositoryNotFound: and what ``get_conn`` raises.
         """
+        chosen = self.repository_name(name)
+        with self.get_conn() as lake:
+            yield lake.repository(chosen)
+
+    def repository_name(self, name: str | None = None) -> str:
+        """The name, or the connection's default repository. Raises ``InvalidInput`` when there is neither."""
         chosen = name or self.default_repository()
         if not chosen:
             raise InvalidInput(
                 f"no repository: set repo, or a default repository in connection {self.lakeops_conn_id!r}"
             )
-        with self.get_conn() as lake:
-            yield lake.repository(chosen)
+        return chosen
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the lake opens, and what was found or went wrong; the connection form's *Test* button."""
+        """Whether the lake works, and what was found or went wrong; the connection form's *Test* button.
+
+        Opens the catalog, and writes, reads and deletes small objects where the default repository keeps its own.
+        """
         try:
             with self.get_conn() as lake:
-                found = sum(1 for _ in lake.repositories())
                 facts = ", ".join(f"{name} {value}" for name, value in lake.catalog.describe().items())
+                found = sum(1 for _ in lake.repositories())
+                stored = self._probe(lake, self.default_repository())
         except LakeopsError as error:
-            return False, error.message
+            return False, f"{error.kind}: {error.message}"
         except AirflowNotFoundException as error:
             return False, str(error)
-        return True, f"The lake opens: {facts}; repositories: {found}"
+        return True, f"The lake opens: {facts}; repositories: {found}; {stored}"
+
+    def _probe(self, lake: Lake, name: str | None) -> str:
+        if name is None:
+            return "no default repository, so no store was tried"
+        namespace = lake.repository(name).storage_namespace
+        return f"repository {name} is at {namespace}: {lake.stores().at(namespace).probe().summary}"
 
     def _connection(self) -> Connection | None:
         try:

@@ -20,7 +20,6 @@ from lakeops.version import __version__
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
     from lakeops.settings import Settings
-    from lakeops.store.base import Capabilities
 
 OK = "ok"
 ABSENT = "absent"
@@ -101,14 +100,7 @@ def _storage(lake: Lake, repository: Repository) -> Check:
         found = lake.stores().at(repository.storage_namespace).probe()
     except LakeopsError as error:
         return Check(name, PROBLEM, error.message)
-    return Check(name, OK, f"{repository.storage_namespace}: {_capabilities(found)}")
-
-
-def _capabilities(found: Capabilities) -> str:
-    fields = asdict(found)
-    notes = fields.pop("notes")
-    words = [name.replace("_", " ") for name, has in fields.items() if has]
-    return "; ".join([", ".join(words) or "no special capabilities", *notes])
+    return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
 
 
 def _version(package: str) -> str | None:

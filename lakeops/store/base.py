@@ -13,7 +13,7 @@ Nothing in lakeops rests on conditional puts alone: written files have fresh nam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
 
 
@@ -72,6 +72,14 @@ class Capabilities:
     etag_is_md5: bool = False
     batch_delete: bool = False
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def summary(self) -> str:
+        """What the store can do, in words."""
+        fields = asdict(self)
+        notes = fields.pop("notes")
+        words = [name.replace("_", " ") for name, has in fields.items() if has]
+        return "; ".join([", ".join(words) or "no special capabilities", *notes])
 
 
 class ObjectStore(Protocol):

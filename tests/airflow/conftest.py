@@ -80,6 +80,7 @@ class Running:
     run_id: str = "run-1"
     dag_id: str = "dag"
     xcoms: dict[str, Any] = field(default_factory=dict)
+    events: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, operator: Any, *, try_number: int = 1, map_index: int = -1) -> dict[str, Any]:
         task = SimpleNamespace(
@@ -91,7 +92,16 @@ class Running:
             log_url="http://127.0.0.1:8080/dags/dag/runs/run-1/tasks/task?try_number=1",
             xcom_push=lambda *, key, value: self.xcoms.update({key: value}),
         )
-        found = operator.execute({"ti": task, "logical_date": datetime(2013, 1, 1, tzinfo=UTC)})
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+
+        found = operator.execute(
+            {
+                "ti": task,
+                "task": operator,
+                "outlet_events": self.events.setdefault(operator.task_id, OutletEventAccessors()),
+                "logical_date": datetime(2013, 1, 1, tzinfo=UTC),
+            }
+        )
         assert isinstance(found, dict)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +19,12 @@ pytest.importorskip("airflow.sdk")
 
 import airflow
 import jsonschema
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from lakeops.airflow.assets import branch_asset
 from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.uris import create_asset
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -54,7 +58,7 @@ def test_airflow_finds_the_provider_and_its_connection_form() -> None:
     assert "lakeops" in manager.providers
     widgets = manager.connection_form_widgets
     fields = {name.removeprefix("extra__lakeops__") for name in widgets if name.startswith("extra__lakeops__")}
-    assert fields == {"database_url", "s3_endpoint_url", "s3_region", "default_repository", "engine"}
+    assert fields == {"database_url", "s3_endpoint_url", "s3_region", "default_repository", "engine", "spark_master"}
     assert manager.field_behaviours["lakeops"]["relabeling"]["host"] == "Home directory"
 
 
@@ -80,13 +84,25 @@ def test_any_other_connection_that_is_missing_is_an_error(home: Path) -> None:
     assert LakeopsHook("mine").test_connection()[0] is False
 
 
+def test_a_store_that_refuses_fails_the_test(home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
+    namespace = Path(flights.storage_namespace.removeprefix("file://"))
+    shutil.rmtree(namespace)
+    namespace.write_text("in the way")
+    works, message = LakeopsHook("mine").test_connection()
+    assert not works
+    assert message.startswith("store_error: ")
+    assert str(namespace) in message
+
+
 def test_a_connection_comes_before_the_environment(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEOPS_S3_REGION", "eu-west-1")
-    extra = {"s3_endpoint_url": "http://127.0.0.1:9000", "engine": "local"}
+    extra = {"s3_endpoint_url": "http://127.0.0.1:9000", "engine": "local", "spark_master": "local[2]"}
     _connection(monkeypatch, "lakeops_default", host=str(tmp_path / "other"), extra=extra)
     settings = LakeopsHook().settings()
     assert (settings.home, settings.s3_endpoint_url) == (tmp_path / "other", "http://127.0.0.1:9000")
     assert (settings.engine, settings.s3_region, settings.committer) == ("local", "eu-west-1", "ada")
+    assert settings.spark_master == "local[2]"
 
 
 def test_testing_a_connection_says_what_was_found(
@@ -96,6 +112,17 @@ def test_testing_a_connection_says_what_was_found(
     assert works
     assert "repositories: 1" in message
     assert "sqlite" in message.lower()
+    assert "no default repository" in message
+    _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
+    works, message = LakeopsHook("mine").test_connection()
+    assert works
+    assert f"repository flights is at file://{home}" in message
+    assert "range reads" in message
+    _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "nosuch"})
+    assert LakeopsHook("mine").test_connection() == (
+        False,
+        "repository_not_found: no repository 'nosuch'",
+    )
     (tmp_path / "file").write_text("")
     _connection(monkeypatch, "broken", host=str(tmp_path / "file" / "below"))
     assert LakeopsHook("broken").test_connection()[0] is False
@@ -115,7 +142,10 @@ def test_a_password_that_airflow_would_show_is_refused(home: Path, monkeypatch: 
         LakeopsHook("pg").get_conn()
     assert "s3cret" not in str(caught.value)
     _connection(monkeypatch, "pg", extra={"database_url": "s3cret::"})
-    assert LakeopsHook("pg").test_connection() == (False, "connection 'pg': the database URL cannot be read")
+    assert LakeopsHook("pg").test_connection() == (
+        False,
+        "invalid_settings: connection 'pg': the database URL cannot be read",
+    )
 
 
 @pytest.mark.parametrize("dag_file", sorted((ROOT / "dags").glob("*.py")), ids=lambda path: path.stem)
@@ -136,3 +166,76 @@ def test_reading_a_dag_file_imports_nothing_heavy_and_is_quick(dag_file: Path, h
 
 def test_the_lake_of_a_hook_is_the_callers_to_close(home: Path) -> None:
     assert isinstance(LakeopsHook().get_conn(), Lake)
+
+
+# --- the command line --------------------------------------------------------------------------------------------
+
+
+def test_the_command_line_checks_a_connection(
+    home: Path, flights: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
+    for arguments in (["mine"], []):
+        given = get_parser().parse_args(["lakeops", "connections", "check", *arguments])
+        given.func(given)
+        assert "repositories: 1" in capsys.readouterr().out
+    given = get_parser().parse_args(["lakeops", "connections", "check", "nosuch"])
+    with pytest.raises(SystemExit) as left:
+        given.func(given)
+    assert left.value.code == 1
+    assert "there is no connection 'nosuch'" in capsys.readouterr().err
+
+
+def test_describing_the_commands_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; import airflow.cli.cli_config; before = set(sys.modules)\n"
+        "from lakeops.airflow.commands import get_cli_commands; get_cli_commands()\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.splitlines()[-1].split() if name.startswith("lakeops")}
+    assert loaded == {"lakeops.airflow.commands"}
+
+
+# --- asset URIs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("lakefs://flights/main", "lakefs://flights/main"),
+        ("LAKEFS://flights/main/", "lakefs://flights/main"),
+        ("lakefs://flights/dev:joe/raw/day=1", "lakefs://flights/dev:joe/raw/day=1"),
+        ("lakefs://flights/main/é b", "lakefs://flights/main/%C3%A9%20b"),
+        ("lakefs://flights/main/%C3%A9%20b", "lakefs://flights/main/%C3%A9%20b"),
+        ("lakefs://flights/a%25b", "lakefs://flights/a%25b"),
+        ("lakefs://flights/main/what%3F%23", "lakefs://flights/main/what%3F%23"),
+    ],
+)
+def test_an_asset_has_one_spelling(written: str, kept: str) -> None:
+    assert Asset(uri=written).uri == kept
+    assert Asset(uri=kept).uri == kept
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("lakefs://flights", "name a branch"),
+        ("lakefs://flights/main~1", "name a branch"),
+        ("lakefs://Flights/main", "is not a lakefs:// URI"),
+        ("lakefs://flights/no way", "is not a lakefs:// URI"),
+        ("lakefs://flights/main/what?x=1", "write '[?]' as %3F"),
+    ],
+)
+def test_an_asset_that_is_no_branch_is_refused_when_the_dag_is_read(written: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Asset(uri=written)
+
+
+def test_a_branch_asset_keeps_its_uri() -> None:
+    for branch in ("main", "a#b", "a%20b", "dev:joe-bugfix-1234"):
+        asset = branch_asset("flights", branch)
+        assert asset.uri == asset.name
+    assert create_asset(repo="flights", branch="a#b", path="x?").uri == "lakefs://flights/a%23b/x%3F"

@@ -188,6 +188,32 @@ def test_a_conflicting_revert_lists_its_paths(history: Repository, run: Any) -> 
     assert run.xcoms["conflicts"]["table"] == [{"path": "a"}]
 
 
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+def told(run: Any, task: str) -> list[str]:
+    """Commit ids of the events that a task has sent."""
+    return [event.extra["commit_id"] for outlet in run.events[task].values() for event in outlet.asset_alias_events]
+
+
+def test_what_a_task_publishes_it_tells(history: Repository, run: Any) -> None:
+    history.branch("dev").put("x", b"1")
+    made = run(make("Commit", task_id="commit", branch="dev", message="load"))
+    merged = run(make("Merge", task_id="merge", source="dev", strategy="source-wins"))
+    reverted = run(make("Revert", task_id="revert", ref=made["id"], branch="dev"))
+    assert told(run, "commit") == [made["id"]]
+    assert told(run, "merge") == [merged["reference"]]
+    assert told(run, "revert") == [reverted["id"]]
+
+
+def test_what_was_there_already_is_no_news(history: Repository, run: Any) -> None:
+    run(make("Commit", task_id="commit", branch="dev", message="nothing"))
+    run(make("Merge", task_id="merge", source="main", destination="main"))
+    run(make("Diff", task_id="diff", left="main", right="dev"))
+    for task in ("commit", "merge", "diff"):
+        assert told(run, task) == []
+
+
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from lakeops.airflow.conflicts import report
+from lakeops.airflow.events import announce
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.lineage import Trace
 from lakeops.airflow.operators.failing import failing_at_once
 from lakeops.airflow.run import TaskRun
-from lakeops.model.errors import InvalidInput, MergeConflict
+from lakeops.model.errors import MergeConflict
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from lakeops.lake import Lake, Repository
@@ -45,6 +48,7 @@ class LakeopsOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
     ui_color = "#d9f2e6"
     _working = False
+    _traced = Trace()
 
     def __init__(
         self,
@@ -63,24 +67,43 @@ class LakeopsOperator(BaseOperator):
         with failing_at_once(), self._killable():
             hook = LakeopsHook(self.lakeops_conn_id)
             with hook.get_conn() as lake:
-                return self.work(lake, self._repository_name(hook), context)
+                return self.work(lake, hook.repository_name(self.repo), context)
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """Do the operator's work in an open lake; ``name`` is the repository's."""
         repository = lake.repository(name)
+        run = TaskRun.of(context)
         try:
-            return self.run_verb(repository, TaskRun.of(context))
+            record = self.run_verb(repository, run)
         except MergeConflict as conflict:
             report(conflict, repository, self.sides(repository), context, self.log)
             raise
+        self._traced = self.trace(repository, record)
+        moved = self.moved(repository, record, run)
+        if moved is not None:
+            announce(context, repository, *moved)
+        return record
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Do the operator's one verb; returns its record."""
         raise NotImplementedError
 
-    def moved(self, repository: Repository, record: dict[str, Any]) -> tuple[str, str] | None:  # noqa: ARG002
-        """The branch that the verb published on and the commit it published, from its record; None when it did not."""
+    def moved(
+        self,
+        repository: Repository,  # noqa: ARG002 - for those that move none
+        record: dict[str, Any],  # noqa: ARG002
+        run: TaskRun,  # noqa: ARG002
+    ) -> tuple[str, str] | None:
+        """The branch that the task published on and the commit it published, from its record; None when it did not."""
         return None
+
+    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:  # noqa: ARG002 - for those without data
+        """What the verb read and wrote, for lineage."""
+        return Trace()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:  # noqa: ARG002
+        """What the verb read and wrote; OpenLineage's provider calls this, in the task's process."""
+        return self._traced.to_openlineage()
 
     def sides(self, repository: Repository) -> tuple[str, str] | None:  # noqa: ARG002 - for those that merge nothing
         """The two refs whose objects a table of conflicts compares; None where they say nothing."""
@@ -93,14 +116,6 @@ class LakeopsOperator(BaseOperator):
         """
         if self._working:
             raise TaskKilled(f"task {self.task_id!r} was killed")
-
-    def _repository_name(self, hook: LakeopsHook) -> str:
-        name = self.repo or hook.default_repository()
-        if not name:
-            raise InvalidInput(
-                f"no repository: set repo, or a default repository in connection {self.lakeops_conn_id!r}"
-            )
-        return name
 
     @contextmanager
     def _killable(self) -> Iterator[None]:

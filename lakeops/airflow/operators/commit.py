@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow.sdk.exceptions import AirflowSkipException
 
 from lakeops.airflow import once
+from lakeops.airflow.assets import COMMITS
+from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, NoChanges
 
@@ -48,6 +50,7 @@ class LakeopsPublishOperator(LakeopsOperator):
         on_empty: OnEmptyCommit = "succeed",
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
+        kwargs.setdefault("outlets", [COMMITS])
         super().__init__(**kwargs)
         if on_empty not in self.ways:
             raise InvalidInput(f"on_empty is one of {', '.join(self.ways)}, not {on_empty!r}")
@@ -76,9 +79,22 @@ class LakeopsPublishOperator(LakeopsOperator):
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit. Raises ``NoChanges`` when there is nothing to change."""
 
-    def moved(self, repository: Repository, record: dict[str, Any]) -> tuple[str, str] | None:
-        """The branch and its commit."""
-        return self.branch or repository.default_branch, record["id"]
+    def moved(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> tuple[str, str] | None:
+        """The branch and its commit, unless the branch was as it should be already."""
+        return (self.branch or repository.default_branch, record["id"]) if run.made(record["metadata"]) else None
+
+    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:
+        """To the branch."""
+        branch = self.branch or repository.default_branch
+        return Trace(self.sources(repository), (Place.of(repository, branch, self.target(), version=record["id"]),))
+
+    def sources(self, repository: Repository) -> tuple[Place, ...]:  # noqa: ARG002 - a commit's are not known
+        """Where the changes came from."""
+        return ()
+
+    def target(self) -> str:
+        """The path on the branch that the changes went to; empty where it is all of it."""
+        return ""
 
 
 class LakeopsCommitOperator(LakeopsPublishOperator):
@@ -133,6 +149,10 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         super().__init__(**kwargs)
         self.ref = ref
         self.parent_number = parent_number
+
+    def sources(self, repository: Repository) -> tuple[Place, ...]:
+        """The commit."""
+        return (Place.of(repository, self.ref),)
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that undoes it."""
@@ -203,6 +223,14 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         self.prefix = prefix
         self.allow_empty_source = allow_empty_source
         self.skip_special = skip_special
+
+    def sources(self, repository: Repository) -> tuple[Place, ...]:  # noqa: ARG002 - it is elsewhere
+        """What was imported."""
+        return (Place.outside(self.source),)
+
+    def target(self) -> str:
+        """The prefix."""
+        return self.prefix
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The import's commit."""

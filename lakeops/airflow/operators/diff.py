@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow.changes import Tally
+from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.operators.base import LakeopsOperator
 
 if TYPE_CHECKING:
@@ -61,3 +62,7 @@ class LakeopsDiffOperator(LakeopsOperator):
         tally = Tally.of(changes, self.max_changes)
         self.log.info("%s", tally)
         return tally.to_json()
+
+    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:  # noqa: ARG002 - only reads
+        """From both sides."""
+        return Trace(tuple(Place.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref))

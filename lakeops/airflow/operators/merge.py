@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow import once
+from lakeops.airflow.assets import COMMITS
+from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.operators.base import LakeopsOperator
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         metadata: Mapping[str, str] | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
+        kwargs.setdefault("outlets", [COMMITS])
         super().__init__(**kwargs)
         self.source = source
         self.destination = destination
@@ -73,9 +76,20 @@ class LakeopsMergeOperator(LakeopsOperator):
             self.log.info("Merge %s is on lakefs://%s/%s", result.reference, repository.id, destination)
         return result.to_json()
 
-    def moved(self, repository: Repository, record: dict[str, Any]) -> tuple[str, str] | None:
+    def moved(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> tuple[str, str] | None:  # noqa: ARG002
         """The destination and the merge commit, if there was anything to merge."""
         return record["reference"] and (self.destination or repository.default_branch, record["reference"])
+
+    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:
+        """From the source as it was merged, to the destination."""
+        destination = self.destination or repository.default_branch
+        if record["reference"] is None:
+            return Trace()
+        merged = repository.ref(record["reference"]).commit
+        return Trace(
+            inputs=(Place.of(repository, self.source, version=merged.parents[1]),),
+            outputs=(Place.of(repository, destination, version=merged.id),),
+        )
 
     def sides(self, repository: Repository) -> tuple[str, str] | None:
         """Source and destination."""

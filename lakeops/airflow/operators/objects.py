@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 
@@ -90,6 +91,11 @@ class LakeopsUploadOperator(LakeopsOperator):
             "bytes": size,
             "paths": [entry.path for entry in entries[:SHOWN_PATHS]],
         }
+
+    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:
+        """From the worker's files, to the path on the branch; nothing is committed, so there is no version."""
+        inputs = () if self.source is None else (Place("file", self.source),)
+        return Trace(inputs, (Place(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),))
 
 
 class LakeopsDeleteObjectsOperator(LakeopsOperator):

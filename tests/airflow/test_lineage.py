@@ -1,0 +1,87 @@
+"""Lineage: what each operator tells of what it read and wrote, with OpenLineage's provider and without."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Repository
+
+pytest.importorskip("airflow.sdk")
+
+from lakeops.airflow import operators
+from lakeops.airflow.lineage import Place, Trace
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+HERE = importlib.util.find_spec("openlineage") is not None
+Run = Callable[..., dict[str, Any]]
+
+
+def traced(run: Run, name: str, **arguments: Any) -> tuple[Trace, dict[str, Any]]:
+    task = getattr(operators, f"Lakeops{name}Operator")(task_id=name.lower(), repo="flights", **arguments)
+    record = run(task)
+    return task._traced, record
+
+
+def test_commits_and_merges_tell_the_versions_they_read_and_wrote(flights: Repository, run: Run) -> None:
+    flights.create_branch("dev").put("raw/a", b"1")
+    trace, commit = traced(run, "Commit", branch="dev", message="load")
+    assert trace == Trace((), (Place("lakefs://flights", "dev", commit["id"]),))
+    trace, merge = traced(run, "Merge", source="dev")
+    assert trace.inputs == (Place("lakefs://flights", "dev", commit["id"]),)
+    assert trace.outputs == (Place("lakefs://flights", "main", merge["reference"]),)
+    assert traced(run, "Merge", source="dev~1")[0] == Trace(), "nothing was merged"
+    trace, revert = traced(run, "Revert", ref=commit["id"], branch="dev")
+    assert trace.inputs == (Place("lakefs://flights", commit["id"], commit["id"]),)
+    assert trace.outputs == (Place("lakefs://flights", "dev", revert["id"]),)
+    trace, _ = traced(run, "Diff", left="main", right="dev", prefix="raw/")
+    assert [place.name for place in trace.inputs] == ["main/raw", "dev/raw"]
+
+
+def test_what_comes_from_outside_is_named_as_openlineage_names_it(
+    flights: Repository, run: Run, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "a").write_text("1")
+    trace, made = traced(run, "Import", source=f"file://{source}", prefix="raw/")
+    assert trace.inputs == (Place("file", str(source)),)
+    assert trace.outputs == (Place("lakefs://flights", "main/raw", made["id"]),)
+    trace, _ = traced(run, "Upload", source=str(source), path="up", branch="main")
+    assert trace == Trace((Place("file", str(source)),), (Place("lakefs://flights", "main/up"),))
+    assert Place.outside("s3://bucket/raw/day=1/") == Place("s3://bucket", "raw/day=1")
+    assert Place.outside("s3://bucket") == Place("s3://bucket", "/")
+
+
+@pytest.mark.skipif(HERE, reason="OpenLineage is installed")
+def test_without_openlineage_nothing_is_told_and_nothing_breaks() -> None:
+    assert Trace((Place("lakefs://flights", "main", "c"),)).to_openlineage() is None
+
+
+@pytest.mark.skipif(not HERE, reason="needs apache-airflow-providers-openlineage, which is not among the test packages")
+def test_openlineage_gets_data_sets_with_versions(flights: Repository, run: Run) -> None:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.providers.openlineage.extractors.manager import ExtractorManager
+
+    flights.create_branch("dev").put("raw/a", b"1")
+    task = operators.LakeopsCommitOperator(task_id="commit", repo="flights", branch="dev", message="load")
+    head = run(task)["id"]
+    lineage = task.get_openlineage_facets_on_complete(None)
+    assert isinstance(lineage, OperatorLineage)
+    (out,) = lineage.outputs
+    assert (out.namespace, out.name) == ("lakefs://flights", "dev")
+    assert out.facets["version"].datasetVersion == head
+    assert ExtractorManager().get_extractor_class(task).__name__ == "DefaultExtractor"
+
+
+def test_operators_import_nothing_of_openlineage() -> None:
+    script = "import sys, lakeops.airflow.operators; print(*(m for m in sys.modules if m.startswith('openlineage')))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
