@@ -12,8 +12,19 @@ from typing import Protocol, TypeVar
 
 from lakeops.store.base import ObjectStore
 
+
+class Numbered(Protocol):
+    """A result that says which task it is of."""
+
+    @property
+    def index(self) -> int:
+        """The number of the task."""
+        ...
+
+
 T = TypeVar("T")
 R = TypeVar("R")
+N = TypeVar("N", bound=Numbered)
 
 
 class Engine(Protocol):
@@ -22,6 +33,11 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """How a plan says where it will run, for instance ``in process``."""
+        ...
+
+    @property
+    def in_process(self) -> bool:
+        """Whether work runs in this process and sees the directories of this machine."""
         ...
 
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
@@ -42,3 +58,12 @@ class Engine(Protocol):
     def close(self) -> None:
         """Give back what the engine holds."""
         ...
+
+
+def once_each(results: Iterable[N]) -> Iterator[N]:
+    """The first result of each task."""
+    seen: set[int] = set()
+    for result in results:
+        if result.index not in seen:
+            seen.add(result.index)
+            yield result

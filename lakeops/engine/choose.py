@@ -70,6 +70,11 @@ class ChoosingEngine:
         """Where work runs before it is known how much there is."""
         return "in process or on spark"
 
+    @property
+    def in_process(self) -> bool:
+        """Yes, for work of an unknown size."""
+        return True
+
     def for_work(self, ranges: int) -> Engine:
         """The engine for so many ranges to rewrite."""
         here = local_seconds(ranges, self._cores)

@@ -30,6 +30,11 @@ class LocalEngine:
         """Where a plan says that it runs."""
         return "in process"
 
+    @property
+    def in_process(self) -> bool:
+        """Yes."""
+        return True
+
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, as they finish; see ``Engine.run``."""
         source = iter(tasks)

@@ -86,6 +86,18 @@ def overlap(left: str, right: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
+def relative_directory(namespace: str, folder: str) -> str | None:
+    """Where a directory lies in a namespace on disk: empty, or a key ending in a slash; None when it lies elsewhere.
+
+    Both are ``file://`` URLs (else ``InvalidUri``); links on the way to either are followed.
+    """
+    root = Path(_real(parse_location(namespace)))
+    place = Path(_directory(folder, _scheme(folder)[1], allow_root=True)).resolve()
+    if not place.is_relative_to(root):
+        return None
+    return f"{place.relative_to(root).as_posix()}/" if place != root else ""
+
+
 def _real(place: Location) -> str:
     return str(Path(place.path).resolve()) if place.scheme == "file" else place.url
 

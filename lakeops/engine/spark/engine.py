@@ -58,6 +58,11 @@ class SparkEngine:
         return "on spark"
 
     @property
+    def in_process(self) -> bool:
+        """No: workers are processes of their own, and may be on other machines."""
+        return False
+
+    @property
     def ready(self) -> bool:
         """Whether work can be handed over without starting anything."""
         return self._connection is not None or active() is not None

@@ -1,0 +1,66 @@
+"""Which object of the namespace a physical address means, by the column.
+
+One object has many spellings: relative, as a URL, as a URL with other characters percent-encoded, through a link to
+the directory. All of them come out as the one that a listing gives; what lies elsewhere is left out.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import InvalidUri
+from lakeops.store import layout
+from lakeops.store.location import relative_directory, split_address
+
+_ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
+_DIRECTORY = r"[^/]*$"
+
+
+def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The addresses that lie in the namespace, relative to it, in any order and with repetitions.
+
+    Args:
+        namespace: the store's URL.
+        addresses: ``string``, relative or absolute.
+    """
+    if isinstance(addresses, pa.ChunkedArray):
+        addresses = addresses.chunk(0) if addresses.num_chunks == 1 else addresses.combine_chunks()
+    if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
+        return addresses
+    absolute = pc.match_substring_regex(addresses, _ABSOLUTE)
+    far, root = addresses.filter(absolute), namespace + "/"
+    inside = pc.starts_with(far, root)
+    parts = [addresses.filter(pc.invert(absolute))]
+    if namespace.startswith("file://"):
+        parts.append(_files(namespace, far.filter(pc.starts_with(far, "file://"))))
+    else:
+        parts.append(pc.utf8_slice_codeunits(far.filter(inside), len(root)))
+    return pa.concat_arrays(parts)
+
+
+def _files(namespace: str, addresses: pa.Array) -> pa.Array:
+    """The same for ``file://`` addresses; directories are looked at once each, since links may lead anywhere."""
+    folders = pc.replace_substring_regex(addresses, _DIRECTORY, "").dictionary_encode()
+    below = [_below(namespace, folder) for folder in folders.dictionary.to_pylist()]
+    inside = pa.array([place is not None for place in below], pa.bool_()).take(folders.indices)
+    return pa.array(
+        [
+            f"{place}{split_address(address)[1]}"
+            for address, place in zip(
+                addresses.filter(inside).to_pylist(),
+                pa.array(below, pa.string()).take(folders.indices.filter(inside)).to_pylist(),
+                strict=True,
+            )
+            if not address.endswith("/")
+        ],
+        pa.string(),
+    )
+
+
+def _below(namespace: str, folder: str) -> str | None:
+    """Where a directory lies in the namespace (empty or ending in a slash); None when it lies elsewhere."""
+    try:
+        return relative_directory(namespace, folder)
+    except InvalidUri:
+        return None

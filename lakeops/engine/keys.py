@@ -1,0 +1,92 @@
+"""Short keys for long addresses, so that millions of them can be sorted, sent and compared.
+
+A key is 64 bits of an address and of a seed that is new for every run. Two addresses with one key count as one, and
+whoever uses keys sees to it that this only ever keeps an object: a name in ten million among twenty million has such
+a twin with a probability of one in 100,000, and another one, if any, in the next run.
+
+An address is padded to whole words, each is multiplied with a factor that follows from the seed, and the products are
+summed. The lower bits of such a sum know nothing of the upper bytes of the words; so it is done twice, once with the
+bytes of every word turned round, and that sum is turned round too. A block takes a few numpy steps, no loop.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import shake_256
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Keys = npt.NDArray[np.uint64]
+
+_BLOCK = 16_384
+_STEP = 16
+"""Bytes that addresses are padded to a multiple of; those of one multiple are taken together."""
+_WORDS = _STEP // 8
+_LOW, _HIGH = np.uint64(32), np.uint64(48)
+_ONE = np.uint64(1)
+
+
+def address_keys(addresses: pa.Array | pa.ChunkedArray, seed: bytes) -> Keys:
+    """The key of each address, from its UTF-8 bytes: ``uint64``, as long as the column.
+
+    Args:
+        addresses: ``string`` without nulls, sliced or in chunks.
+        seed: as random as it is secret; the same for all that is compared.
+    """
+    out = np.empty(len(addresses), np.uint64)
+    done = 0
+    for chunk in addresses.chunks if isinstance(addresses, pa.ChunkedArray) else [addresses]:
+        for start in range(0, len(chunk), _BLOCK):
+            block = chunk.slice(start, _BLOCK)
+            out[done : done + len(block)] = _block_keys(block, seed)
+            done += len(block)
+    return out
+
+
+def ascending(keys: Keys) -> Keys:
+    """The keys in order."""
+    # A stable sort of short numbers is a radix sort: two settle the upper half, and little is left to be done.
+    for shift in (_LOW, _HIGH):
+        keys = keys[np.argsort((keys >> shift).astype(np.uint16), kind="stable")]
+    keys.sort(kind="stable")
+    return keys
+
+
+def order_of(keys: Keys) -> npt.NDArray[np.int64]:
+    """The positions of the keys, in the order of the keys."""
+    order = np.argsort((keys >> _LOW).astype(np.uint16), kind="stable")
+    order = order[np.argsort((keys >> _HIGH).astype(np.uint16)[order], kind="stable")]
+    return order[np.argsort(keys[order], kind="stable")]
+
+
+def _block_keys(block: pa.Array, seed: bytes) -> Keys:
+    lengths = pc.binary_length(block).to_numpy()
+    steps = np.maximum(-(-lengths // _STEP), 1)
+    if steps.min() == steps.max():
+        return _keys(block, lengths, int(steps[0]), seed)
+    out = np.empty(len(block), np.uint64)
+    for step in np.unique(steps):
+        rows = np.flatnonzero(steps == step)
+        out[rows] = _keys(block.take(pa.array(rows)), lengths[rows], int(step), seed)
+    return out
+
+
+def _keys(block: pa.Array, lengths: npt.NDArray[np.int32], steps: int, seed: bytes) -> Keys:
+    """The keys of addresses that all fit in so many steps."""
+    padded = pc.ascii_rpad(block, steps * _STEP, "\0")  # counts bytes, whatever they spell
+    words = np.frombuffer(padded.buffers()[2], "<u8", len(block) * steps * _WORDS).reshape(len(block), -1)
+    factors = _factors(seed, steps * _WORDS)
+    keys: Keys = words @ factors[0, 1:]
+    keys += (lengths.astype(np.uint64) + _ONE) * factors[0, 0]
+    keys ^= (words.byteswap() @ factors[1, 1:]).byteswap()
+    return keys
+
+
+@lru_cache(maxsize=64)
+def _factors(seed: bytes, words: int) -> Keys:
+    """Two rows of odd factors: one for the length, then one for each word; a longer row begins as a shorter one."""
+    stream = shake_256(seed).digest(16 * (words + 1))
+    return np.ascontiguousarray(np.frombuffer(stream, "<u8").reshape(-1, 2).T | _ONE)

@@ -1,0 +1,59 @@
+"""Repositories that say only which objects they refer to, and listings of a namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from hypothesis import strategies as st
+from support.rows import SMALL, attempt
+
+from lakeops.engine.listed import LISTED_SCHEMA
+from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.ranges.build import build
+from lakeops.ranges.metarange import Metarange
+from lakeops.store.base import ObjectStore
+
+
+def referring(store: ObjectStore, addresses: Sequence[str]) -> Metarange:
+    """A metarange whose n-th path has the n-th of these addresses."""
+    rows = [
+        {
+            "path": f"p/{number:06}",
+            "physical_address": address,
+            "checksum": "c",
+            "size_bytes": 1,
+            "mtime": 0,
+            "content_type": "text/plain",
+            "metadata": [],
+        }
+        for number, address in enumerate(addresses)
+    ]
+    return build(store, [pa.Table.from_pylist(rows, ENTRY_SCHEMA)], SMALL, attempt())
+
+
+def listing(names: Sequence[str], batch: int = 7) -> Iterator[pa.Table]:
+    """The names as a store lists them, a batch at a time; sizes and times follow from the names."""
+    for start in range(0, len(names), batch):
+        yield pa.Table.from_pylist([row(name) for name in names[start : start + batch]], LISTED_SCHEMA)
+
+
+def row(name: str) -> dict[str, str | int]:
+    """What a listing says of a name."""
+    return {"physical_address": name, "size_bytes": len(name), "mtime": sum(name.encode())}
+
+
+def rows(names: Iterable[str]) -> list[dict[str, str | int]]:
+    """What is expected of these names, in order."""
+    return [row(name) for name in sorted(names, key=str.encode)]
+
+
+def names() -> st.SearchStrategy[str]:
+    """Few names, some of them hard: of one length and of many, a prefix of another, not ASCII."""
+    keys = st.one_of(
+        st.integers(0, 300).map("{:03}".format),
+        st.integers(0, 9).map("out/part-{}.parquet".format),
+        st.integers(0, 40).map(lambda size: "x" * size + "y"),
+        st.sampled_from(["é", "é/\U0001f600", "z" * 900, "\uffff", "a b", "q\n", "~", "%41", "A", "a%b", "out", "ou"]),
+    )
+    return st.builds("data/{}/{}".format, st.sampled_from(["2026010100", "2026010101"]), keys)
