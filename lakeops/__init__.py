@@ -29,7 +29,7 @@ from lakeops.model.records import Change, ChangeType, Commit, CommonPrefix, Entr
 from lakeops.version import __version__
 
 if TYPE_CHECKING:
-    from lakeops.lake import Branch, Lake, Ref, Repository
+    from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
     from lakeops.settings import Settings
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "LakeopsError",
     "MergeConflict",
     "MergeResult",
+    "Mirror",
     "NotFound",
     "PreconditionFailed",
     "Ref",
@@ -58,6 +59,7 @@ __all__ = [
 _LATE = {
     "Branch": "lakeops.lake",
     "Lake": "lakeops.lake",
+    "Mirror": "lakeops.lake",
     "Ref": "lakeops.lake",
     "Repository": "lakeops.lake",
     "Settings": "lakeops.settings",

@@ -102,10 +102,10 @@ class MirrorTransitions(Protocol):
         """Record how a pass ended."""
         ...
 
-    def promote_writable(self, repository_id: str, sequence: int, expired: Iterable[str], *, actor: str) -> Mirror:
+    def promote_writable(self, repository_id: str, sequence: int, complete: Iterable[str], *, actor: str) -> Mirror:
         """Turn the mirror into a writable repository at what it shows now; it follows its source no longer.
 
-        ``expired`` are commits that are not complete here; they are marked, so nothing can rest on them. Raises
-        ``MirrorOvertaken`` when a pass has changed anything since ``sequence``.
+        Every commit but those in ``complete`` and those that refs point to is expired, so nothing can rest on what did
+        not arrive. Raises ``MirrorOvertaken`` when a pass has changed anything since ``sequence``.
         """
         ...

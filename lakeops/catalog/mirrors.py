@@ -228,16 +228,13 @@ class Mirrors(Repositories):
 
         self.database.write(work, settle=run_again)
 
-    def promote_writable(self, repository_id: str, sequence: int, expired: Iterable[str], *, actor: str) -> Mirror:
+    def promote_writable(self, repository_id: str, sequence: int, complete: Iterable[str], *, actor: str) -> Mirror:
         """Turn the mirror into a writable repository at what it shows now; it follows its source no longer."""
-        doomed = sorted(set(expired))
 
         def work(conn: Connection) -> Mirror:
             mirror, repository = _lock_mirror(conn, repository_id, exclusive=True)
             _check_alone(mirror, sequence)
-            for start in range(0, len(doomed), IN_CHUNK):
-                some = COMMIT.c.id.in_(doomed[start : start + IN_CHUNK])
-                conn.execute(update(COMMIT).where(COMMIT.c.repository_id == repository_id, some).values(expired=True))
+            _keep_only(conn, repository_id, complete)
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             self._set(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
@@ -382,6 +379,20 @@ def _replace_arrivals(conn: Connection, repository_id: str, ref: RefName, arrive
             for file in some
         ]
         conn.execute(insert(MIRROR_ARRIVAL), rows)
+
+
+def _keep_only(conn: Connection, repository_id: str, complete: Iterable[str]) -> None:
+    """Expire every commit that is neither complete nor shown by a ref."""
+    here = COMMIT.c.repository_id == repository_id
+    kept = set(complete)
+    for refs in (BRANCH, TAG):
+        query = select(refs.c.commit_id).where(refs.c.repository_id == repository_id)
+        kept.update(conn.execute(query).scalars())
+    conn.execute(update(COMMIT).where(here).values(expired=True))
+    names = sorted(kept)
+    for start in range(0, len(names), IN_CHUNK):
+        some = COMMIT.c.id.in_(names[start : start + IN_CHUNK])
+        conn.execute(update(COMMIT).where(here, some).values(expired=False))
 
 
 def _head(conn: Connection, repository_id: str, branch: str) -> str | None:

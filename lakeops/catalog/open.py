@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
@@ -23,7 +24,7 @@ from lakeops.catalog.staging import Staging
 from lakeops.catalog.tags import Tags
 from lakeops.catalog.uploads import Uploads
 from lakeops.model.clock import Clock
-from lakeops.model.errors import InvalidSettings
+from lakeops.model.errors import CatalogUnavailable, InvalidSettings
 
 
 class SqlCatalog(Mirrors, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads, Retention):
@@ -56,7 +57,12 @@ class SqlCatalog(Mirrors, Branches, Tags, Commits, Staging, StagedRows, Publishi
 
 
 def open_catalog(
-    database_url: str, *, clock: Clock, grace_seconds: int = DEFAULT_GRACE_SECONDS, upgrade: bool = False
+    database_url: str,
+    *,
+    clock: Clock,
+    grace_seconds: int = DEFAULT_GRACE_SECONDS,
+    upgrade: bool = False,
+    must_exist: bool = False,
 ) -> Catalog:
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
@@ -68,6 +74,7 @@ def open_catalog(
         clock: the time, where the database has none of its own (SQLite).
         grace_seconds: the age below which garbage collection touches nothing; attempts expire after half of it.
         upgrade: whether an older PostgreSQL schema may be brought up to date.
+        must_exist: whether the catalog belongs to somebody else: nothing of it is made or brought up to date.
 
     Raises:
         InvalidSettings: the URL makes no sense.
@@ -75,12 +82,16 @@ def open_catalog(
         CatalogVersion: its schema is newer than this code, or older and ``upgrade`` was not given.
     """
     url = _parse(database_url)
+    if must_exist and url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+        raise CatalogUnavailable(f"there is no lakeops catalog at {url.database}")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
     database = Database(url, dialect)
     catalog = SqlCatalog(database, timedelta(seconds=grace_seconds) / 2)
     try:
         found = database.read(schema.revision)
-        if found is None or schema.check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
+        if must_exist:
+            schema.check_revision(schema.require(found), upgrade_first=False)
+        elif found is None or schema.check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
             catalog.upgrade()
     except BaseException:
         catalog.close()

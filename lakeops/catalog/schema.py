@@ -32,6 +32,13 @@ def revision(conn: Connection) -> str | None:
     raise CatalogVersion("this database has lakeops tables without a schema revision: it is not a lakeops catalog")
 
 
+def require(found: str | None) -> str:
+    """The revision of a catalog that somebody else has made. Raises ``CatalogVersion`` when nobody has."""
+    if found is None:
+        raise CatalogVersion("this database holds no lakeops catalog: check which database the URL names")
+    return found
+
+
 def check_revision(found: str, *, upgrade_first: bool) -> bool:
     """Whether the schema is older than this code and may be brought up to date now.
 

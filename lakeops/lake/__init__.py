@@ -5,7 +5,8 @@ Handles are cheap, hold no state of their own and may be used from several threa
 """
 
 from lakeops.lake.lake import Lake
+from lakeops.lake.mirror import Mirror
 from lakeops.lake.refs import Branch, Ref
 from lakeops.lake.repository import Repository
 
-__all__ = ["Branch", "Lake", "Ref", "Repository"]
+__all__ = ["Branch", "Lake", "Mirror", "Ref", "Repository"]

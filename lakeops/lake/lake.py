@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from lakeops.catalog.base import Catalog
 from lakeops.catalog.open import open_catalog
+from lakeops.lake.mirror import Mirror
 from lakeops.lake.repository import Repository
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.records import Repository as RepositoryRecord
@@ -27,12 +28,19 @@ class Lake:
     """Repositories in one catalog. Open it with ``Lake.open()``; it may be used as a context manager."""
 
     def __init__(
-        self, catalog: Catalog, settings: Settings, *, ids: Ids | None = None, stores: Stores | None = None
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        *,
+        ids: Ids | None = None,
+        stores: Stores | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.catalog = catalog
         self.settings = settings
         self.progress: Progress = quiet
         self._ids = ids or Ids()
+        self._clock = clock or SystemClock()
         self._stores = stores
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
@@ -65,7 +73,7 @@ class Lake:
         catalog = open_catalog(
             chosen.catalog_url, clock=clock or SystemClock(), grace_seconds=int(chosen.grace_hours * 3600)
         )
-        return cls(catalog, chosen, ids=ids)
+        return cls(catalog, chosen, ids=ids, clock=clock)
 
     def close(self) -> None:
         """Give back the catalog's connections and what the engine holds."""
@@ -122,6 +130,69 @@ class Lake:
         """All repositories by name."""
         return map(self._handle, pages(self.catalog.repositories, prefix=prefix, after=after))
 
+    def create_mirror(
+        self,
+        name: str,
+        storage_namespace: str | None = None,
+        *,
+        source: Lake | str,
+        source_repository: str | None = None,
+        branches: Sequence[str] = ("*",),
+        tags: Sequence[str] = ("*",),
+        reports: bool = True,
+        check_imported: bool = True,
+    ) -> Mirror:
+        """A read-only repository that follows a repository of another lake, at its initial commit until it is synced.
+
+        The source's storage namespace must be replicated to this one's, by the bucket's own replication or by
+        ``lakeops mirror replicate``.
+
+        Args:
+            name: the mirror's name here.
+            storage_namespace: the replica; below the home directory when left out.
+            source: another lake, or how to find it (see ``lakeops.model.sources``); no password is ever stored.
+            source_repository: its name there; the mirror's own when left out.
+            branches: glob patterns of the branches to follow.
+            tags: the same of tags.
+            reports: tell the source which commits the mirror needs, so that garbage collection there keeps them. It
+                takes write access to the source's catalog; without, set ``mirror_lag_days`` in the source's rules.
+            check_imported: look for imported objects, which lie outside the namespace, as well.
+
+        Raises:
+            AlreadyExists, NamespaceTaken, NotAReplica, InvalidInput, CatalogUnavailable, CatalogError.
+        """
+        from lakeops.lake.source import reaching, reference_to
+        from lakeops.ops.mirror.create import create_mirror
+        from lakeops.ops.mirror.source import Source
+
+        reference = reference_to(source, source_repository, name)
+        with reaching(reference, self._clock, given=source if isinstance(source, Lake) else None) as origin:
+            record = create_mirror(
+                self.catalog,
+                self.stores(),
+                name,
+                storage_namespace or self.settings.default_namespace(name),
+                Source(origin.catalog, reference.repository),
+                reference,
+                branches=branches,
+                tags=tags,
+                reports=reports,
+                check_imported=check_imported,
+                same_store=origin.settings.s3_endpoint_url == self.settings.s3_endpoint_url,
+                ids=self._ids,
+                actor=self.settings.committer,
+            )
+        return Mirror(self._context(record), self._clock, source if isinstance(source, Lake) else None)
+
+    def mirror(self, name: str) -> Mirror:
+        """An existing mirror. Raises ``RepositoryNotFound``, ``NotAMirror``."""
+        self.catalog.mirror(name)
+        return Mirror(self._context(self.catalog.repository(name)), self._clock)
+
+    def mirrors(self) -> Iterator[Mirror]:
+        """All mirrors by name, those that were promoted to writable repositories included."""
+        return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors())
+
     def delete_repository(self, name: str) -> None:
         """Forget a repository; its storage namespace is left as it is. Raises ``RepositoryNotFound``."""
         self.catalog.delete_repository(name)
@@ -158,15 +229,16 @@ class Lake:
         self.progress(label, done, total)  # looked up at each call: handles made before it was set show progress too
 
     def _handle(self, record: RepositoryRecord) -> Repository:
-        return Repository(
-            Context(
-                catalog=self.catalog,
-                repository=record,
-                settings=self.settings,
-                ids=self._ids,
-                open_stores=self.stores,
-                open_cache=self._range_cache,
-                open_engine=self._range_engine,
-                progress=self._show,
-            )
+        return Repository(self._context(record))
+
+    def _context(self, record: RepositoryRecord) -> Context:
+        return Context(
+            catalog=self.catalog,
+            repository=record,
+            settings=self.settings,
+            ids=self._ids,
+            open_stores=self.stores,
+            open_cache=self._range_cache,
+            open_engine=self._range_engine,
+            progress=self._show,
         )

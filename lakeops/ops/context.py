@@ -70,6 +70,15 @@ class Context:
         return self.stores.at(self.repository.storage_namespace)
 
     @cached_property
+    def readable(self) -> ObjectStore:
+        """The same, for readers: at a mirror, what is not there is said to be not replicated."""
+        if not self.repository.read_only:
+            return self.store
+        from lakeops.ops.replica import as_replica
+
+        return as_replica(self.store, self.catalog, self.repository_id)
+
+    @cached_property
     def engine(self) -> Engine:
         """Where range work runs."""
         return self.open_engine()
@@ -79,7 +88,7 @@ class Context:
         """Reads ranges and metaranges of the namespace, through the process's cache."""
         from lakeops.ranges.read import RangeReader
 
-        return RangeReader(self.store, self.open_cache())
+        return RangeReader(self.readable, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
         """The commit's metarange, verified. Raises ``CommitExpired`` for a commit that retention took."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 from lakeops.catalog.base import Catalog
 from lakeops.model.clock import Ids, unix_seconds
@@ -18,6 +19,9 @@ from lakeops.store.open import Stores, normalise_namespace
 
 FORMAT = 1
 """The version of the namespace's layout and file formats."""
+
+CLAIM_ID = "claim_id"
+"""Under which of a repository's capabilities its claim's id is kept: replicas of its namespace are known by it."""
 
 
 def create_repository(
@@ -42,7 +46,7 @@ def create_repository(
     check_repository(name)
     check_branch(default_branch)
     namespace = normalise_namespace(storage_namespace)
-    if _exists(catalog, name):
+    if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists")
     store = stores.at(namespace)
     _require_empty(store)
@@ -53,7 +57,7 @@ def create_repository(
         default_branch=default_branch,
         creation_date=unix_seconds(now),
         split=split,
-        capabilities=asdict(store.probe()),
+        capabilities={**asdict(store.probe()), CLAIM_ID: ids.new()},
     )
     first = make_commit(
         parents=(),
@@ -65,14 +69,15 @@ def create_repository(
     )
     catalog.create_repository(repository, first, token=ids.new(), actor=actor)
     try:
-        _claim(store, repository)
+        claim(store, repository)
     except BaseException:
         catalog.delete_repository(name)
         raise
     return repository
 
 
-def _exists(catalog: Catalog, name: str) -> bool:
+def exists(catalog: Catalog, name: str) -> bool:
+    """Whether the catalog has a repository of this name."""
     try:
         catalog.repository(name)
     except NotFound:
@@ -89,9 +94,20 @@ def _require_empty(store: ObjectStore) -> None:
             )
 
 
-def _claim(store: ObjectStore, repository: Repository) -> None:
-    claim = {"format": FORMAT, "repository": repository.id, "split": asdict(repository.split)}
+def claim_of(repository: Repository) -> dict[str, Any]:
+    """What the claim file in the repository's namespace, and in every replica of it, says."""
+    return {
+        "format": FORMAT,
+        "repository": repository.id,
+        "split": asdict(repository.split),
+        "id": repository.capabilities.get(CLAIM_ID),
+    }
+
+
+def claim(store: ObjectStore, repository: Repository) -> None:
+    """Claim the namespace for a repository. Raises ``NamespaceTaken``."""
+    data = json.dumps(claim_of(repository), indent=2).encode()
     try:
-        store.put(layout.CLAIM, json.dumps(claim, indent=2).encode(), if_absent=True, content_type="application/json")
+        store.put(layout.CLAIM, data, if_absent=True, content_type="application/json")
     except AlreadyExists:
         raise NamespaceTaken(f"storage namespace {store.url!r} was taken by another repository just now") from None

@@ -84,4 +84,7 @@ def presign(ctx: Context, ref: str, path: str, expires: int) -> str:
 
 
 def _locate(ctx: Context, entry: Entry) -> tuple[ObjectStore, str]:
-    return ctx.stores.locate(ctx.repository.storage_namespace, entry.physical_address)
+    address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
+    if not layout.is_absolute(address):
+        return ctx.readable, address
+    return ctx.stores.locate(ctx.repository.storage_namespace, address)

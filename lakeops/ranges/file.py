@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import fixed_bytes, group_digest, range_id
 from lakeops.ranges.format import RowGroup, decode_footer, read_columns
@@ -37,6 +37,8 @@ def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
     """The whole file, verified: its SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
     try:
         data = store.get(key)
+    except NotReplicated:
+        raise
     except ObjectNotFound as error:
         raise _missing(store, key) from error
     if sha256(data).digest() != digest:

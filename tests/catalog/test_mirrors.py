@@ -245,12 +245,14 @@ def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
     see(mirror, main=TWO)
     mirror.note_sync(HERE, "the source is gone")
     sequence = mirror.mirror_state(HERE).mirror.sequence
-    made = mirror.promote_writable(HERE, sequence, [TWO.id, MERGE.id], actor="ada")
+    made = mirror.promote_writable(HERE, sequence, [FIRST.id], actor="ada")
     assert made.promoted_writable is not None
     assert made.error == "the source is gone"
     assert not mirror.repository(HERE).read_only
     assert mirror.commit(HERE, TWO.id).expired
+    assert mirror.commit(HERE, MERGE.id).expired
     assert not mirror.commit(HERE, ONE.id).expired
+    assert not mirror.commit(HERE, FIRST.id).expired
     assert commit_all_here(mirror).parents == (ONE.id,)
     before = everything(mirror)
     for call in (

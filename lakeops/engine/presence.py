@@ -1,0 +1,292 @@
+"""Proving that what a metarange needs is there: plan, tasks, answers. Nothing is written.
+
+What is known already costs nothing: ranges of a metarange that is complete, ranges that were proved before, and of
+ranges that were looked at before only the objects that were missing. Everything else is opened (which verifies it) and
+compared with the ranges that stand in its place in the complete metarange; the objects that are left are looked for.
+Like all range work it is tasks of plain data, in process or on Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.engine.base import Engine
+from lakeops.model.errors import ObjectNotFound, Transient
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.needed import needed
+from lakeops.ranges.read import RangeReader
+from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.layout import is_absolute
+from lakeops.store.open import Stores
+from lakeops.store.presence import present
+from lakeops.store.settings import StoreSettings
+
+REMEMBERED = 1_000
+"""Missing objects of one range that are worth remembering one by one; with more the range is looked at again."""
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """An object that a range needs: the path that names it, where it is to be, and what it is to be."""
+
+    path: str
+    address: str
+    checksum: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How objects are looked for.
+
+    Attributes:
+        settings: how stores outside the namespace are reached.
+        imported: whether objects outside the namespace are looked for at all.
+        etags: whether plain ETags are MD5 here and at the source, so that they may be compared.
+    """
+
+    settings: StoreSettings
+    imported: bool = True
+    etags: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProveTask:
+    """Ranges to prove.
+
+    Attributes:
+        index: which of the plan's tasks this is.
+        rows: ranges whose file and objects are looked for, ascending.
+        known: ranges of the complete metarange that overlap these, ascending.
+        files: ranges whose objects are known to be there, but this file of them is not.
+        pending: range files that are there, and the objects that they lacked.
+        terms: how to look.
+    """
+
+    index: int
+    rows: tuple[RangeRow, ...]
+    known: tuple[RangeRow, ...]
+    files: tuple[RangeRow, ...]
+    pending: tuple[tuple[str, tuple[Awaited, ...]], ...]
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class RangeProof:
+    """What became of one range file.
+
+    Attributes:
+        file: its name.
+        arrived: whether the file itself is there.
+        missing: the objects that are not, as far as they are worth remembering.
+        missing_objects: how many things are missing, the file itself included.
+        missing_bytes: their size.
+        mismatch: an object that is there, but is not what the source recorded.
+    """
+
+    file: str
+    arrived: bool
+    missing: tuple[Awaited, ...] = ()
+    missing_objects: int = 0
+    missing_bytes: int = 0
+    mismatch: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file and all its objects are there."""
+        return self.arrived and not self.missing_objects and self.mismatch is None
+
+
+@dataclass(frozen=True, slots=True)
+class ProveResult:
+    """The answers of one task."""
+
+    index: int
+    ranges: tuple[RangeProof, ...]
+
+
+@dataclass(frozen=True)
+class ProvePlan:
+    """What has to be looked at before ``wanted`` is proved; ``known`` is complete."""
+
+    wanted: Metarange
+    known: Metarange
+    rows: pa.Table
+    files: tuple[RangeRow, ...] = ()
+    pending: tuple[tuple[str, tuple[Awaited, ...]], ...] = field(default=())
+
+    @property
+    def size(self) -> int:
+        """How many ranges there are to look at."""
+        return int(self.rows.num_rows) + len(self.files) + len(self.pending)
+
+    def tasks(self, group: int, terms: Terms) -> Iterator[ProveTask]:
+        """The tasks, with up to ``group`` ranges each."""
+        rows = Metarange(self.rows)
+        others = Metarange(self.known.table.take(pa.array(self.known.without(self.wanted))))
+        index = 0
+        for start in range(0, len(rows), group):
+            some = tuple(rows.rows(start, min(start + group, len(rows))))
+            low = others.find(some[0].first_path.encode())
+            high = others.first_paths.first_at(some[-1].last_path.encode() + b"\0")
+            yield ProveTask(index, some, tuple(others.rows(low, max(low, high))), (), (), terms)
+            index += 1
+        for start in range(0, max(len(self.files), len(self.pending)), group):
+            stop = start + group
+            yield ProveTask(index, (), (), self.files[start:stop], self.pending[start:stop], terms)
+            index += 1
+
+
+def plan(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> ProvePlan:
+    """What has to be looked at before ``wanted`` is proved; opens nothing.
+
+    Args:
+        wanted: what has to be there.
+        known: what is there already: every file and every object of it.
+        arrived: range files that were looked at before, and ``remember`` of what they lacked.
+    """
+    names = wanted.table.column("file")
+    fresh = wanted.table.filter(pc.invert(pc.is_in(names, value_set=known.table.column("file").combine_chunks())))
+    whole = [file for file, pending in arrived.items() if pending is None]
+    fresh = fresh.filter(pc.invert(pc.is_in(fresh.column("file"), value_set=pa.array(whole, pa.string()))))
+    lacking = {file: pending for file, pending in arrived.items() if pending is not None}
+    looked = pc.is_in(fresh.column("file"), value_set=pa.array(list(lacking), pa.string()))
+    pending = tuple(
+        (file, _recalled(lacking[file] or "[]")) for file in fresh.filter(looked).column("file").to_pylist()
+    )
+    fresh = fresh.filter(pc.invert(looked))
+    proved = pa.chunked_array([*known.table.column("id").chunks, pa.array(_ids(whole), pa.binary(32))], pa.binary(32))
+    same = pc.is_in(fresh.column("id"), value_set=proved.combine_chunks())
+    files = fresh.filter(same)
+    return ProvePlan(
+        wanted, known, fresh.filter(pc.invert(same)), tuple(Metarange(files).rows(0, files.num_rows)), pending
+    )
+
+
+def prove(planned: ProvePlan, *, engine: Engine, store: ObjectStore, terms: Terms) -> Iterator[RangeProof]:
+    """The answer for each range of the plan, in any order, each once."""
+    if not planned.size:
+        return
+    engine = engine.for_work(planned.size)
+    seen: set[int] = set()
+    answers = 0
+    for result in engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store):
+        if result.index not in seen:
+            seen.add(result.index)
+            answers += len(result.ranges)
+            yield from result.ranges
+    if answers != planned.size:
+        raise Transient(f"the engine ({engine.name}) answered for {answers} of {planned.size} ranges; try again")
+
+
+def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
+    """Look for what one task asks for."""
+    reader = RangeReader(store)
+    proofs: list[RangeProof] = []
+    here: list[RangeRow] = []
+    for row in (*task.rows, *task.files):
+        try:
+            reader.open(row)
+        except ObjectNotFound:
+            proofs.append(RangeProof(row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes))
+        else:
+            here.append(row)
+    proved = {row.file for row in task.files}
+    proofs += [RangeProof(row.file, arrived=True) for row in here if row.file in proved]
+    awaited = [*_needed(reader, [row for row in here if row.file not in proved], task.known), *task.pending]
+    found = _found(store, (one for _, objects in awaited for one in objects), task.terms)
+    proofs += [_proof(file, objects, found, task.terms) for file, objects in awaited]
+    return ProveResult(task.index, tuple(proofs))
+
+
+def remember(proof: RangeProof) -> str | None:
+    """What a range that has arrived lacks, as text that ``plan`` reads; None when it lacks nothing."""
+    if proof.complete:
+        return None
+    return json.dumps([[one.path, one.address, one.checksum, one.size_bytes] for one in proof.missing])
+
+
+def is_memorable(proof: RangeProof) -> bool:
+    """Whether remembering the answer spares the next look anything, and says all there is to know."""
+    return proof.complete or (
+        proof.arrived and proof.mismatch is None and 0 < proof.missing_objects == len(proof.missing)
+    )
+
+
+def _recalled(text: str) -> tuple[Awaited, ...]:
+    return tuple(Awaited(*values) for values in json.loads(text))
+
+
+def _ids(files: Iterable[str]) -> list[bytes]:
+    """The range ids that range files are named after."""
+    return [bytes.fromhex(file.partition("-")[0]) for file in files]
+
+
+def _needed(
+    reader: RangeReader, rows: list[RangeRow], known: tuple[RangeRow, ...]
+) -> Iterator[tuple[str, tuple[Awaited, ...]]]:
+    """The objects of these ranges that the known ones do not have."""
+    wanted = Metarange.from_rows(rows)
+    try:
+        answers = list(needed(reader, wanted, Metarange.from_rows(known)))
+    except ObjectNotFound:
+        # What was complete once may have been deleted since: then nothing of it is taken for granted.
+        answers = list(needed(reader, wanted, Metarange.empty()))
+    for answer in answers:
+        columns = (answer.objects.column(name).to_pylist() for name in ("path", "physical_address", "checksum"))
+        sizes = answer.objects.column("size_bytes").to_pylist()
+        yield answer.row.file, tuple(Awaited(*values) for values in zip(*columns, sizes, strict=True))
+
+
+def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict[str, StoredObject]:
+    """What is there of these objects, by address."""
+    inside: list[str] = []
+    outside: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
+    stores = Stores(terms.settings)
+    for one in objects:
+        if not is_absolute(one.address):
+            inside.append(one.address)
+        elif terms.imported:
+            place, key = stores.locate(store.url, one.address)
+            outside.setdefault(place.url, (place, {}))[1][key] = one.address
+    found = present(store, inside)
+    for place, keys in outside.values():
+        found.update((keys[key], item) for key, item in present(place, keys).items())
+    return found
+
+
+def _proof(file: str, objects: tuple[Awaited, ...], found: Mapping[str, StoredObject], terms: Terms) -> RangeProof:
+    missing: list[Awaited] = []
+    mismatch: str | None = None
+    for one in objects:
+        item = found.get(one.address)
+        if item is not None:
+            mismatch = mismatch or _mismatch(one, item, terms)
+        elif terms.imported or not is_absolute(one.address):
+            missing.append(one)
+    return RangeProof(
+        file,
+        arrived=True,
+        missing=tuple(missing) if len(missing) <= REMEMBERED else (),
+        missing_objects=len(missing),
+        missing_bytes=int(np.sum([one.size_bytes for one in missing], dtype=np.int64)),
+        mismatch=mismatch,
+    )
+
+
+def _mismatch(one: Awaited, item: StoredObject, terms: Terms) -> str | None:
+    """How an object that is there differs from what the source recorded, if it does."""
+    if item.size_bytes != one.size_bytes:
+        return f"{one.path!r} ({one.address}) has {item.size_bytes:,} bytes and the source recorded {one.size_bytes:,}"
+    if terms.etags and item.etag != one.checksum and _MD5.fullmatch(item.etag) and _MD5.fullmatch(one.checksum):
+        return f"{one.path!r} ({one.address}) has the ETag {item.etag} and the source recorded {one.checksum}"
+    return None

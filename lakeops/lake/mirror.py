@@ -1,0 +1,102 @@
+"""A mirror's handle: a read-only repository that follows another lake's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from lakeops.lake.repository import Repository
+from lakeops.lake.source import reaching
+from lakeops.model.clock import Clock
+from lakeops.model.errors import LakeopsError
+from lakeops.model.mirrors import Mirror as MirrorRecord
+from lakeops.model.mirrors import MirrorStatus
+from lakeops.ops.context import Context
+
+if TYPE_CHECKING:
+    from lakeops.lake.lake import Lake
+    from lakeops.ops.mirror.promote_writable import Loss
+    from lakeops.ops.mirror.source import Source
+
+
+class Mirror(Repository):
+    """A mirror. Everything that reads a repository reads it, too; its heads are whole at every moment."""
+
+    def __init__(self, context: Context, clock: Clock, source: Lake | None = None) -> None:
+        super().__init__(context)
+        self._clock = clock
+        self._source = source
+
+    @property
+    def configuration(self) -> MirrorRecord:
+        """Where its source is, which refs it follows, and how the last pass ended."""
+        return self._ctx.catalog.mirror(self.id)
+
+    def sync(self, source: Lake | None = None) -> MirrorStatus:
+        """One pass: see what the source shows, look for what has arrived, show what is complete. It never waits.
+
+        Args:
+            source: the source's lake, where it is open already or cannot be found by the mirror's configuration.
+
+        Raises:
+            NotAMirror: it was promoted to a writable repository.
+            NotAReplica: source or storage namespace belong to another repository.
+            ReplicaMismatch, Corrupted: something arrived that is not what the source recorded.
+            CatalogUnavailable, CatalogError, InvalidSettings: the source cannot be reached.
+        """
+        from lakeops.ops.mirror.sync import sync
+
+        return sync(self._ctx, lambda: self._reach(source))
+
+    def status(self) -> MirrorStatus:
+        """How far each ref is, as the last pass saw it; the source is not asked."""
+        from lakeops.ops.mirror.status import status
+
+        return status(self._ctx)
+
+    def loss(self, source: Lake | None = None) -> Loss:
+        """What ``promote_writable`` would lose: the source is asked, and the last pass where it does not answer."""
+        from lakeops.ops.mirror.promote_writable import loss
+
+        with self._try(source) as found:
+            return loss(self._ctx, found)
+
+    def promote_writable(self, source: Lake | None = None) -> MirrorRecord:
+        """Fail over: a writable repository at what the mirror shows, which follows its source no longer.
+
+        It cannot be undone; what the source has beyond it is lost here. See ``loss``.
+
+        Raises:
+            NotAMirror: it was promoted before.
+            MirrorOvertaken: a pass went on meanwhile; try again.
+        """
+        from lakeops.ops.mirror.promote_writable import promote_writable
+
+        with self._try(source) as found:
+            return promote_writable(self._ctx, found)
+
+    def delete(self, source: Lake | None = None) -> bool:
+        """Forget the mirror; its objects stay where they are. Whether its source was told, where it has to be."""
+        from lakeops.ops.mirror.create import delete_mirror
+
+        with self._try(source) as found:
+            return delete_mirror(self._ctx, found)
+
+    @contextmanager
+    def _reach(self, given: Lake | None) -> Iterator[Source]:
+        from lakeops.ops.mirror.source import Source
+
+        reference = self.configuration.source
+        with reaching(reference, self._clock, given=given or self._source) as lake:
+            yield Source(lake.catalog, reference.repository)
+
+    @contextmanager
+    def _try(self, given: Lake | None) -> Iterator[Source | None]:
+        """The source, or None where it cannot be reached."""
+        with ExitStack() as stack:
+            try:
+                source: Source | None = stack.enter_context(self._reach(given))
+            except LakeopsError:
+                source = None
+            yield source

@@ -1,0 +1,167 @@
+"""Making a mirror, and forgetting one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lakeops.catalog.base import Catalog
+from lakeops.model.clock import Ids, unix_seconds
+from lakeops.model.errors import (
+    AlreadyExists,
+    CatalogError,
+    InvalidInput,
+    LakeopsError,
+    NamespaceTaken,
+    NotAMirror,
+    StoreError,
+)
+from lakeops.model.mirrors import Mirror
+from lakeops.model.names import check_repository
+from lakeops.model.records import Repository
+from lakeops.model.sources import SourceReference
+from lakeops.ops.context import Context
+from lakeops.ops.mirror.claim import check_claim
+from lakeops.ops.mirror.source import Source
+from lakeops.ops.repository import CLAIM_ID, exists
+from lakeops.store.base import ObjectStore
+from lakeops.store.location import overlap
+from lakeops.store.open import Stores, normalise_namespace
+
+
+def create_mirror(
+    catalog: Catalog,
+    stores: Stores,
+    name: str,
+    storage_namespace: str,
+    source: Source,
+    reference: SourceReference,
+    *,
+    branches: Sequence[str],
+    tags: Sequence[str],
+    reports: bool,
+    check_imported: bool,
+    same_store: bool,
+    ids: Ids,
+    actor: str,
+) -> Repository:
+    """A read-only repository that follows ``source``: at its initial commit, before the first pass.
+
+    Args:
+        catalog: where the mirror is kept.
+        stores: how its namespace is reached.
+        name: the mirror's name.
+        storage_namespace: what the source's namespace is, or will be, replicated to.
+        source: the repository to mirror.
+        reference: how to reach it again, without any secret.
+        branches: glob patterns of branches to follow.
+        tags: the same of tags.
+        reports: tell the source what the mirror needs; it must then be writable.
+        check_imported: look for objects outside the namespace too.
+        same_store: whether equal locations mean the same place here and at the source.
+        ids: fresh names.
+        actor: who makes it.
+
+    Raises:
+        AlreadyExists: the catalog has a repository of this name.
+        NamespaceTaken: it has one on this namespace, or the namespace is the source's own.
+        NotAReplica: the namespace holds another repository.
+        CatalogError: the source takes no reports, and ``reports`` is set.
+    """
+    check_repository(name)
+    namespace = normalise_namespace(storage_namespace)
+    branches, tags = _patterns("branch", branches), _patterns("tag", tags)
+    origin = source.repository
+    if exists(catalog, name):
+        raise AlreadyExists(f"repository {name!r} exists; a mirror is a repository of its own: choose another name")
+    if same_store and overlap(namespace, origin.storage_namespace):
+        raise NamespaceTaken(f"{namespace} overlaps with the source's own namespace; a mirror needs a copy elsewhere")
+    store = stores.at(namespace)
+    check_claim(store, origin)
+    first = source.catalog.initial_commit(origin.id)
+    mirror = Mirror(
+        repository_id=name,
+        source=reference,
+        registration=f"{name}-{ids.new()}",
+        branches=branches,
+        tags=tags,
+        reports=reports,
+        check_imported=check_imported,
+        created=unix_seconds(catalog.now()),
+    )
+    repository = Repository(
+        id=name,
+        storage_namespace=namespace,
+        default_branch=origin.default_branch,
+        creation_date=mirror.created,
+        read_only=True,
+        split=origin.split,
+        capabilities={**_probed(store), CLAIM_ID: origin.capabilities.get(CLAIM_ID)},
+    )
+    if reports:
+        _register(source, mirror)
+    try:
+        catalog.create_mirror(repository, first, mirror, token=ids.new(), actor=actor)
+    except LakeopsError:
+        if reports:
+            with contextlib.suppress(LakeopsError):
+                source.catalog.drop_mirror(origin.id, mirror.registration)
+        raise
+    return repository
+
+
+def delete_mirror(ctx: Context, source: Source | None) -> bool:
+    """Forget a mirror; its objects stay. Whether its source was told, where it has to be.
+
+    Args:
+        ctx: the mirror.
+        source: where it came from; None when it cannot be reached.
+
+    Raises:
+        NotAMirror: it follows no source, or none any more.
+    """
+    mirror = ctx.catalog.mirror(ctx.repository_id)
+    if mirror.promoted_writable is not None:
+        raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")
+    ctx.catalog.delete_repository(ctx.repository_id)
+    return unregister(source, mirror)
+
+
+def unregister(source: Source | None, mirror: Mirror) -> bool:
+    """Tell the source that nothing need be kept for the mirror any more; whether that was done, or needless."""
+    if not mirror.reports:
+        return True
+    try:
+        if source is not None:
+            source.catalog.drop_mirror(source.repository_id, mirror.registration)
+    except LakeopsError:
+        return False
+    return source is not None
+
+
+def _register(source: Source, mirror: Mirror) -> None:
+    try:
+        source.catalog.report_mirror(source.repository_id, mirror.registration, frozenset())
+    except CatalogError as error:
+        raise CatalogError(
+            f"the source's catalog takes no reports from mirrors ({error.message}): give the mirror the right to "
+            "write, or make it with --read-only-source and set mirror_lag_days in the source's rules"
+        ) from None
+
+
+def _probed(store: ObjectStore) -> dict[str, Any]:
+    """What the namespace's store can do; nothing is known where the mirror may not write."""
+    try:
+        return asdict(store.probe())
+    except StoreError:
+        next(iter(store.list("_lakefs/")), None)  # reading must work
+        return {}
+
+
+def _patterns(what: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    for pattern in patterns:
+        if not pattern or any(char in pattern for char in "/\0\n"):
+            raise InvalidInput(f"{pattern!r} matches no {what} name; use a name or a glob such as 'release-*'")
+    return tuple(dict.fromkeys(patterns))

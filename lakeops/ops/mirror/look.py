@@ -1,0 +1,121 @@
+"""Looking whether a candidate is complete at the mirror: metarange, ranges, every object of them.
+
+What a promoted head needs was proved when it was promoted, and stays: the source deletes nothing that a live commit
+needs, and object names are never used twice. So only the difference from a promoted head is looked at, and of that
+only what had not arrived at the last look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from lakeops.catalog.mirroring import Pending
+from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
+from lakeops.model import graph
+from lakeops.model.errors import LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch
+from lakeops.model.mirrors import MirrorRef, MirrorState
+from lakeops.model.records import Commit
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import lookup
+from lakeops.ranges.metarange import Metarange
+
+NEAR = 256
+"""How far back along first parents a promoted commit is searched for."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at a candidate found.
+
+    Attributes:
+        arrived: range files that need not be looked at again, and what they lacked.
+        missing_objects: things that are not there, as far as could be told.
+        missing_bytes: their size.
+        error: what arrived and is wrong.
+    """
+
+    arrived: Pending = field(default_factory=dict)
+    missing_objects: int = 0
+    missing_bytes: int = 0
+    error: LakeopsError | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything is there, and is what it should be."""
+        return not self.missing_objects and self.error is None
+
+
+def look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending, terms: Terms) -> Look:
+    """Whether the candidate ``commit`` of ``ref`` is complete; never waits.
+
+    Args:
+        ctx: the mirror.
+        state: its refs; what they show is complete.
+        ref: the ref that waits.
+        commit: its candidate.
+        arrived: what was remembered of earlier looks.
+        terms: how objects are looked for.
+    """
+    try:
+        wanted = ctx.reader.metarange(commit)
+    except ObjectNotFound:
+        return Look(missing_objects=1)
+    planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
+    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=terms))
+    return Look(
+        {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
+        sum(proof.missing_objects for proof in proofs),
+        sum(proof.missing_bytes for proof in proofs),
+        _mismatch(ref, commit, proofs),
+    )
+
+
+def _mismatch(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> ReplicaMismatch | None:
+    wrong = [proof.mismatch for proof in proofs if proof.mismatch is not None]
+    if not wrong:
+        return None
+    more = f" (and objects of {len(wrong) - 1} more ranges)" if len(wrong) > 1 else ""
+    return ReplicaMismatch(
+        f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}: {min(wrong)}{more}; the mirror stays where it "
+        "is: replicate this object again, and see who else writes to the mirror's storage"
+    )
+
+
+def _cheapest(
+    ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, wanted: Metarange, arrived: Pending
+) -> ProvePlan:
+    """The plan over that complete commit which leaves least to look at."""
+    plans = [plan(wanted, known, arrived) for known in _complete(ctx, state, ref, commit)]
+    return min(plans, key=lambda planned: planned.size)
+
+
+def _complete(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit) -> list[Metarange]:
+    """The metaranges of complete commits that the candidate may share much with: its ref's, an ancestor's, the first's.
+
+    Without any there is the empty one.
+    """
+    shown = {one.promoted for one in state.refs if one.promoted is not None}
+    near = (one.id for one in islice(graph.first_parents(lookup(ctx).get, commit.id), NEAR) if one.id in shown)
+    chosen = [ref.promoted, next(near, None), state.refs[0].promoted]
+    found = [
+        metarange
+        for one in dict.fromkeys(one for one in chosen if one is not None)
+        if (metarange := _readable(ctx, one)) is not None
+    ]
+    return found or [Metarange.empty()]
+
+
+def _readable(ctx: Context, commit_id: str) -> Metarange | None:
+    """The metarange of a commit that is shown, unless the source has deleted it since."""
+    try:
+        return ctx.reader.metarange(ctx.catalog.commit(ctx.repository_id, commit_id))
+    except NotFound:
+        return None
+
+
+def merged(left: Pending, right: Pending) -> Mapping[str, str | None]:
+    """What two looks remember together; a whole range wins."""
+    both = {**left, **right}
+    return {file: None if left.get(file, "") is None or both[file] is None else both[file] for file in both}

@@ -1,0 +1,61 @@
+"""How far a mirror is behind its source, from what the last pass recorded: the source need not be reachable."""
+
+from __future__ import annotations
+
+from lakeops.model import graph
+from lakeops.model.errors import NotFound
+from lakeops.model.graph import CommitSource
+from lakeops.model.mirrors import MirrorRef, MirrorStatus, RefKind, RefStatus
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import lookup
+
+
+def status(ctx: Context) -> MirrorStatus:
+    """The mirror's refs as they were at the last pass; seconds count up to now. Raises ``NotAMirror``."""
+    state = ctx.catalog.mirror_state(ctx.repository_id)
+    now, get = ctx.seconds(), lookup(ctx).get
+    refs = [ref_status(get, ref, now) for ref in state.refs]
+    return MirrorStatus(
+        state.mirror,
+        {ref.id: ref for ref in refs if ref.kind is RefKind.BRANCH},
+        {ref.id: ref for ref in refs if ref.kind is RefKind.TAG},
+    )
+
+
+def ref_status(get: CommitSource, ref: MirrorRef, now: int) -> RefStatus:
+    """How far one ref is; ``get`` gives commits that the source's head descends from."""
+    commits, since = behind(get, ref.source_head, ref.promoted)
+    if since is None and ref.promoted != ref.source_head:
+        since = ref.noticed
+    return RefStatus(
+        id=ref.name,
+        kind=ref.kind,
+        promoted=ref.promoted,
+        candidate=ref.candidate,
+        source_head=ref.source_head,
+        lag_commits=commits,
+        lag_seconds=0 if since is None else max(0, now - since),
+        missing_objects=ref.missing_objects,
+        missing_bytes=ref.missing_bytes,
+        last_check=ref.checked,
+        error=ref.error,
+    )
+
+
+def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | None, int | None]:
+    """How many commits lead from ``promoted`` to ``head``, and when the oldest of them was made; None for no way."""
+    if promoted is None:
+        return None, None
+    if promoted == head:
+        return 0, None
+    try:
+        lowest, oldest = get(promoted).generation, get(head)
+    except NotFound:
+        return None, None
+    for distance, commit in enumerate(graph.first_parents(get, head)):
+        if commit.id == promoted:
+            return distance, oldest.creation_date
+        if commit.generation <= lowest:
+            break
+        oldest = commit
+    return None, None

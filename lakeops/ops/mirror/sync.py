@@ -1,0 +1,173 @@
+"""One pass over a mirror: discover, look, promote. It never waits; whoever runs it runs it again.
+
+The order is the safety:
+
+1. the source's heads are read and recorded, and each ref that waits for nothing takes its head as its candidate;
+2. the source is told which commits the mirror shows and waits for, and agrees to keep them, or refuses;
+3. only then is anything looked for, and only what it agreed to keep is promoted.
+
+So garbage collection at the source, whose deletes are replicated, never takes what a mirror shows. A mirror that may
+only read its source cannot tell it anything: there the source's rules keep what was a head within some days
+(``mirror_lag_days``), and a candidate that expired meanwhile is not promoted.
+
+Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirroring``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from lakeops.engine.presence import Terms
+from lakeops.model.errors import CommitExpired, Corrupted, LakeopsError, MirrorOvertaken, RefNotFound, Transient
+from lakeops.model.mirrors import MirrorRef, MirrorState, MirrorStatus
+from lakeops.ops.context import Context
+from lakeops.ops.mirror.claim import check_claim
+from lakeops.ops.mirror.copy import copy_history
+from lakeops.ops.mirror.look import Look, look, merged
+from lakeops.ops.mirror.source import Source
+from lakeops.ops.mirror.status import status
+
+ROUNDS = 2
+"""What was promoted may have a next candidate that is complete as well: one more look, no more."""
+
+TRIES = 8
+"""How often heads are read again when the source or another pass went on meanwhile."""
+
+
+def sync(ctx: Context, reach: Callable[[], AbstractContextManager[Source]]) -> MirrorStatus:
+    """Bring the mirror as far as what has arrived allows; returns how far that is.
+
+    Args:
+        ctx: the mirror.
+        reach: opens the source.
+
+    Raises:
+        NotAMirror: the repository follows no source.
+        NotAReplica: source or namespace belong to another repository.
+        ReplicaMismatch, Corrupted: something arrived that is not what the source recorded; refs that do not need it
+            have gone on.
+        CatalogUnavailable, CatalogError: the source cannot be reached.
+    """
+    with _noted(ctx), reach() as source:
+        errors: list[LakeopsError] = []
+        with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
+            source.check_same(ctx.catalog.mirror(ctx.repository_id), ctx.catalog.initial_commit(ctx.repository_id))
+            for _ in range(ROUNDS):
+                state = _observe(ctx, source)
+                if not any(ref.candidate for ref in state.refs):
+                    break
+                check_claim(ctx.store, source.repository)
+                promoted, errors = _promote_complete(ctx, source, state)
+                if not promoted:
+                    break
+        if errors:
+            raise errors[0]
+    return status(ctx)
+
+
+@contextmanager
+def _noted(ctx: Context) -> Iterator[None]:
+    """Record how a pass ended, so that a status tells it later."""
+    try:
+        yield
+    except LakeopsError as error:
+        with contextlib.suppress(LakeopsError):
+            ctx.catalog.note_sync(ctx.repository_id, error.message)
+        raise
+    ctx.catalog.note_sync(ctx.repository_id, None)
+
+
+def _observe(ctx: Context, source: Source) -> MirrorState:
+    """Record the source's heads, and have it keep all that the mirror shows and waits for.
+
+    Candidates that the source has expired, or lost, give way to its newest heads.
+    """
+    for _ in range(TRIES):
+        before = ctx.catalog.mirror_state(ctx.repository_id).mirror
+        heads = source.heads(before)
+        try:
+            if copy_history(ctx, source, heads.values()):
+                continue  # it may have taken long: what is recorded should be what the source shows now
+            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=before.sequence, actor=ctx.actor)
+        except (MirrorOvertaken, RefNotFound):
+            continue
+        lost = source.lost(state.needs)
+        hopeless = [ref for ref in state.refs if ref.candidate in lost]
+        for ref in hopeless:
+            ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
+        if not hopeless and _agreed(source, state, lost):
+            return state
+    raise Transient(
+        f"the source of mirror {ctx.repository_id!r} went on faster than it could be read, {TRIES} times; try again"
+    )
+
+
+def _agreed(source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
+    """Whether the source keeps what the mirror needs from now on; what it has lost already cannot be kept.
+
+    Raises ``MirrorOvertaken`` when a later pass has asked for something else.
+    """
+    mirror = state.mirror
+    if not mirror.reports:
+        return True
+    try:
+        source.catalog.report_mirror(
+            source.repository_id, mirror.registration, state.needs - lost, sequence=mirror.sequence
+        )
+    except (CommitExpired, RefNotFound):
+        return False
+    return True
+
+
+def _promote_complete(ctx: Context, source: Source, state: MirrorState) -> tuple[bool, list[LakeopsError]]:
+    """Look at every candidate and promote those that are complete; whether any was, and what is wrong with others."""
+    waiting = [ref for ref in state.refs if ref.candidate is not None]
+    commits = ctx.catalog.commits(ctx.repository_id, {ref.candidate or "" for ref in waiting})
+    arrived = ctx.catalog.arrivals(ctx.repository_id)
+    terms = _terms(ctx, source, state)
+    promoted, errors = False, []
+    for number, ref in enumerate(waiting):
+        ctx.progress("looking for what has arrived", number, len(waiting))
+        try:
+            found = look(ctx, state, ref, commits[ref.candidate or ""], arrived, terms)
+        except Corrupted as error:
+            found = Look(missing_objects=1, error=error)
+        arrived = merged(arrived, found.arrived)
+        if found.complete and _promote(ctx, source, state, ref):
+            promoted = True
+            continue
+        if found.error is not None:
+            errors.append(found.error)
+        ctx.catalog.record_arrivals(
+            ctx.repository_id,
+            ref.ref,
+            ref.ticket,
+            found.arrived,
+            missing_objects=found.missing_objects,
+            missing_bytes=found.missing_bytes,
+            error=None if found.error is None else found.error.message,
+        )
+    return promoted, errors
+
+
+def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -> bool:
+    """Show a complete candidate, unless it expired at a source that could not be told to keep it."""
+    candidate = ref.candidate or ""
+    if not state.mirror.reports and source.lost([candidate]):
+        ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
+        return False
+    token = ctx.ids.new()
+    moved = ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
+    return moved is not None
+
+
+def _terms(ctx: Context, source: Source, state: MirrorState) -> Terms:
+    """How objects are looked for: ETags say something only where both stores compute them alike."""
+    both = (ctx.repository, source.repository)
+    return Terms(
+        settings=ctx.stores.settings,
+        imported=state.mirror.check_imported,
+        etags=all(repository.capabilities.get("etag_is_md5") is True for repository in both),
+    )

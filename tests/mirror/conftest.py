@@ -1,0 +1,22 @@
+"""Two lakes: a source, and another one that mirrors it; what lies between them is up to the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.clock import ManualClock
+from support.mirrors import Pair, open_pair
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clock: ManualClock) -> Iterator[Pair]:
+    with open_pair(tmp_path, clock=clock, random=Random(1)) as opened:
+        yield opened

@@ -1,0 +1,89 @@
+"""What a pass does: wait for what is missing, show what is complete, follow the source wherever it goes."""
+
+from __future__ import annotations
+
+import pytest
+from support.mirrors import check_whole
+
+from lakeops.model.errors import NotReplicated, ReadOnlyRepository
+
+
+def test_a_mirror_begins_where_its_source_began(pair):
+    assert pair.head() == list(pair.repo.log("main"))[-1].id
+    status = pair.mirror.sync()
+    assert status["main"].promoted == pair.head() == status["main"].source_head
+    assert status.caught_up
+
+
+def test_a_head_is_shown_once_everything_of_it_is_there(pair):
+    made = pair.commit(a="1", b="2")
+    first = pair.head()
+    waiting = pair.mirror.sync()["main"]
+    assert (waiting.promoted, waiting.candidate) == (first, made.id)
+    assert (waiting.lag_commits, waiting.missing_objects) == (1, 1)
+    pair.replicator.hold("data/")
+    pair.replicator.settle()
+    waiting = pair.mirror.sync()["main"]
+    assert (waiting.promoted, waiting.missing_objects, waiting.missing_bytes) == (first, 2, 2)
+    pair.replicator.release()
+    pair.replicator.settle()
+    done = pair.mirror.sync()["main"]
+    assert (done.promoted, done.candidate, done.lag_commits, done.lag_seconds) == (made.id, None, 0, 0)
+    assert done.missing_objects == done.missing_bytes == 0
+    assert pair.mirror.ref("main").read("a") == b"1"
+    check_whole(pair)
+
+
+def test_it_always_advances_while_the_source_never_stops(pair):
+    seen = []
+    for number in range(20):
+        pair.commit(**{f"f{number}": "x"})
+        pair.mirror.sync()
+        pair.replicator.settle()
+        pair.commit(**{f"g{number}": "y"})  # what replication has not even begun with
+        pair.clock.advance(seconds=30)
+        pair.mirror.sync()
+        seen.append(pair.head())
+        check_whole(pair)
+    assert len(set(seen)) == 20
+
+
+def test_a_thousand_commits_behind_is_one_promotion(pair):
+    for number in range(60):
+        pair.commit(**{f"f{number % 7}": str(number)})
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert pair.head() == pair.repo.branch("main").commit_id
+    assert [move.action for move in pair.mirror.reflog("main")] == ["promote", "create-mirror"]
+    assert [commit.id for commit in pair.mirror.log("main")] == [commit.id for commit in pair.repo.log("main")]
+
+
+def test_branches_and_tags_come_move_back_and_go(pair):
+    one = pair.commit(a="1")
+    pair.repo.create_branch("dev", source="main")
+    two = pair.commit("dev", b="2")
+    pair.repo.create_tag("v1", "main")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert pair.heads() == {"main": one.id, "dev": two.id, "tag:v1": one.id}
+    pair.repo.delete_branch("dev")
+    pair.repo.delete_tag("v1")
+    pair.repo.create_tag("v1", two.id)
+    pair.mirror.sync()
+    assert pair.heads() == {"main": one.id, "tag:v1": two.id}
+
+
+def test_older_commits_are_not_promised(pair):
+    one = pair.commit(a="1")
+    pair.commit(a="2")
+    pair.replicator.hold(f"_lakefs/metaranges/{one.meta_range_file}")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert pair.mirror.ref("main").read("a") == b"2"
+    with pytest.raises(NotReplicated, match="not been replicated yet"):
+        pair.mirror.ref("main~1").read("a")
+    pair.replicator.release()
+    pair.replicator.hold("data/")
+    pair.replicator.settle()
+    with pytest.raises(ReadOnlyRepository):
+        pair.mirror.branch("main").put("a", b"3")

@@ -1,0 +1,124 @@
+"""Two lakes for the tests of mirrors, a replicator between them, and a reader that trusts nothing it has not opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from support.clock import ManualClock
+from support.faulty_catalog import FaultyCatalog
+from support.unruly import Unruly
+
+from lakeops import Lake, Mirror, Repository, Settings, Split
+from lakeops.catalog.open import open_catalog
+from lakeops.model.records import Commit
+from lakeops.ranges.read import RangeReader
+from lakeops.store.base import ObjectStore
+from lakeops.store.faulty import Faults
+from lakeops.store.open import Stores, StoreSettings
+
+SPLIT = Split(1, 3, 6)
+
+
+def open_lake(home: Path, clock: ManualClock, faults: Faults | None = None) -> Lake:
+    """A lake below a directory; its catalog and stores play a script of faults, if there is one."""
+    settings = Settings.load(home=home, database_url=f"sqlite:///{home}/catalog.db", fsync=False, committer="tester")
+    catalog: Any = open_catalog(settings.catalog_url, clock=clock)
+    stores = Stores(StoreSettings(fsync=False), wrap=None if faults is None else faults.around)
+    return Lake(catalog if faults is None else FaultyCatalog(catalog, faults), settings, stores=stores, clock=clock)
+
+
+@dataclass
+class Pair:
+    """A source with one repository, a lake that mirrors it, and what replicates the one's storage to the other's.
+
+    ``replicator`` and ``whole_store`` see the real stores, without faults.
+    """
+
+    clock: ManualClock
+    faults: Faults
+    here: Lake
+    there: Lake
+    repo: Repository
+    mirror: Mirror
+    replicator: Unruly
+
+    def commit(self, branch: str = "main", /, **files: str | None) -> Commit:
+        """Put ``path=contents`` (None deletes) on a branch of the source, and commit."""
+        return self.commit_paths(branch, files)
+
+    def commit_paths(self, branch: str, files: dict[str, str | None]) -> Commit:
+        handle = self.repo.branch(branch)
+        for path, text in files.items():
+            if text is None:
+                handle.delete(path)
+            else:
+                handle.put(path, text.encode())
+        return handle.commit(f"on {branch}", allow_empty=True)
+
+    def head(self, branch: str = "main") -> str:
+        """What the mirror shows."""
+        return self.mirror.branch(branch).commit_id
+
+    def heads(self) -> dict[str, str]:
+        """Everything that the mirror shows: branches, and tags as ``tag:name``."""
+        return {
+            **{ref.id: ref.commit_id for ref in self.mirror.branches()},
+            **{f"tag:{ref.id}": ref.commit_id for ref in self.mirror.tags()},
+        }
+
+    @property
+    def store(self) -> ObjectStore:
+        """The mirror's storage, without faults."""
+        return self.replicator.destination
+
+
+@contextmanager
+def open_pair(place: Path, *, clock: ManualClock, random: Random, **given: Any) -> Iterator[Pair]:
+    """A source with an empty repository ``flights`` and a mirror of it; ``given`` goes to ``create_mirror``."""
+    faults = Faults()
+    here, there = open_lake(place / "here", clock), open_lake(place / "there", clock, faults)
+    repo = here.create_repository("flights", split=SPLIT)
+    mirror = there.create_mirror("flights", source=here, **given)
+    yield Pair(clock, faults, here, there, repo, mirror, replicator(repo, mirror, random))
+    there.close()
+    here.close()
+
+
+def replicator(repo: Repository, mirror: Mirror, random: Random) -> Unruly:
+    """What replicates a repository's storage to its mirror's, deletes included."""
+    plain = Stores(StoreSettings(fsync=False))
+    return Unruly(plain.at(repo.storage_namespace), plain.at(mirror.storage_namespace), random)
+
+
+def read_whole(store: ObjectStore, namespace: str, commit: Commit) -> dict[str, bytes]:
+    """Path to contents of a commit, every file and every object opened anew, sizes and checksums compared.
+
+    Independent of the code under test: no cache, no catalog, no memory of what was there once.
+    """
+    from hashlib import sha256
+
+    reader = RangeReader(store)
+    found: dict[str, bytes] = {}
+    for table in reader.scan(reader.metarange(commit)):
+        for row in table.to_pylist():
+            address = row["physical_address"]
+            assert "://" not in address, address
+            data = store.get(address)
+            assert len(data) == row["size_bytes"]
+            assert sha256(data).hexdigest() == row["checksum"]
+            found[row["path"]] = data
+    return found
+
+
+def check_whole(pair: Pair) -> None:
+    """Everything that the mirror shows is there, and is what the source committed."""
+    for commit_id in set(pair.heads().values()):
+        commit = pair.there.catalog.commit("flights", commit_id)
+        theirs = pair.here.catalog.commit("flights", commit_id)
+        assert (commit.parents, commit.meta_range_id) == (theirs.parents, theirs.meta_range_id)
+        read_whole(pair.store, pair.mirror.storage_namespace, commit)
