@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from lakeops.cli.log import commit_lines
 from lakeops.cli.options import IdempotencyKey, Json, Metadata, NoProgress, parse_metadata
 from lakeops.cli.output import Output
+from lakeops.cli.places import url_of
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.model.uris import LakeUri
@@ -59,7 +59,7 @@ def import_(
     with open_lake(out, f"Importing {source}", hide_progress=no_progress) as lake:
         branch = lake.repository(repository_id).branch(name)
         done = branch.import_objects(
-            _url(source),
+            url_of(source),
             prefix,
             message,
             parse_metadata(meta),
@@ -72,12 +72,3 @@ def import_(
     out.answer(
         done, ["Imported ", objects, f" ({size}) to ", (f"{name}/{prefix}", "green"), ":"], [""], *commit_lines(done)
     )
-
-
-def _url(source: str) -> str:
-    """The source as a URL; what has no scheme is a directory of this machine."""
-    if "://" in source:
-        return source
-    from lakeops.store.layout import quote_path
-
-    return "file://" + quote_path(str(Path(source).resolve()))

@@ -10,36 +10,17 @@ import typer
 from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, Yes
 from lakeops.cli.output import Output, Part
+from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, namespaces
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted
-from lakeops.model.errors import InvalidInput
-from lakeops.model.uris import LakeUri
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake
     from lakeops.ops.setup_s3 import Plan
     from lakeops.store.s3.rules import Replication
 
 app = typer.Typer(add_completion=False)
 
 _COLOURS = {"+": "green", "-": "red"}
-
-OptionalRepositoryUri = Annotated[
-    LakeUri | None,
-    typer.Argument(
-        parser=LakeUri.parse,
-        metavar="lakefs://REPO",
-        help="A repository: its storage namespace is the source. A mirror: source and destination are known.",
-        show_default=False,
-    ),
-]
-Source = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="The storage namespace to copy from, in place of REPO's.", show_default=False),
-]
-Destination = Annotated[
-    str | None, typer.Option(metavar="URL", help="The storage namespace to copy to.", show_default=False)
-]
 
 
 @app.command(
@@ -109,17 +90,6 @@ def setup(
         out.document(_document(plan, applied=not dry_run, job_id=job_id))
         return
     _tell(out, plan, dry_run=dry_run, job_id=job_id)
-
-
-def namespaces(lake: Lake, uri: LakeUri | None, source: str | None, destination: str | None) -> tuple[str, str]:
-    """The storage namespaces to copy from and to, as the command was told or as the catalog knows them."""
-    if uri is not None:
-        source = source or lake.repository(uri.only_repository()).storage_namespace
-    if source is None:
-        raise InvalidInput("name the repository to copy, lakefs://REPO, or its storage namespace with --source")
-    if destination is None:
-        raise InvalidInput("name the storage namespace to copy to with --destination")
-    return source, destination
 
 
 def _question(plan: Plan, *, start_batch: bool) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,6 +21,7 @@ from lakeops.settings import Settings
 
 if TYPE_CHECKING:
     from lakeops.engine.base import Engine
+    from lakeops.ops.replicate import Replicated
     from lakeops.ranges.read import RangeCache
     from lakeops.store.open import Stores
 
@@ -196,6 +198,44 @@ class Lake:
     def delete_repository(self, name: str) -> None:
         """Forget a repository; its storage namespace is left as it is. Raises ``RepositoryNotFound``."""
         self.catalog.delete_repository(name)
+
+    def replicate(
+        self,
+        source: str,
+        destination: str,
+        *,
+        source_endpoint: str | None = None,
+        delete: bool = False,
+        force: bool = False,
+    ) -> Replicated:
+        """Copy what a storage namespace has and another one lacks; see ``lakeops mirror replicate``.
+
+        Args:
+            source: the storage namespace of a repository, of this lake or another one.
+            destination: the storage namespace of its mirror.
+            source_endpoint: the S3-compatible server of the source, where it is not the one that settings name.
+            delete: afterwards remove what the source does not have.
+            force: remove even a large share of what is there.
+
+        Raises:
+            NotAllReplicated: some objects failed; running it again goes on from there.
+            InvalidInput, NotFound, NamespaceTaken, PreconditionFailed, StoreError.
+        """
+        from lakeops.ops.replicate import replicate
+        from lakeops.store.open import open_store
+
+        stores = self.stores()
+        here = stores.at(source)
+        if source_endpoint is not None:
+            here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
+        return replicate(
+            here,
+            stores.at(destination),
+            self._range_engine(),
+            delete=delete,
+            force=force,
+            progress=self._show,
+        )
 
     def stores(self) -> Stores:
         """The stores that addresses lead to."""

@@ -8,6 +8,7 @@ fail again until somebody changes something.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -263,6 +264,28 @@ class ReplicaMismatch(LakeopsError):
     """An object arrived at a mirror with another size or checksum than the source recorded."""
 
     kind = "replica_mismatch"
+
+
+class NotAllReplicated(LakeopsError):
+    """Some objects could not be copied to, or deleted at, a mirror's storage namespace; the others were.
+
+    ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
+    """
+
+    kind = "not_all_replicated"
+
+    def __init__(self, message: str, failures: Sequence[tuple[str, LakeopsError]] = (), done: int = 0) -> None:
+        self.failures = tuple(failures)
+        self.done = done
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.message, self.failures, self.done))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object of the public contract, with the objects that failed."""
+        shown = [{"key": key, "kind": error.kind, "message": error.message} for key, error in self.failures]
+        return {**super().to_json(), "failures": shown, "done": self.done}
 
 
 class StoreError(LakeopsError):

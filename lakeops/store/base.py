@@ -63,6 +63,14 @@ class DeleteFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Opened:
+    """An object that is open for reading, and the content type that the store keeps of it."""
+
+    file: BinaryIO
+    content_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a probe found out about a store. Correctness never rests on any of these."""
 
@@ -100,6 +108,22 @@ class ObjectStore(Protocol):
 
     def open(self, key: str) -> BinaryIO:
         """A seekable binary file that reads the object piece by piece. Raises ``ObjectNotFound``."""
+        ...
+
+    def open_checked(self, item: StoredObject) -> Opened:
+        """An object that was listed, to be read once from start to end.
+
+        The end raises ``Corrupted`` unless all came and it was what the store's own checksum says, where it has one.
+        Raises ``ObjectNotFound``, and ``Transient`` when it is not what was listed any more.
+        """
+        ...
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
+        """Have the server copy an object of another store to the same key; False where no server can.
+
+        A copy that is not what was listed is removed and raises ``Corrupted``. Raises ``ObjectNotFound``, and
+        ``Transient`` when it is not what was listed any more.
+        """
         ...
 
     def make_directory(self, prefix: str) -> None:

@@ -12,21 +12,21 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
 from lakeops.model.clock import pause
 from lakeops.model.errors import StoreUnavailable
-from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, PutResult, StoredObject
+from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
 from lakeops.store.counted import CountedFile
 
 When = Literal["before", "after"]
 
-EFFECTS = ("put", "delete")
+EFFECTS = ("put", "delete", "copy_from")
 """The operations that change a store."""
 
-READS = ("get", "get_range", "open")
+READS = ("get", "get_range", "open", "open_checked")
 
 
 class Crash(BaseException):
@@ -205,6 +205,22 @@ class FaultyStore:
         """See ``ObjectStore.open``; the bytes count as they are read."""
         with self._during("open", key):
             return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
+
+    def open_checked(self, item: StoredObject) -> Opened:
+        """See ``ObjectStore.open_checked``; the bytes count as they are read."""
+        with ExitStack() as unless_it_fails:
+            with self._during("open_checked", item.key):
+                opened = self.inner.open_checked(item)
+                unless_it_fails.callback(opened.file.close)
+            unless_it_fails.pop_all()
+        file = CountedFile(opened.file, lambda count: self.faults.count_bytes(item.key, count))
+        return Opened(file, opened.content_type)
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
+        """See ``ObjectStore.copy_from``; no effect where the server cannot."""
+        inner = source.inner if isinstance(source, FaultyStore) else source
+        with self._during("copy_from", item.key):
+            return self.inner.copy_from(inner, item)
 
     def make_directory(self, prefix: str) -> None:
         """See ``ObjectStore.make_directory``."""

@@ -55,6 +55,11 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "merge": ([f"{R}/left", f"{R}/main"], ONE, MERGE),
     "cherry-pick": ([f"{R}/left", f"{R}/main"], ONE, COMMIT),
     "config show": ([], ONE, set()),
+    "mirror replicate": (
+        [R, "--destination", "copied"],
+        ONE,
+        {"copied", "copied_bytes", "present", "replaced", "vanished", "extra", "deleted"},
+    ),
     "doctor": ([], ONE, {"ok", "checks"}),
 }
 """Arguments, shape and keys of each command but for those that need S3."""

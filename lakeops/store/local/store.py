@@ -27,7 +27,8 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lakeops.store.base import Capabilities, DeleteFailure, Listing, PutResult, StoredObject
+from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
+from lakeops.store.checked import CheckedFile
 from lakeops.store.layout import quote_path
 from lakeops.store.local.draft import Draft, Drafts
 from lakeops.store.local.failures import translated
@@ -87,6 +88,14 @@ class LocalStore:
         """A seekable binary file. Raises ``ObjectNotFound``."""
         with translated(self.url, key):
             return os.fdopen(self._descriptor(key), "rb")
+
+    def open_checked(self, item: StoredObject) -> Opened:
+        """An object to be read once; a file system keeps no checksum, so only its size is checked."""
+        return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
+        """False: there is no server."""
+        return False
 
     def make_directory(self, prefix: str) -> None:
         """Make the directory that programs write files to; one that is there already is fine."""

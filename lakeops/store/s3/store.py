@@ -16,10 +16,13 @@ from botocore.exceptions import ClientError
 
 from lakeops.model.clock import Ids, pause
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
-from lakeops.store.base import Capabilities, DeleteFailure, Listing, PutResult, StoredObject
+from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
+from lakeops.store.checked import CheckedFile
 from lakeops.store.layout import PROBE
 from lakeops.store.s3.address import listing_prefix, object_name, xml_part
 from lakeops.store.s3.client import client
+from lakeops.store.s3.copy import ServerCopy
+from lakeops.store.s3.etag import proof_of
 from lakeops.store.s3.failures import CONNECTION, code_of, no_bucket, status_of, translated
 from lakeops.store.s3.probe import probe
 from lakeops.store.s3.reader import BUFFER_BYTES, RangeReader
@@ -82,9 +85,33 @@ class S3Store:
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self.head(key)
-        unchanged = {"IfMatch": f'"{found.etag}"'} if found.etag else {}
-        raw = RangeReader(found.size_bytes, lambda start, length: self._read(key, unchanged, start, length))
-        return io.BufferedReader(raw, BUFFER_BYTES)
+        return self._reader(key, found.size_bytes, found.etag)
+
+    def open_checked(self, item: StoredObject) -> Opened:
+        """An object to be read once, checked against its ETag where that is a digest; see ``ObjectStore``."""
+        with self._translated(item.key):
+            head = self._client.head_object(**self._named(item.key))
+            size, etag = head["ContentLength"], head["ETag"].strip('"')
+            if size != item.size_bytes or (item.etag and etag != item.etag):
+                raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
+            proof = proof_of(self._client, self._named(item.key), head)
+        reader = self._reader(item.key, size, etag)
+        return Opened(CheckedFile(reader, f"{self.url}/{item.key}", size, proof), head.get("ContentType", ""))
+
+    def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
+        """Have the server copy an object, if it has both; see ``ObjectStore``."""
+        if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
+            return False
+        copy = ServerCopy(
+            client=self._client,
+            source=source._named(item.key),  # noqa: SLF001 - another one of this class
+            target=self._named(item.key),
+            item=item,
+            where=f"{self.url}/{item.key}",
+            parallel=self.settings.parallel_parts,
+        )
+        with translated(source.bucket, f"{source.url}/{item.key}"):
+            return copy.make()
 
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""
@@ -176,6 +203,14 @@ class S3Store:
 
     def _translated(self, key: str) -> AbstractContextManager[None]:
         return translated(self.bucket, f"{self.url}/{key}")
+
+    def _named(self, key: str) -> dict[str, Any]:
+        return {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
+
+    def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
+        unchanged = {"IfMatch": f'"{etag}"'} if etag else {}
+        raw = RangeReader(size, lambda start, length: self._read(key, unchanged, start, length))
+        return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:
         """The contents or a range of them; a connection that breaks half-way is tried again."""

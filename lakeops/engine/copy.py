@@ -1,0 +1,157 @@
+"""Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
+
+A task brings the store that it copies from; the store that it is given is the one that it copies to. What fails is
+told, object by object, and the rest goes on: one object that cannot be read must not hold up all others. Only when many
+fail a task gives up, because then it is the store that refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import TypeVar
+
+from lakeops.engine.choose import RANGE_SECONDS
+from lakeops.model.errors import LakeopsError, ObjectNotFound
+from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.copy import copy_object
+
+GIVE_UP = 20
+"""Failures of one task, or of a run, after which nothing more is tried."""
+
+MOST_OBJECTS = 200
+MOST_BYTES = 256 * 1024 * 1024
+"""What one task holds at most; one object may be larger."""
+
+_BATCH = 1000
+_THREADS = 8
+_OBJECT_SECONDS = 0.02
+_BYTES_PER_SECOND = 50e6
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An object that was not copied or not deleted, and why."""
+
+    key: str
+    error: LakeopsError
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Objects to copy from ``source``, as they were listed there."""
+
+    index: int
+    source: ObjectStore
+    items: tuple[StoredObject, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTask:
+    """Keys to delete, unless ``source`` has them after all."""
+
+    index: int
+    source: ObjectStore
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a task: objects and bytes copied or deleted, what the source had no longer, and failures."""
+
+    index: int
+    objects: int = 0
+    size_bytes: int = 0
+    vanished: int = 0
+    failures: tuple[Failure, ...] = ()
+
+
+def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
+    """Copy a task's objects, several at a time."""
+
+    def copy(item: StoredObject) -> bool:
+        try:
+            copy_object(task.source, destination, item)
+        except ObjectNotFound:
+            if _is_there(task.source, item.key):
+                raise
+            return False
+        return True
+
+    copied, failures = _each(copy, task.items)
+    done = [item for item, was_there in copied if was_there]
+    size = sum(item.size_bytes for item in done)
+    return Moved(task.index, len(done), size, len(copied) - len(done), tuple(failures))
+
+
+def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
+    """Delete what the source does not have, having asked for each key once more."""
+    asked, failures = _each(lambda key: _is_there(task.source, key), task.keys)
+    doomed = [key for key, is_there in asked if not is_there]
+    refused = destination.delete(doomed) if doomed else []
+    failures += [Failure(one.key, LakeopsError(f"could not be deleted: {one.reason}")) for one in refused]
+    return Moved(task.index, objects=len(doomed) - len(refused), failures=tuple(failures))
+
+
+def copy_tasks(source: ObjectStore, items: Iterable[StoredObject]) -> Iterator[CopyTask]:
+    """Objects divided into tasks of a moderate size, in order."""
+    index, held, size = 0, list[StoredObject](), 0
+    for item in items:
+        if held and (len(held) >= MOST_OBJECTS or size + item.size_bytes > MOST_BYTES):
+            yield CopyTask(index, source, tuple(held))
+            index, held, size = index + 1, [], 0
+        held.append(item)
+        size += item.size_bytes
+    if held:
+        yield CopyTask(index, source, tuple(held))
+
+
+def delete_tasks(source: ObjectStore, keys: Iterable[str]) -> Iterator[DeleteTask]:
+    """Keys divided into tasks of one batch delete each."""
+    remaining = iter(keys)
+    for index in count():
+        some = tuple(islice(remaining, _BATCH))
+        if not some:
+            return
+        yield DeleteTask(index, source, some)
+
+
+def worth_in_ranges(items: Sequence[StoredObject]) -> int:
+    """How many ranges' rewriting takes about as long as copying these objects; what engines are chosen by."""
+    seconds = len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
+    return int(seconds / RANGE_SECONDS)
+
+
+def _each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
+    """What ``do`` gave for each item, and which ones failed; after ``GIVE_UP`` failures the rest is left out."""
+    done: list[tuple[Item, bool]] = []
+    failures: list[Failure] = []
+
+    def attempt(item: Item) -> None:
+        if len(failures) >= GIVE_UP:
+            return
+        try:
+            done.append((item, do(item)))
+        except LakeopsError as error:
+            failures.append(Failure(item.key if isinstance(item, StoredObject) else str(item), error))
+
+    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="copy") as pool:
+        try:
+            for _ in pool.map(attempt, items):
+                pass
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return done, failures
+
+
+def _is_there(source: ObjectStore, key: str) -> bool:
+    try:
+        source.head(key)
+    except ObjectNotFound:
+        return False
+    return True

@@ -1,0 +1,273 @@
+"""Copying what a storage namespace has and another one lacks: replication for stores that have none of their own.
+
+It keeps what a bucket's replication keeps and no more: objects arrive whole, in any order, and what the source wrote
+arrives at some time. So a mirror needs nothing else to be told: it waits for what its next head needs.
+
+What is to be done is the difference of two listings, so a run that was killed is simply run again, and never copies
+what is there with the right size. Written files have names that are never used again, so the same name and size means
+the same object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from lakeops.engine.base import Engine
+from lakeops.engine.copy import (
+    GIVE_UP,
+    Moved,
+    copy_objects,
+    copy_tasks,
+    delete_objects,
+    delete_tasks,
+    worth_in_ranges,
+)
+from lakeops.model.errors import (
+    InvalidInput,
+    NamespaceTaken,
+    NotAllReplicated,
+    NotFound,
+    ObjectNotFound,
+    PreconditionFailed,
+)
+from lakeops.ops.context import Progress, quiet
+from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
+from lakeops.store.location import overlap
+
+MANAGED = (DATA, RANGES, METARANGES)
+"""What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
+
+FUSE_SHARE = 0.3
+FUSE_OBJECTS = 100
+"""``delete`` refuses to take more than this share of the destination, and more than this many, unless forced."""
+
+_LOOKED_AT = 5_000
+"""Missing objects that the choice of the engine is made by; the listing goes on while these are copied."""
+
+Task = TypeVar("Task")
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """What a run did.
+
+    Attributes:
+        copied: objects that were copied, those with a wrong size included.
+        copied_bytes: their size.
+        present: objects that were there already.
+        replaced: how many of the copied were there with another size.
+        vanished: objects that the source deleted before they could be copied.
+        extra: objects at the destination that the source does not have.
+        deleted: how many of these were deleted.
+    """
+
+    copied: int = 0
+    copied_bytes: int = 0
+    present: int = 0
+    replaced: int = 0
+    vanished: int = 0
+    extra: int = 0
+    deleted: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def replicate(
+    source: ObjectStore,
+    destination: ObjectStore,
+    engine: Engine,
+    *,
+    delete: bool = False,
+    force: bool = False,
+    progress: Progress = quiet,
+) -> Replicated:
+    """Copy objects, ranges and metaranges that the destination lacks or has with another size.
+
+    Args:
+        source: a repository's storage namespace; only read.
+        destination: where the mirror's objects go.
+        engine: where the copying runs; it may choose by the amount.
+        delete: afterwards remove what the source does not have. Only below the prefixes that are replicated.
+        force: remove even a large share of what is there.
+        progress: told how many objects were copied, of how many found missing so far.
+
+    Raises:
+        InvalidInput: the two places overlap.
+        NotFound: the source is no repository's storage namespace.
+        NamespaceTaken: the destination is another repository's.
+        PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
+        NotAllReplicated: some objects could not be copied or deleted; the others were. Run it again.
+    """
+    if overlap(source.url, destination.url):
+        raise InvalidInput(f"{source.url} and {destination.url} overlap; copy to another place")
+    _claim(source, destination)
+    walk = _Walk(source, destination)
+    run = _Run(engine, destination, progress, walk)
+    run.copy(source)
+    if delete:
+        run.delete(source, force=force)
+    return run.result()
+
+
+@dataclass
+class _Walk:
+    """The difference of two listings, found while it is taken."""
+
+    source: ObjectStore
+    destination: ObjectStore
+    present: int = 0
+    missing: int = 0
+    replaced: int = 0
+    extra: list[str] = field(default_factory=list)
+
+    def lacking(self) -> Iterator[StoredObject]:
+        """What has to be copied, in the order of the source's listings."""
+        for prefix in MANAGED:
+            for there, here in _side_by_side(self.source.list(prefix), self.destination.list(prefix)):
+                if there is None:
+                    self.extra += [here.key] if here else []
+                elif here is not None and here.size_bytes == there.size_bytes:
+                    self.present += 1
+                else:
+                    self.missing += 1
+                    self.replaced += here is not None
+                    yield there
+
+
+class _Run:
+    """One run and its tally."""
+
+    def __init__(self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Walk) -> None:
+        self._engine = engine
+        self._destination = destination
+        self._progress = progress
+        self._walk = walk
+        self._copied = Moved(0)
+        self._deleted = Moved(0)
+
+    def copy(self, source: ObjectStore) -> None:
+        """Copy what is lacking."""
+        lacking = self._walk.lacking()
+        first = list(islice(lacking, _LOOKED_AT))
+        engine = self._engine.for_work(worth_in_ranges(first))
+        tasks = copy_tasks(source, chain(first, lacking))
+        for moved in self._moves(engine, copy_objects, tasks):
+            self._copied = _added(self._copied, moved)
+            self._progress("Copying", self._copied.objects, self._walk.missing)
+            self._stop_at(self._copied, "copied", final=False)
+        self._stop_at(self._copied, "copied", final=True)
+
+    def delete(self, source: ObjectStore, *, force: bool) -> None:
+        """Delete what the source does not have: what names others first."""
+        doomed, stays = self._walk.extra, self._walk.present + self._walk.missing
+        if not force and len(doomed) > max(FUSE_OBJECTS, FUSE_SHARE * (len(doomed) + stays)):
+            raise PreconditionFailed(
+                f"{len(doomed):,} of the {len(doomed) + stays:,} objects in {self._destination.url} are not in "
+                f"{source.url}; if that is right, delete them with --force. Nothing was deleted"
+            )
+        for moved in self._moves(self._engine.for_work(1), delete_objects, delete_tasks(source, reversed(doomed))):
+            self._deleted = _added(self._deleted, moved)
+            self._progress("Deleting", self._deleted.objects, len(doomed))
+            self._stop_at(self._deleted, "deleted", final=False)
+        self._stop_at(self._deleted, "deleted", final=True)
+
+    def result(self) -> Replicated:
+        """What was done so far."""
+        return Replicated(
+            copied=self._copied.objects,
+            copied_bytes=self._copied.size_bytes,
+            present=self._walk.present,
+            replaced=self._walk.replaced,
+            vanished=self._copied.vanished,
+            extra=len(self._walk.extra),
+            deleted=self._deleted.objects,
+        )
+
+    def _moves(
+        self, engine: Engine, work: Callable[[Task, ObjectStore], Moved], tasks: Iterable[Task]
+    ) -> Iterator[Moved]:
+        """Each task's result, once."""
+        seen: set[int] = set()
+        for moved in engine.run(work, tasks, self._destination):
+            if moved.index not in seen:
+                seen.add(moved.index)
+                yield moved
+
+    def _stop_at(self, moved: Moved, verb: str, *, final: bool) -> None:
+        """Raise when objects failed: at the end, or before it when so many did that the store must be at fault."""
+        failures = moved.failures
+        if not failures or not (final or len(failures) >= GIVE_UP):
+            return
+        objects = "object was" if len(failures) == 1 else "objects were"
+        rest = "" if final else ", and the rest was not tried"
+        raise NotAllReplicated(
+            f"{self._destination.url}: {len(failures):,} {objects} not {verb}{rest}, for instance {failures[0].key!a}: "
+            f"{failures[0].error.message}; {moved.objects:,} were, and running it again goes on from there",
+            [(one.key, one.error) for one in failures],
+            moved.objects,
+        )
+
+
+def _claim(source: ObjectStore, destination: ObjectStore) -> None:
+    """Take the destination for the source's repository, as a bucket's replication would, or find it taken."""
+    claim = _read(source)
+    if claim is None:
+        raise NotFound(f"{source.url} is no repository's storage namespace: there is no {CLAIM}; correct the source")
+    found = _read(destination)
+    if found is None:
+        destination.put(CLAIM, claim, content_type="application/json")
+    elif _meaning(found) != _meaning(claim):
+        raise NamespaceTaken(
+            f"{destination.url} belongs to another repository than {source.url}; choose another destination"
+        )
+
+
+def _read(store: ObjectStore) -> bytes | None:
+    try:
+        return store.get(CLAIM)
+    except ObjectNotFound:
+        return None
+
+
+def _meaning(claim: bytes) -> object:
+    try:
+        return json.loads(claim)
+    except ValueError:
+        return claim
+
+
+def _side_by_side(
+    source: Iterable[StoredObject], destination: Iterable[StoredObject]
+) -> Iterator[tuple[StoredObject | None, StoredObject | None]]:
+    """Two listings in byte order as one: each key once, with what either side has."""
+    left, right = iter(source), iter(destination)
+    one, other = next(left, None), next(right, None)
+    while one is not None or other is not None:
+        first = one.key.encode() if one is not None else None
+        second = other.key.encode() if other is not None else None
+        if second is None or (first is not None and first < second):
+            yield one, None
+            one = next(left, None)
+        elif first is None or second < first:
+            yield None, other
+            other = next(right, None)
+        else:
+            yield one, other
+            one, other = next(left, None), next(right, None)
+
+
+def _added(one: Moved, other: Moved) -> Moved:
+    return Moved(
+        0,
+        one.objects + other.objects,
+        one.size_bytes + other.size_bytes,
+        one.vanished + other.vanished,
+        one.failures + other.failures,
+    )

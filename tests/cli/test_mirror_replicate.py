@@ -1,0 +1,109 @@
+"""``lakeops mirror replicate``: copies, goes on, and says what it did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lakeops.cli import mirror_copy
+from lakeops.model.errors import StoreUnavailable
+from lakeops.ops import replicate as verb
+from lakeops.store.local import LocalStore
+
+
+@pytest.fixture
+def there(home) -> LocalStore:
+    return LocalStore(home.parent / "there", fsync=False)
+
+
+@pytest.fixture
+def args(flights, there) -> list[str]:
+    return ["mirror", "replicate", "lakefs://flights", "--destination", there.url]
+
+
+def managed(url: str) -> set[str]:
+    store = LocalStore(Path(url.removeprefix("file://")), fsync=False)
+    return {item.key for prefix in verb.MANAGED for item in store.list(prefix)}
+
+
+def test_it_copies_what_is_missing(run, args, flights, there):
+    count = len(managed(flights.storage_namespace))
+    assert run.ok(*args).startswith(f"{count} objects copied (")
+    assert managed(there.url) == managed(flights.storage_namespace)
+    assert run.ok(*args) == f"0 objects copied (0 B), {count} present\n"
+
+
+def test_json(run, args):
+    document = run.json(*args)
+    assert set(document) == {"copied", "copied_bytes", "present", "replaced", "vanished", "extra", "deleted"}
+    assert document["copied"] > 5
+
+
+def test_what_is_extra_is_told_and_deleted_when_asked(run, args, there):
+    run.ok(*args)
+    there.put("data/2026010100/extra", b"x")
+    assert "1 not at the source (--delete removes them)" in run.ok(*args)
+    assert "1 deleted" in run.ok(*args, "--delete")
+    assert run.json(*args)["extra"] == 0
+
+
+def test_namespaces_without_a_repository(run, flights, there):
+    words = ["mirror", "replicate", "--source", flights.storage_namespace, "--destination", there.url]
+    assert run.json(*words)["copied"] == len(managed(flights.storage_namespace))
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["lakefs://flights"], "invalid_input"),
+        (["--destination", "file:///tmp/nowhere/x"], "invalid_input"),
+        (["lakefs://none", "--destination", "file:///tmp/nowhere/x"], "repository_not_found"),
+        (["--source", "file:///nowhere/at/all", "--destination", "file:///tmp/nowhere/x"], "not_found"),
+        (["lakefs://flights", "--destination", "ftp://x"], "invalid_uri"),
+        (["lakefs://flights", "--destination", "file:///tmp/nowhere/x", "--watch", "0"], "invalid_input"),
+    ],
+)
+def test_what_is_wrong_is_said(run, flights, words, kind):
+    assert run.error("mirror", "replicate", *words)["kind"] == kind
+
+
+def test_a_failure_names_the_object(run, args, there):
+    blocked = there.root / "data"
+    blocked.parent.mkdir(parents=True)
+    blocked.write_text("a file where a directory is needed")
+    found = run.error(*args)
+    assert found["kind"] == "not_all_replicated"
+    assert found["exit_code"] == 1
+    assert {failure["kind"] for failure in found["failures"]} == {"invalid_path"}
+    blocked.unlink()
+    assert run.json(*args)["copied"] == len(found["failures"])
+
+
+def test_watching_goes_on_through_failures(run, args, flights, there, monkeypatch):
+    """Passes that did nothing say nothing; one that failed is told, and the next one goes on."""
+    passes = []
+
+    def pause(seconds: float) -> None:
+        passes.append(seconds)
+        if len(passes) == 2:
+            flights.branch("dev").put("raw/new.csv", b"new")
+        if len(passes) == 4:
+            raise KeyboardInterrupt
+
+    replicate, failed = verb.replicate, []
+
+    def flaky(*args, **options):
+        if len(passes) == 1 and not failed:
+            failed.append(True)
+            raise StoreUnavailable("no answer")
+        return replicate(*args, **options)
+
+    monkeypatch.setattr(mirror_copy, "pause", pause)
+    monkeypatch.setattr(verb, "replicate", flaky)
+    result = run(*args, "--watch", "7", "--json")
+    assert result.exit_code == 130
+    assert passes == [7, 7, 7, 7]
+    assert result.stdout.count('"copied": 1,') == 1
+    assert "no answer" in result.stderr
+    assert managed(there.url) == managed(flights.storage_namespace)
