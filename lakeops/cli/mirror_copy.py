@@ -8,7 +8,7 @@ import typer
 
 from lakeops.cli.options import Json, NoProgress
 from lakeops.cli.output import Output
-from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, namespaces
+from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, mirror_at, namespaces
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.model.clock import pause
@@ -53,9 +53,12 @@ def replicate(
     if watch is not None and watch <= 0:
         raise InvalidInput(f"--watch takes seconds above 0, not {watch:g}")
     with open_lake(out, "Replicating", hide_progress=no_progress) as lake:
-        here, there = namespaces(lake, uri, source, destination)
+        mirror = mirror_at(lake, uri, source, destination)
+        here, there = ("", "") if mirror else namespaces(lake, uri, source, destination)
 
         def run() -> Replicated:
+            if mirror is not None:
+                return mirror.replicate(delete=delete, force=force)
             return lake.replicate(here, there, source_endpoint=source_endpoint, delete=delete, force=force)
 
         if watch is None:

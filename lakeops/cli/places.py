@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, NotAMirror
 from lakeops.model.uris import LakeUri
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake
+    from lakeops.lake.mirror import Mirror
 
 OptionalRepositoryUri = Annotated[
     LakeUri | None,
     typer.Argument(
         parser=LakeUri.parse,
         metavar="lakefs://REPO",
-        help="The repository whose storage namespace is the source.",
+        help="A repository, whose storage namespace is the source; or a mirror, which knows source and destination.",
         show_default=False,
     ),
 ]
@@ -31,8 +32,22 @@ Destination = Annotated[
 ]
 
 
+def mirror_at(lake: Lake, uri: LakeUri | None, source: str | None, destination: str | None) -> Mirror | None:
+    """The mirror, when that is all that was named: it knows both places."""
+    if uri is None or source is not None or destination is not None:
+        return None
+    name = uri.only_repository()
+    try:
+        return lake.mirror(name)
+    except NotAMirror:
+        return None
+
+
 def namespaces(lake: Lake, uri: LakeUri | None, source: str | None, destination: str | None) -> tuple[str, str]:
     """The storage namespaces to copy from and to. Raises ``InvalidInput`` when one is not known."""
+    mirror = mirror_at(lake, uri, source, destination)
+    if mirror is not None:
+        return mirror.source_namespace(), mirror.storage_namespace
     if uri is not None:
         source = source or lake.repository(uri.only_repository()).storage_namespace
     if source is None:

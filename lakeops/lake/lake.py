@@ -13,6 +13,7 @@ from lakeops.catalog.open import open_catalog
 from lakeops.lake.mirror import Mirror
 from lakeops.lake.repository import Repository
 from lakeops.model.clock import Clock, Ids, SystemClock
+from lakeops.model.errors import PreconditionFailed
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.records import Split
 from lakeops.ops.context import Context, Progress, quiet
@@ -219,10 +220,16 @@ class Lake:
 
         Raises:
             NotAllReplicated: some objects failed; running it again goes on from there.
-            InvalidInput, NotFound, NamespaceTaken, PreconditionFailed, StoreError.
+            PreconditionFailed: the destination is a repository of this lake that is written to.
+            InvalidInput, NotFound, NamespaceTaken, StoreError.
         """
         from lakeops.ops.replicate import replicate
-        from lakeops.store.open import open_store
+        from lakeops.store.open import normalise_namespace, open_store
+
+        place = normalise_namespace(destination)
+        for repository in self.repositories():
+            if repository.storage_namespace == place and not repository.record.read_only:
+                raise PreconditionFailed(f"{place} is where {repository.id!r} is written to; nothing is copied over it")
 
         stores = self.stores()
         here = stores.at(source)

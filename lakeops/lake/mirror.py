@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lakeops.lake.repository import Repository
 from lakeops.lake.source import reaching
 from lakeops.model.clock import Clock
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import LakeopsError, NotAMirror
 from lakeops.model.mirrors import Mirror as MirrorRecord
 from lakeops.model.mirrors import MirrorStatus
 from lakeops.ops.context import Context
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lakeops.lake.lake import Lake
     from lakeops.ops.mirror.promote_writable import Loss
     from lakeops.ops.mirror.source import Source
+    from lakeops.ops.replicate import Replicated
 
 
 class Mirror(Repository):
@@ -82,6 +83,41 @@ class Mirror(Repository):
 
         with self._try(source) as found:
             return delete_mirror(self._ctx, found)
+
+    def source_namespace(self, source: Lake | None = None) -> str:
+        """The storage namespace that is to be replicated to the mirror's own; the source is asked."""
+        reference = self.configuration.source
+        with reaching(reference, self._clock, given=source or self._source) as lake:
+            return lake.repository(reference.repository).storage_namespace
+
+    def replicate(self, source: Lake | None = None, *, delete: bool = False, force: bool = False) -> Replicated:
+        """Copy what the source's storage namespace has and the mirror's lacks, where the store does not by itself.
+
+        Args:
+            source: the source's lake; see ``sync``.
+            delete: afterwards remove what the source does not have.
+            force: remove even a large share of what is there.
+
+        Raises:
+            NotAMirror: it was promoted to a writable repository, which no source may overwrite.
+            NotAllReplicated: some objects failed; running it again goes on from there.
+            NotFound, NamespaceTaken, PreconditionFailed, StoreError, CatalogUnavailable.
+        """
+        from lakeops.ops.replicate import replicate
+
+        mirror = self.configuration
+        if mirror.promoted_writable is not None:
+            raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
+        with reaching(mirror.source, self._clock, given=source or self._source) as lake:
+            origin = lake.repository(mirror.source.repository).storage_namespace
+            return replicate(
+                lake.stores().at(origin),
+                self._ctx.stores.at(self.storage_namespace),
+                self._ctx.engine,
+                delete=delete,
+                force=force,
+                progress=self._ctx.progress,
+            )
 
     @contextmanager
     def _reach(self, given: Lake | None) -> Iterator[Source]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakeops.cli import mirror_copy
+from lakeops.lake import Lake
 from lakeops.model.errors import StoreUnavailable
 from lakeops.ops import replicate as verb
 from lakeops.store.local import LocalStore
@@ -107,3 +108,29 @@ def test_watching_goes_on_through_failures(run, args, flights, there, monkeypatc
     assert result.stdout.count('"copied": 1,') == 1
     assert "no answer" in result.stderr
     assert managed(there.url) == managed(flights.storage_namespace)
+
+
+@pytest.fixture
+def mirror(flights, home, monkeypatch):
+    """A mirror of the repository, in a lake of its own that the environment names."""
+    other = home.parent / "other"
+    monkeypatch.setenv("LAKEOPS_HOME", str(other))
+    with Lake.open() as lake:
+        yield lake.create_mirror("copy", source=f"{home}#flights")
+
+
+def test_a_mirror_knows_both_places(run, mirror, flights):
+    assert run.json("mirror", "replicate", "lakefs://copy")["copied"] == len(managed(flights.storage_namespace))
+    assert managed(mirror.storage_namespace) == managed(flights.storage_namespace)
+    mirror.sync()
+    assert mirror.ref("main").read("readme.md") == b"# flights\n"
+
+
+def test_a_mirror_of_a_directory_is_not_for_s3(run, mirror):
+    assert "no bucket" in run.error("mirror", "setup-s3", "lakefs://copy")["message"]
+
+
+def test_a_mirror_can_be_copied_on(run, mirror, home):
+    run.ok("mirror", "replicate", "lakefs://copy")
+    again = home.parent / "again"
+    assert run.json("mirror", "replicate", "lakefs://copy", "--destination", str(again))["copied"] > 5
