@@ -24,6 +24,8 @@ from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lakeops.catalog.records import Records, StagedLine
+
 DEFAULT_GRACE_SECONDS = 24 * 3600
 """Age below which garbage collection touches nothing; attempts expire after half of it."""
 
@@ -403,4 +405,17 @@ class Catalog(MirrorTransitions, Protocol):
 
     def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
         """Uploads in flight, none older than the deadline: id to (address, started)."""
+        ...
+
+    # --- looking at everything ---
+
+    def records(self, repository_id: str) -> Records:
+        """Everything of a repository but its staged rows, at one instant; rows that make no sense are told, not raised.
+
+        Raises ``RepositoryNotFound``.
+        """
+        ...
+
+    def staged_rows(self, repository_id: str, *, after: tuple[str, str] = ("", ""), limit: int) -> list[StagedLine]:
+        """Staged rows of all tokens, orphaned ones too, as they are, by token and path; keyset-paged."""
         ...

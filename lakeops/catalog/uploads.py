@@ -71,7 +71,12 @@ def uploads_in_flight(conn: Connection, repository_id: str, since: datetime) -> 
     rows = conn.execute(
         select(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.started >= _ticks(since))
     )
-    return {row.id: (row.address, _EPOCH + row.started * _TICK) for row in rows}
+    return {row.id: (row.address, moment(row.started)) for row in rows}
+
+
+def moment(ticks: int) -> datetime:
+    """The moment that an upload's record keeps as microseconds since the epoch."""
+    return _EPOCH + ticks * _TICK
 
 
 def _ticks(moment: datetime) -> int:

@@ -49,6 +49,7 @@ COMMANDS = LateCommands(
         "reflog": HISTORY,
         "gc": HOUSE,
         "mirror": HOUSE,
+        "fsck": HOUSE,
         "doctor": HOUSE,
         "config": HOUSE,
     }

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TextIO
 import typer
 
 from lakeops.cli.text import safe
+from lakeops.model.errors import LakeopsError
 
 Part = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
@@ -87,6 +88,30 @@ class Output:
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Print one JSON document, on one line."""
         _write(json.dumps(value, separators=(", ", ": ")) + "\n")
+
+    def growing(
+        self, name: str, records: Iterable[Jsonable], rest: Callable[[], dict[str, Any]]
+    ) -> LakeopsError | None:
+        """Print one JSON document whose list is written as it comes, so that it may be of any length.
+
+        Args:
+            name: the list's key.
+            records: the list.
+            rest: the document's other keys, asked for at the end.
+
+        Returns:
+            What ended the list early; the document is whole then too, with an ``error`` in place of the rest.
+        """
+        _write(f'{{"{name}": [')
+        failed = None
+        try:
+            for number, record in enumerate(records):
+                _write((", " if number else "") + json.dumps(record.to_json()))
+            last = rest()
+        except LakeopsError as error:
+            failed, last = error, {"error": error.to_json()}
+        _write("], " + json.dumps(last)[1:] + "\n")
+        return failed
 
     def answer(self, record: Jsonable | dict[str, Any], *lines: Sequence[Part]) -> None:
         """Print a command's whole answer: the record as JSON, or these lines for people."""

@@ -39,6 +39,6 @@ def moment(unix_seconds: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and its noun: ``1 object``, ``3 objects``, ``2 branches``."""
-    plural = noun + ("es" if noun.endswith(("s", "ch")) else "s")
+    """A number and its noun: ``1 object``, ``3 objects``, ``2 branches``, ``4 entries``."""
+    plural = noun[:-1] + "ies" if noun.endswith("ry") else noun + ("es" if noun.endswith(("s", "ch")) else "s")
     return f"{count:,} {noun if count == 1 else plural}"

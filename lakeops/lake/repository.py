@@ -19,6 +19,7 @@ from lakeops.ops.resolve import require_branch
 
 if TYPE_CHECKING:
     from lakeops.ops.diff import Changed
+    from lakeops.ops.fsck.check import Fsck
 
 
 class Repository:
@@ -125,6 +126,18 @@ class Repository:
     def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
         """Moves of a branch or tag, or of all, newest first."""
         return self._ctx.catalog.reflog(self.id, ref, limit=limit)
+
+    # --- checking ---
+
+    def fsck(self, *, data: bool = False) -> Fsck:
+        """Check everything from the refs down to the ranges, and with ``data`` the objects; changes nothing.
+
+        Returns an iterator of findings (``kind``, ``severity``, ``where``, ``message``, ``advice``), as they are made.
+        A repository is sound when none has the severity ``error``.
+        """
+        from lakeops.ops.fsck.check import Fsck
+
+        return Fsck(self._ctx, data=data)
 
     # --- diff and merge ---
 

@@ -37,22 +37,31 @@ def stored(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
         InvalidInput: one is neither an object of this namespace nor a ``file://`` or ``s3://`` URL, or climbs out of
             where it seems to be.
     """
-    root = namespace + "/"
-    inside = pc.starts_with(addresses, root)
-    if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
-        keys = _each(addresses, lambda address: layout.relative(namespace, address))
-    else:
-        keys = pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
-    managed = pc.and_not(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
-    imported = pc.and_not(
-        pc.match_substring_regex(keys, r"^(file:///|s3://[^/]+/)."), pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00")
-    )
-    bad = pc.filter(addresses, pc.invert(pc.or_(managed, imported)))
+    keys = relative(namespace, addresses)
+    bad = pc.filter(addresses, pc.invert(proper(keys)))
     if len(bad):
         raise InvalidInput(
             f"{bad[0].as_py()!r} is not an object's address: give data/... in this namespace, or a file:// or s3:// URL"
         )
     return keys
+
+
+def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Addresses with those inside the namespace relative to it, whatever they are."""
+    root = namespace + "/"
+    if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
+        return _each(addresses, lambda address: layout.relative(namespace, address))
+    inside = pc.starts_with(addresses, root)
+    return pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
+
+
+def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    """For each address as it is stored, whether it may be one: managed here, or a whole URL of somewhere else."""
+    managed = pc.and_not(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
+    imported = pc.and_not(
+        pc.match_substring_regex(keys, r"^(file:///|s3://[^/]+/)."), pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00")
+    )
+    return pc.or_(managed, imported)
 
 
 def _each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:

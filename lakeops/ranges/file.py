@@ -54,10 +54,15 @@ def open_range(store: ObjectStore, row: RangeRow) -> RangeFile:
 
 def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
     """All rows of the range that a metarange row names, in one request; raises as ``open_range``."""
+    return fetch_range(store, row).read()
+
+
+def fetch_range(store: ObjectStore, row: RangeRow) -> RangeFile:
+    """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``."""
     data = _read(store, row.key, 0, row.file_bytes)
     file = RangeFile(store, row, data[row.file_bytes - row.footer_bytes :])
     file.take_over(data)
-    return file.read()
+    return file
 
 
 class RangeFile:

@@ -61,6 +61,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
         {"copied", "copied_bytes", "present", "replaced", "vanished", "extra", "deleted"},
     ),
     "doctor": ([], ONE, {"ok", "checks"}),
+    "fsck": ([R], ONE, {"ok", "findings", "severities", "checked"}),
 }
 """Arguments, shape and keys of each command but for those that need S3."""
 

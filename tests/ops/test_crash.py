@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.faulty_catalog import ALL_EFFECTS, count_effects
 from support.scenes import SCENES, Scene, make, open_faulty
+from support.soundness import assert_sound
 
 from lakeops import Lake, Settings
 from lakeops.store.faulty import Crash, Faults
@@ -77,6 +78,7 @@ def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
             lake.close()
             with Lake.open(settings=settings_at(home)) as again:
                 repo = again.repository("repo")
+                assert_sound(repo, data=True)
                 scene.act(repo)
                 scene.check(repo)
 
@@ -98,8 +100,10 @@ def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
         assert child.returncode == -signal.SIGKILL, child.stderr
         with Lake.open(settings=settings_at(home)) as lake:
             repo = lake.repository("repo")
+            assert_sound(repo, data=True)
             scene.act(repo)
             scene.check(repo)
+            assert_sound(repo, data=True)
 
 
 def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from support.clock import ManualClock
 from support.machine import Model, ModelBranch, ModelCommit, difference, merged
+from support.soundness import assert_sound
 
 from lakeops import Lake, MergeConflict, Settings, Split
 from lakeops.model import errors
@@ -39,8 +40,11 @@ class History(RuleBasedStateMachine):
         self.counter = 0
 
     def teardown(self) -> None:
-        self.lake.close()
-        shutil.rmtree(self.home)
+        try:
+            assert_sound(self.repo)
+        finally:
+            self.lake.close()
+            shutil.rmtree(self.home)
 
     @initialize(target=branches)
     def first(self) -> str:

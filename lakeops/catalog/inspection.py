@@ -1,0 +1,139 @@
+"""Reading everything of a repository as it is, for ``fsck``.
+
+The other parts may trust that rows are as transitions left them. Here they may be damaged: JSON is read as text and
+parsed row by row, so that one row that makes no sense does not hide the others. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from sqlalchemy import Connection, Select, Text, cast, exists, func, select, tuple_
+
+from lakeops.catalog.base import BranchState
+from lakeops.catalog.guards import IN_CHUNK, find_repository
+from lakeops.catalog.part import Part
+from lakeops.catalog.records import Records, StagedLine, Upload
+from lakeops.catalog.rows import AnyRow, branch_record, repository_record
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, MIRROR, RETIRED, STAGED, TAG, UPLOAD
+from lakeops.catalog.uploads import moment
+from lakeops.model.records import Commit, Ref
+
+_MOST_KEYS = 100
+_PARSED = ("parents", "metadata")
+_TEXTS = ("committer", "message", "meta_range_id", "meta_range_file", "meta_range_digest")
+_NUMBERS = ("creation_date", "generation")
+
+
+class Inspection(Part):
+    """Looking at everything, at one instant."""
+
+    def records(self, repository_id: str) -> Records:
+        """Everything of a repository but its staged rows, at one instant."""
+
+        def work(conn: Connection) -> Records:
+            repository = repository_record(find_repository(conn, repository_id))
+            branches = [branch_record(row) for row in conn.execute(_mine(BRANCH.select(), BRANCH, repository_id))]
+            tags = [Ref(row.name, row.commit_id) for row in conn.execute(_mine(TAG.select(), TAG, repository_id))]
+            count = select(STAGED.c.token, func.count()).group_by(STAGED.c.token)
+            staged: dict[str, int] = {row[0]: row[1] for row in conn.execute(_mine(count, STAGED, repository_id))}
+            uploads = [
+                Upload(row.id, row.branch, row.address, moment(row.started))
+                for row in conn.execute(_mine(UPLOAD.select(), UPLOAD, repository_id))
+            ]
+            mirror = _mine(select(MIRROR.c.repository_id), MIRROR, repository_id).where(
+                MIRROR.c.promoted_writable.is_(None)
+            )
+            commits, first_parents, unreadable = _commits(conn, repository_id)
+            now = self.database.dialect.now(conn)
+            return Records(
+                repository=repository,
+                branches=sorted(branches, key=lambda branch: branch.id),
+                tags=sorted(tags, key=lambda tag: tag.id),
+                commits=commits,
+                first_parents=first_parents,
+                unreadable=unreadable,
+                retired=_retired(conn, repository_id, {*staged, *_tokens(branches)}),
+                staged=staged,
+                uploads=uploads,
+                overdue=now - self.deadline,
+                follows=conn.execute(mirror).first() is not None,
+                dangling_keys=_dangling_keys(conn, repository_id),
+                now=now,
+            )
+
+        return self.database.read(work)
+
+    def staged_rows(self, repository_id: str, *, after: tuple[str, str] = ("", ""), limit: int) -> list[StagedLine]:
+        """Staged rows of all tokens, orphaned ones too, as they are, by token and path; keyset-paged."""
+        place = (STAGED.c.token, STAGED.c.path)
+        columns = [STAGED.c[field.name] for field in fields(StagedLine)]
+        query = _mine(select(*columns), STAGED, repository_id).where(tuple_(*place) > tuple_(*after))
+        query = query.order_by(*place).limit(limit)
+        return self.database.read(lambda conn: [StagedLine(*row) for row in conn.execute(query)])
+
+
+def _mine(query: Select[Any], table: Any, repository_id: str) -> Select[Any]:  # noqa: ANN401 - any of the tables
+    return query.where(table.c.repository_id == repository_id)
+
+
+def _tokens(branches: Iterable[BranchState]) -> Iterable[str]:
+    return (token for branch in branches for token in branch.tokens)
+
+
+def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], dict[str, str | None], dict[str, str]]:
+    """Commits by id, first parents that disagree with the parents, and rows that make no commit, with the reason."""
+    commits: dict[str, Commit] = {}
+    first_parents: dict[str, str | None] = {}
+    unreadable: dict[str, str] = {}
+    parsed = [cast(COMMIT.c[name], Text).label(name) for name in _PARSED]
+    plain = [COMMIT.c[name] for name in ("id", "first_parent", "expired", *_TEXTS, *_NUMBERS)]
+    for row in conn.execute(_mine(select(*plain, *parsed), COMMIT, repository_id)):
+        try:
+            commit = commits[row.id] = _commit(row)
+        except (ValueError, TypeError) as error:
+            unreadable[row.id] = str(error)
+            continue
+        if row.first_parent != (commit.parents[0] if commit.parents else None):
+            first_parents[row.id] = row.first_parent
+    return commits, first_parents, unreadable
+
+
+def _commit(row: AnyRow) -> Commit:
+    """The commit of a row. Raises ``ValueError`` or ``TypeError`` when it makes none."""
+    values = dict(row._mapping)  # noqa: SLF001
+    parents, metadata = (json.loads(values[name]) for name in _PARSED)
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise TypeError("its parents are not a list of ids")
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise TypeError("its metadata is not a map of texts")
+    for names, kind in ((_TEXTS, str), (_NUMBERS, int)):
+        for name in names:
+            if not isinstance(values[name], kind):
+                raise TypeError(f"its {name} is {values[name]!r}")
+    return Commit(
+        id=row.id,
+        parents=tuple(parents),
+        metadata=metadata,
+        expired=row.expired,
+        **{name: values[name] for name in (*_TEXTS, *_NUMBERS)},
+    )
+
+
+def _retired(conn: Connection, repository_id: str, tokens: set[str]) -> dict[str, str | None]:
+    wanted = sorted(tokens)
+    found: dict[str, str | None] = {}
+    for start in range(0, len(wanted), IN_CHUNK):
+        some = RETIRED.c.token.in_(wanted[start : start + IN_CHUNK])
+        query = _mine(select(RETIRED.c.token, RETIRED.c.commit_id), RETIRED, repository_id).where(some)
+        found.update((row.token, row.commit_id) for row in conn.execute(query))
+    return found
+
+
+def _dangling_keys(conn: Connection, repository_id: str) -> dict[str, str]:
+    known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
+    query = _mine(select(KEY.c.key, KEY.c.commit_id), KEY, repository_id).where(~known)
+    return {row.key: row.commit_id for row in conn.execute(query.order_by(KEY.c.key).limit(_MOST_KEYS))}

@@ -1,0 +1,175 @@
+"""What ``fsck`` can find, and what to do about each of it.
+
+The table of kinds is the whole vocabulary: a check names a kind, and severity and advice follow from it. Kinds are
+stable, programs match on them. ``docs/fsck.md`` has the same table for people.
+
+* An *error* is damage: something that a live version needs is missing, altered or contradicts itself.
+* A *warning* is nothing lost, but not as lakeops leaves it; somebody should look.
+* An *information* is what every healthy repository may have: files that garbage collection has yet to take, uploads
+  that were given up, files of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of finding: how bad it is, and what to do."""
+
+    severity: Severity
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that ``fsck`` found.
+
+    Attributes:
+        kind: a stable word.
+        severity: ``error``, ``warning`` or ``info``.
+        where: the place: ``branch main``, ``commit <id>``, a file's key in the namespace, ``object <path>`` ...
+        message: what is wrong there, in one line.
+        advice: what to do.
+        commits: ids of a few of the live commits that are affected.
+        commit_count: how many are affected in all.
+        count: how many things the finding sums up: files, rows.
+        size_bytes: how large they are together, where that is known.
+    """
+
+    kind: str
+    severity: Severity
+    where: str
+    message: str
+    advice: str
+    commits: tuple[str, ...] = ()
+    commit_count: int = 0
+    count: int = 1
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding's JSON keys and values."""
+        return {
+            "kind": self.kind,
+            "severity": self.severity.value,
+            "where": self.where,
+            "message": self.message,
+            "advice": self.advice,
+            "commits": list(self.commits),
+            "commit_count": self.commit_count,
+            "count": self.count,
+            "size_bytes": self.size_bytes,
+        }
+
+
+NAMED = 3
+"""How many of the affected commits a finding names."""
+
+
+def found(
+    kind: str, where: str, message: str, *, commits: Sequence[str] = (), count: int = 1, size_bytes: int = 0
+) -> Finding:
+    """A finding of a kind of ``KINDS``; ``commits`` are all the affected ones, of which a few are named."""
+    known = KINDS[kind]
+    named = tuple(commits[:NAMED])
+    return Finding(
+        kind, known.severity, where, message, known.advice, named, len(commits), count=count, size_bytes=size_bytes
+    )
+
+
+def _error(advice: str) -> Kind:
+    return Kind(Severity.ERROR, advice)
+
+
+def _warning(advice: str) -> Kind:
+    return Kind(Severity.WARNING, advice)
+
+
+def _info(advice: str) -> Kind:
+    return Kind(Severity.INFO, advice)
+
+
+_CATALOG = "restore the catalog from its backup"
+_FILE = "restore the file from a version of the bucket, a backup or a mirror"
+_SOFTWARE = (
+    "restore the catalog and the bucket to an earlier state, and report how this came about: lakeops never writes it"
+)
+
+KINDS: dict[str, Kind] = {
+    # the repository
+    "default_branch_missing": _error(f"create the branch again at its last commit in the reflog, or {_CATALOG}"),
+    "split_invalid": _error(f"{_CATALOG}: ranges cannot be cut any more"),
+    "claim_missing": _info("nothing to do: the catalog is what counts; the file keeps other lakes out"),
+    "claim_mismatch": _error("find out which repository owns the namespace, and stop garbage collection until then"),
+    "namespace_unreadable": _error("see that the namespace exists and may be listed, and run fsck again"),
+    # refs
+    "branch_target_missing": _error(f"{_CATALOG}; the reflog tells where the branch was before"),
+    "branch_target_expired": _error("reset the branch to a live commit; find out who marked this one expired"),
+    "tag_target_missing": _error(f"{_CATALOG}, or delete the tag"),
+    "tag_target_expired": _error("delete the tag; find out who marked its commit expired"),
+    "ref_name_invalid": _warning("copy it to a ref with a valid name and delete it"),
+    # commits
+    "commit_unreadable": _error(_CATALOG),
+    "commit_id_mismatch": _error(f"{_CATALOG}: the record was altered after it was written"),
+    "commit_parent_missing": _error(f"{_CATALOG}: history ends here"),
+    "commit_generation_wrong": _error(f"{_CATALOG}: merge bases and logs may be wrong"),
+    "commit_first_parent_wrong": _error(f"{_CATALOG}: logs and retention follow the wrong parent"),
+    "root_missing": _error(_CATALOG),
+    "roots_several": _error(f"{_CATALOG}: a repository begins with one commit"),
+    "idempotency_key_dangling": _warning("do not repeat the call under this key; use a new one"),
+    # metaranges
+    "metarange_pointer_invalid": _error(f"{_CATALOG}: the commit does not name its metarange properly"),
+    "metarange_missing": _error(_FILE),
+    "metarange_damaged": _error(_FILE),
+    "metarange_unreadable": _error("see why the store refuses, and run fsck again"),
+    "metarange_row_invalid": _error(_SOFTWARE),
+    "metarange_order": _error(_SOFTWARE),
+    # ranges
+    "range_missing": _error(_FILE),
+    "range_damaged": _error(_FILE),
+    "range_unreadable": _error("see why the store refuses, and run fsck again"),
+    "range_size_mismatch": _error(_FILE),
+    "range_summary_mismatch": _error(_SOFTWARE),
+    "range_order": _error(_SOFTWARE),
+    "range_boundary": _error(_SOFTWARE),
+    "entry_digest_mismatch": _error(_SOFTWARE),
+    "group_digest_mismatch": _error(_SOFTWARE),
+    "entry_invalid": _error(_SOFTWARE),
+    "address_invalid": _error(_SOFTWARE),
+    "address_not_relative": _warning(
+        "nothing to do at once: reads work; stage the object again by its relative address"
+    ),
+    # staging
+    "staging_token_shared": _error(f"commit neither branch, and {_CATALOG}: they show each other's changes"),
+    "staging_token_retired": _error(f"{_CATALOG}: the rows of this token are removed by the next commit"),
+    "staged_row_invalid": _error("reset this path of the branch and stage it again"),
+    "staged_rows_orphaned": _warning("nothing reads these rows; look in them for lost changes before you delete them"),
+    "staged_rows_retired": _info("nothing to do: the next commit or reset removes them"),
+    "upload_overdue": _info("nothing to do: it cannot be linked any more, and the next upload removes its record"),
+    # objects
+    "object_missing": _error("restore the object from a version of the bucket, a backup or a mirror, or write it anew"),
+    "object_size_mismatch": _error("restore the object from a version of the bucket, a backup or a mirror"),
+    "object_checksum_mismatch": _error("restore the object from a version of the bucket, a backup or a mirror"),
+    "object_changed": _warning("compare it with a copy: the store's mark is another, and contents cannot be compared"),
+    "object_unreadable": _error("see why the store refuses, and run fsck again"),
+    # files that nothing needs
+    "unreferenced_objects": _info("garbage collection takes them once they are old enough"),
+    "unreferenced_ranges": _info("garbage collection takes them once they are old enough"),
+    "unreferenced_metaranges": _info("garbage collection takes them once they are old enough"),
+    "unreferenced_tasks": _info("garbage collection takes them once they are old enough"),
+    "leftovers_unknown": _info("mend the errors first, and let no garbage collection run until then"),
+    "stray_files": _info("lakeops leaves them alone; move them elsewhere if they should not be here"),
+}
+"""Every kind of finding."""

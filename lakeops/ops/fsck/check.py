@@ -1,0 +1,161 @@
+"""The whole check: from the refs over commits, metaranges and ranges to the staging area and the objects.
+
+Three things keep it from crying wolf beside live writers. The namespace is listed before the catalog is read, so
+whatever the catalog refers to and the listing does not have is asked for once more before it is called missing. What
+is missing is damage only while a commit that needs it is live, by a second look at the catalog: garbage collection
+may have expired it meanwhile. And files that nothing refers to are information, whatever their age.
+
+Nothing is written: not to the store, not to the catalog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lakeops.catalog.records import Records, StagedLine
+from lakeops.model.errors import LakeopsError
+from lakeops.model.findings import Finding, Severity, found
+from lakeops.ops.context import Context
+from lakeops.ops.fsck.claim import check_claim
+from lakeops.ops.fsck.entries import Entries
+from lakeops.ops.fsck.history import check_history, split_flaw
+from lakeops.ops.fsck.inventory import Inventory
+from lakeops.ops.fsck.leftovers import leftovers
+from lakeops.ops.fsck.metaranges import Uses, check_metaranges, pointers, promised
+from lakeops.ops.fsck.ranges import check_ranges
+from lakeops.ops.fsck.staging import PAGE, StagedObjects, check_rows, check_tokens, check_uploads
+from lakeops.ranges.read import RangeCache, RangeReader
+from lakeops.store import layout
+from lakeops.store.base import StoredObject
+
+
+class Fsck(Iterator[Finding]):
+    """The findings of one check, as they are made: take them one by one.
+
+    Args:
+        ctx: the repository.
+        data: whether to look at the objects too.
+
+    Attributes:
+        checked: how much was looked at so far: ``files`` (listed), ``commits``, ``metaranges``, ``ranges``,
+            ``entries``, ``staged`` and, with ``data``, ``objects``.
+    """
+
+    def __init__(self, ctx: Context, *, data: bool = False) -> None:
+        self.checked: Counter[str] = Counter()
+        self._findings = _check(ctx, self.checked, data=data)
+
+    def __next__(self) -> Finding:
+        return next(self._findings)
+
+    def close(self) -> None:
+        """End the check early, and give back what it holds."""
+        self._findings.close()
+
+
+def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Finding]:
+    with TemporaryDirectory(prefix="lakeops-fsck-") as place:
+        files = _Files(ctx)
+        with closing(Inventory(Path(place), files, lambda done: ctx.progress("fsck: listing", done, 0))) as inventory:
+            checked["files"] = len(inventory)
+            records = ctx.catalog.records(ctx.repository_id)
+            checked["commits"] = len(records.commits)
+            entries = Entries(ctx, inventory, checked, data=data)
+            whole = True
+            for finding in chain(
+                files.check(),
+                () if records.follows else check_claim(ctx.store, records.repository),
+                check_history(records),
+                _check_committed(ctx, records, inventory, entries, checked),
+                _check_staging(ctx, records, entries, checked),
+            ):
+                whole = whole and (finding.severity != Severity.ERROR or finding.kind.startswith("object_"))
+                yield finding
+            if records.follows:
+                return
+            if whole:
+                yield from leftovers(inventory, records.uploads, records.overdue)
+            else:
+                message = "which files no live version needs cannot be told: what could not be read may need them"
+                yield found("leftovers_unknown", ctx.repository.storage_namespace, message)
+
+
+class _Files:
+    """The namespace's objects in order, up to the end or the first error."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._error: LakeopsError | None = None
+
+    def __iter__(self) -> Iterator[StoredObject]:
+        try:
+            yield from self._ctx.store.list()
+        except LakeopsError as error:
+            self._error = error
+
+    def check(self) -> Iterator[Finding]:
+        """What ended the listing early, if something did."""
+        if self._error is not None:
+            namespace = self._ctx.repository.storage_namespace
+            yield found("namespace_unreadable", namespace, f"it cannot be listed: {self._error.message}")
+
+
+def _check_committed(
+    ctx: Context, records: Records, inventory: Inventory, entries: Entries, checked: Counter[str]
+) -> Iterator[Finding]:
+    """Everything from live commits down to the objects of their entries."""
+
+    def live(commits: Sequence[str]) -> list[str]:
+        """Those of the commits that are live by now, by a new look at the catalog."""
+        known = ctx.catalog.commits(ctx.repository_id, commits)
+        return [name for name in commits if name in known and not known[name].expired]
+
+    wanted = pointers(promised(records))
+    inventory.need_keys([layout.metarange_key(one.meta_range_file) for one in wanted])
+    uses = Uses()
+    # A reader of its own: what this process remembers of a file says nothing about the file.
+    reader = RangeReader(ctx.store, RangeCache(0))
+
+    def on_progress(done: int) -> None:
+        checked["metaranges"] = done
+        ctx.progress("fsck: metaranges", done, len(wanted))
+
+    yield from check_metaranges(reader, wanted, uses, live=live, on_progress=on_progress)
+    total = len(uses)
+    ctx.progress("fsck: ranges", 0, total)
+    engine = ctx.engine.for_work(total)
+    split = None if split_flaw(records.repository.split) else records.repository.split
+    for one in check_ranges(engine, ctx.store, uses, split, entries.columns):
+        checked["ranges"] += 1
+        commits: list[str] | None = None
+        for flaw in entries.flaws_of_range(one):
+            if commits is None:
+                commits = uses.commits(one.number)
+            needed = live(commits) if flaw.missing else commits
+            if needed:
+                yield found(flaw.kind, flaw.where, flaw.message, commits=needed, count=flaw.count)
+        ctx.progress("fsck: ranges", checked["ranges"], total)
+
+
+def _check_staging(ctx: Context, records: Records, entries: Entries, checked: Counter[str]) -> Iterator[Finding]:
+    """The staging area, and the objects that it would commit."""
+    yield from check_tokens(records)
+    yield from check_uploads(records)
+
+    def read(after: tuple[str, str]) -> list[StagedLine]:
+        page = ctx.catalog.staged_rows(ctx.repository_id, after=after, limit=PAGE)
+        checked["staged"] += len(page)
+        ctx.progress("fsck: staged rows", checked["staged"], sum(records.staged.values()))
+        return page
+
+    for one in check_rows(records, read):
+        if isinstance(one, StagedObjects):
+            for flaw in entries.follow(one.table, place=f"{one.where}, path "):
+                yield found(flaw.kind, flaw.where, flaw.message, count=flaw.count)
+        else:
+            yield one

@@ -1,0 +1,142 @@
+"""Objects: that they are there, as large as recorded, and hold what was written.
+
+The listing tells of existence and size. The store's own mark (an ETag) settles the contents where it is what was
+recorded; everything else that has a checksum is read, once for all entries that share the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from lakeops.model.errors import LakeopsError, ObjectNotFound
+from lakeops.ops.fsck.inventory import Inventory, Rows
+from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.split import path_hashes
+from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.open import Stores
+
+_PIECE = 1 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
+_MOST_REMEMBERED = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFlaw:
+    """What is wrong with an object, and one of the paths that lead to it."""
+
+    kind: str
+    path: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """An entry's object; ``listed`` is what the listing says of it, None when it was not listed."""
+
+    path: str
+    address: str
+    checksum: str
+    size_bytes: int
+    listed: StoredObject | None
+
+
+class ObjectCheck:
+    """Checks objects against entries, each object once for equal entries.
+
+    Args:
+        stores: where addresses lead.
+        namespace: the repository's.
+        inventory: what lies in the namespace.
+    """
+
+    def __init__(self, stores: Stores, namespace: str, inventory: Inventory) -> None:
+        self.looked_at = 0
+        self._stores = stores
+        self._namespace = namespace
+        self._inventory = inventory
+        self._settled = np.zeros(len(inventory), np.uint64)
+        self._settled_elsewhere: set[tuple[str, int]] = set()
+
+    def check(self, table: pa.Table, rows: Rows) -> Iterator[ObjectFlaw]:
+        """What is wrong with the objects of some entries.
+
+        Args:
+            table: ``path``, ``physical_address`` (as stored), ``checksum``, ``size_bytes``.
+            rows: where the inventory has them; -1 where it has not, for those of other places too.
+        """
+        hashes = path_hashes(table["checksum"])
+        listed = rows >= 0
+        todo = np.ones(len(rows), np.bool_)
+        todo[listed] = self._settled[rows[listed]] != hashes[listed]
+        picked = np.flatnonzero(todo)
+        wanted = self._wanted(table.take(pa.array(picked)), rows[picked], hashes[picked])
+        self._settled[rows[listed]] = hashes[listed]
+        for flaw in prefetched(self._look, wanted):
+            self.looked_at += 1
+            if flaw is not None:
+                yield flaw
+
+    def _wanted(
+        self, table: pa.Table, rows: Rows, hashes: np.ndarray[tuple[int], np.dtype[np.uint64]]
+    ) -> Iterator[_Wanted]:
+        names = ("path", "physical_address", "checksum", "size_bytes")
+        columns = [table[name].to_pylist() for name in names]
+        for path, address, checksum, size, row, digest in zip(*columns, rows.tolist(), hashes.tolist(), strict=True):
+            listed = self._inventory.stored(row) if row >= 0 else None
+            item = _Wanted(path, address, checksum, size, listed)
+            if item.listed is None:
+                if (item.address, digest) in self._settled_elsewhere:
+                    continue
+                if len(self._settled_elsewhere) >= _MOST_REMEMBERED:
+                    self._settled_elsewhere.clear()
+                self._settled_elsewhere.add((item.address, digest))
+            yield item
+
+    def _look(self, wanted: _Wanted) -> ObjectFlaw | None:
+        try:
+            store, key = self._stores.locate(self._namespace, wanted.address)
+            reason = _flaw(wanted, wanted.listed or store.head(key), store, key)
+        except ObjectNotFound:
+            reason = ("object_missing", "is not there")
+        except LakeopsError as error:
+            reason = ("object_unreadable", f"cannot be read: {error.message}")
+        return (
+            None if reason is None else ObjectFlaw(reason[0], wanted.path, f"its object {wanted.address} {reason[1]}")
+        )
+
+
+def _flaw(wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str) -> tuple[str, str] | None:
+    """What is wrong with an object that is there: a kind, and words that follow its address."""
+    if stored.size_bytes != wanted.size_bytes:
+        return "object_size_mismatch", f"has {stored.size_bytes:,} bytes, and {wanted.size_bytes:,} were recorded"
+    if stored.etag and stored.etag == wanted.checksum:
+        return None
+    for pattern, algorithm in ((_SHA256, "sha256"), (_MD5, "md5")):
+        if pattern.fullmatch(wanted.checksum):
+            held = _digest(store, key, algorithm)
+            if held == wanted.checksum:
+                return None
+            return "object_checksum_mismatch", f"holds {held}, and {wanted.checksum} was recorded"
+    if change := _CHANGE_MARK.fullmatch(wanted.checksum):
+        if int(change[1]) // 1_000_000_000 == stored.mtime:
+            return None
+        return "object_changed", "was written to after it was imported; it is as large as it was"
+    if stored.etag:
+        return "object_changed", f"has the mark {stored.etag}, and {wanted.checksum} was recorded"
+    return None
+
+
+def _digest(store: ObjectStore, key: str, algorithm: str) -> str:
+    state = hashlib.new(algorithm, usedforsecurity=False)
+    with store.open(key) as file:
+        while piece := file.read(_PIECE):
+            state.update(piece)
+    return state.hexdigest()

@@ -1,0 +1,210 @@
+"""Verifying committed data in full: everything that a reader takes on trust because the writer saw to it.
+
+A reader checks that it holds the bytes that were written. Here the bytes are checked against what they must say:
+entry digests are computed again from the rows, paths must rise, ranges must end where the cutting rule says, and a
+metarange must describe its ranges as they are. A flaw never stops the rest: what can still be looked at is.
+
+Tasks and results are plain data; ``verify`` runs in a thread or on a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
+from lakeops.model.paths import MAX_PATH_BYTES
+from lakeops.model.records import Split
+from lakeops.model.text import excerpt
+from lakeops.ranges.digest import entry_digests, group_digest
+from lakeops.ranges.file import RangeFile, fetch_range
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.split import cut_ends, group_ends, path_hashes
+from lakeops.ranges.write import release_memory
+from lakeops.store.base import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """Something that is not as it must be: a kind of finding, and what is wrong in words."""
+
+    kind: str
+    message: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyTask:
+    """Ranges to verify.
+
+    Attributes:
+        index: which task this is; one that ran twice has two results with one index.
+        rows: the ranges.
+        split: the repository's split; None when it makes no sense, so that no cut can be judged.
+        columns: the columns of the rows that the caller wants back.
+    """
+
+    index: int
+    rows: tuple[RangeRow, ...]
+    split: Split | None
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedRange:
+    """What a range turned out to be.
+
+    Attributes:
+        flaws: what is wrong with it.
+        closed: whether it ends at a cut; only the last range of a metarange may be open.
+        table: the wanted columns; None when the file cannot be used.
+    """
+
+    flaws: tuple[Flaw, ...]
+    closed: bool
+    table: pa.Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """What a task gives back, a range a row of the task."""
+
+    index: int
+    ranges: tuple[VerifiedRange, ...]
+
+
+def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
+    """Verify the ranges of a task; raises nothing that is a range's own fault."""
+    done = []
+    for number, row in enumerate(task.rows, 1):
+        done.append(verify_range(store, row, task.split, task.columns))
+        release_memory(number)
+    return VerifyResult(task.index, tuple(done))
+
+
+def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns: tuple[str, ...]) -> VerifiedRange:
+    """Everything that can be said of one range."""
+    try:
+        file = fetch_range(store, row)
+        table = file.read()
+        table.validate(full=True)
+    except ObjectNotFound:
+        return _useless("range_missing", "the file is not there")
+    except (Corrupted, pa.ArrowException) as error:
+        return _useless("range_damaged", f"the file is not what was written: {_line(error)}")
+    except LakeopsError as error:
+        return _useless("range_unreadable", f"the file cannot be read: {_line(error)}")
+    flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table), *_groups(file, table)]
+    closed = True
+    if split is not None:
+        hashes = path_hashes(table["path"])
+        ends = cut_ends(hashes, split).tolist()
+        closed = bool(ends) and ends[-1] == table.num_rows
+        flaws += _cuts(ends, table.num_rows)
+        if file.starts[1:].tolist() != group_ends(hashes, split).tolist():
+            flaws.append(Flaw("range_boundary", "its row groups do not end where the cutting rule says"))
+    return VerifiedRange(tuple(flaws), closed, table.select(list(columns)))
+
+
+def row_flaw(row: RangeRow) -> Flaw | None:
+    """What is wrong with a metarange's row by itself, the file unseen."""
+    if not (row.file.startswith(f"{row.hex_id}-") and row.file.endswith(".parquet") and "/" not in row.file):
+        return Flaw("metarange_row_invalid", f"{excerpt(row.file)} is not a file of range {row.hex_id[:16]}")
+    if row.count < 1 or row.size_bytes < 0:
+        return Flaw("metarange_row_invalid", f"it tells of {row.count:,} rows and {row.size_bytes:,} bytes")
+    if not 0 < row.footer_bytes <= row.file_bytes:
+        message = f"it tells of a file of {row.file_bytes:,} bytes that ends in a footer of {row.footer_bytes:,}"
+        return Flaw("metarange_row_invalid", message)
+    return None
+
+
+def order_flaw(metarange: Metarange) -> Flaw | None:
+    """Where a metarange's ranges are out of order or overlap, by what it tells of them."""
+    first, last = metarange.table["first_path"], metarange.table["last_path"]
+    if (at := _first(pc.greater(first, last))) is not None:
+        return Flaw("metarange_order", f"range {at} ends at {excerpt(last[at].as_py())}, before it begins")
+    if len(metarange) > 1 and (at := _first(pc.greater_equal(last[:-1], first[1:]))) is not None:
+        ends, begins = excerpt(last[at].as_py()), excerpt(first[at + 1].as_py())
+        return Flaw("metarange_order", f"range {at} ends at {ends}, but the next one begins at {begins}")
+    return None
+
+
+def _useless(kind: str, message: str) -> VerifiedRange:
+    return VerifiedRange((Flaw(kind, message),), closed=True, table=None)
+
+
+def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
+    """How the metarange's row differs from the rows."""
+    if not table.num_rows:
+        yield Flaw("range_summary_mismatch", "it is empty")
+        return
+    said = (row.first_path, row.last_path, row.count, row.size_bytes)
+    paths = table["path"]
+    held = (paths[0].as_py(), paths[-1].as_py(), table.num_rows, int(pc.sum(table["size_bytes"]).as_py()))
+    names = ("first path", "last path", "count", "bytes")
+    wrong = [name for name, one, other in zip(names, said, held, strict=True) if one != other]
+    if wrong:
+        yield Flaw("range_summary_mismatch", f"its metarange tells another {' and '.join(wrong)} than it has")
+
+
+def _order(paths: pa.ChunkedArray) -> Iterator[Flaw]:
+    at = _first(pc.greater_equal(paths[:-1], paths[1:])) if len(paths) > 1 else None
+    if at is not None:
+        yield Flaw("range_order", f"{excerpt(paths[at].as_py())} is followed by {excerpt(paths[at + 1].as_py())}")
+
+
+def _cuts(ends: Sequence[int], rows: int) -> Iterator[Flaw]:
+    if ends and ends[0] < rows:
+        yield Flaw("range_boundary", f"it goes on after row {ends[0]:,}, where the cutting rule ends it")
+
+
+def _entries(table: pa.Table) -> Iterator[Flaw]:
+    size = pc.binary_length(table["path"])
+    rules = (
+        (pc.equal(size, 0), "has no path"),
+        (pc.greater(size, MAX_PATH_BYTES), f"has a path over {MAX_PATH_BYTES} bytes"),
+        (pc.match_substring(table["path"], "\0"), "has NUL in its path"),
+        (pc.less(table["size_bytes"], 0), "has a negative size"),
+        (pc.equal(table["checksum"], ""), "has no checksum"),
+    )
+    for bad, why in rules:
+        if (at := _first(bad)) is not None:
+            count = int(pc.sum(bad).as_py())
+            yield Flaw("entry_invalid", f"{excerpt(table['path'][at].as_py())} {why}{_more(count)}", count)
+
+
+def _digests(table: pa.Table) -> Iterator[Flaw]:
+    try:
+        differ = pc.not_equal(entry_digests(table), table["digest"].combine_chunks())
+    except InvalidInput as error:
+        yield Flaw("entry_invalid", _line(error))
+        return
+    if (at := _first(differ)) is not None:
+        count = int(pc.sum(differ).as_py())
+        shown = excerpt(table["path"][at].as_py())
+        yield Flaw("entry_digest_mismatch", f"the row of {shown} is not what its digest covers{_more(count)}", count)
+
+
+def _groups(file: RangeFile, table: pa.Table) -> Iterator[Flaw]:
+    """Row groups whose digests, which make the range's id, are not those of their rows."""
+    for index, (start, stop) in enumerate(pairwise(file.starts.tolist())):
+        if group_digest(table["digest"].slice(start, stop - start)) != file.marks[index].digest:
+            yield Flaw("group_digest_mismatch", f"row group {index} has other rows than its digest covers")
+
+
+def _first(bad: pa.Array | pa.ChunkedArray) -> int | None:
+    """The first row that is bad."""
+    at = pc.index(bad, value=True).as_py()
+    return None if at < 0 else int(at)
+
+
+def _more(count: int) -> str:
+    return f", and {count - 1:,} more rows" if count > 1 else ""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

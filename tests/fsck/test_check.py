@@ -1,0 +1,259 @@
+"""What a check promises: it reads only, looks at each file once, and does not cry wolf beside live writers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.catalogs import everything
+from support.damage import catalog, head, metarange, object_key, populate, remove, store
+from support.faulty_catalog import count_effects
+from support.scenes import open_faulty
+from support.soundness import assert_sound, worse_than_information
+
+from lakeops import Lake, Repository, Settings
+from lakeops.model.errors import CatalogUnavailable, StoreUnavailable
+from lakeops.model.findings import KINDS, Finding, Severity
+from lakeops.store.faulty import Faults
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def lake(settings: Settings, faults: Faults):
+    with open_faulty(settings, faults) as opened:
+        yield opened
+
+
+@pytest.fixture
+def watched(lake: Lake, faults: Faults) -> Repository:
+    """A repository whose every effect is counted, and may be hooked."""
+    repo = populate(lake)
+    faults.revive()
+    return repo
+
+
+def files(repo: Repository) -> dict[str, bytes]:
+    return {item.key: store(repo).get(item.key) for item in store(repo).list()}
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_healthy_repository_gives_no_finding(in_database: Repository, data: bool) -> None:
+    findings = list(in_database.fsck(data=data))
+    assert [finding.kind for finding in findings if finding.severity != Severity.INFO] == []
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_healthy_repository_in_either_store(in_store: Repository, data: bool) -> None:
+    check = in_store.fsck(data=data)
+    assert [finding for finding in check if finding.severity != Severity.INFO] == []
+    assert check.checked["commits"] == 6
+    assert check.checked["ranges"] > 4
+    assert check.checked["staged"] == 3
+    assert (check.checked["objects"] >= 24) is data
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_check_only_reads(watched: Repository, faults: Faults, data: bool) -> None:
+    remove(watched, object_key(watched))
+    before = files(watched), everything(catalog(watched))
+    faults.revive()
+    assert bool(worse_than_information(watched, data=data)) is data
+    assert count_effects(faults) == 0
+    assert {*faults.counts} <= {"get", "get_range", "open", "head", "list"}
+    assert (files(watched), everything(catalog(watched))) == before
+
+
+def test_each_file_is_read_once_however_many_commits_share_it(watched: Repository, faults: Faults) -> None:
+    main = watched.branch("main")
+    for number in range(20):
+        main.put("z", str(number).encode())
+        main.commit(f"commit {number}")
+    faults.revive()
+    check = watched.fsck(data=True)
+    assert [finding for finding in check if finding.severity != Severity.INFO] == []
+    reads = Counter(call.key for call in faults.calls if call.operation in {"get", "get_range", "open"})
+    assert reads
+    assert max(reads.values()) == 1
+    assert check.checked["ranges"] == sum(key.startswith("_lakefs/ranges/") for key in reads)
+
+
+def test_nothing_is_asked_of_what_a_process_remembers(repo: Repository) -> None:
+    repo.ref("main").read("f05")
+    remove(repo, metarange(repo).row(0).key)
+    assert [finding.kind for finding in worse_than_information(repo)] == ["range_missing"]
+
+
+# --- beside live writers ---
+
+
+def during(faults: Faults, operation: str, prefix: str, act: Callable[[], object]) -> None:
+    faults.hook(operation, prefix=prefix, action=lambda _: act())
+
+
+@pytest.mark.parametrize(("operation", "prefix"), [("get", "_lakefs/metaranges/"), ("get_range", "_lakefs/ranges/")])
+def test_commits_meanwhile_are_no_damage(watched: Repository, faults: Faults, operation: str, prefix: str) -> None:
+    main = watched.branch("main")
+
+    def write() -> None:
+        main.put("new", b"new")
+        main.commit("meanwhile")
+        main.put("newer", b"newer")
+
+    during(faults, operation, prefix, write)
+    assert_sound(watched, data=True)
+    assert head(watched).message == "meanwhile"
+
+
+def test_an_object_that_came_after_the_listing_is_there(watched: Repository, faults: Faults, monkeypatch) -> None:
+    inspect = type(catalog(watched)._inner).records
+    main = watched.branch("main")
+
+    def records(self, repository_id: str):
+        main.put("late", b"late")
+        main.commit("after the listing")
+        main.put("later", b"later")
+        return inspect(self, repository_id)
+
+    monkeypatch.setattr(type(catalog(watched)._inner), "records", records)
+    assert_sound(watched, data=True)
+
+
+@pytest.mark.parametrize("prefix", ["_lakefs/metaranges/", "_lakefs/ranges/"])
+def test_what_is_expired_and_swept_meanwhile_is_no_damage(watched: Repository, faults: Faults, prefix: str) -> None:
+    """The files of a commit go while the check is at them: it was expired first, so that is right."""
+    for text in (b"one", b"two"):
+        watched.branch("main").put("f05", text)
+        watched.branch("main").commit(f"{text!r}")
+    commit = head(watched, "main~1")
+    mine = watched._ctx.reader.metarange(commit)
+    others = [each for each in watched.log("main") if each.id != commit.id]
+    shared = {row.key for each in others for row in _rows(watched, each)}
+    doomed = [row.key for row in mine.rows(0, len(mine)) if row.key not in shared]
+    doomed.append(f"_lakefs/metaranges/{commit.meta_range_file}")
+    assert len(doomed) > 1
+
+    def sweep() -> None:
+        catalog(watched).expire_commits(watched.id, [commit.id])
+        store(watched).delete(doomed)
+
+    faults.revive()
+    during(faults, "get_range" if "/ranges/" in prefix else "get", prefix, sweep)
+    assert_sound(watched, data=True)
+    assert catalog(watched).commit(watched.id, commit.id).expired
+
+
+def _rows(repo: Repository, commit):
+    found = repo._ctx.reader.metarange(commit)
+    return found.rows(0, len(found))
+
+
+# --- a store and a catalog that refuse ---
+
+
+def test_a_store_that_does_not_answer_is_told_and_the_rest_is_checked(watched: Repository, faults: Faults) -> None:
+    broken = metarange(watched).row(1)
+    faults.fail("get_range", at=None, prefix=broken.key, error=StoreUnavailable("the store is away"))
+    found = worse_than_information(watched)
+    assert [(finding.kind, finding.where) for finding in found] == [("range_unreadable", broken.key)]
+    assert "the store is away" in found[0].message
+
+
+def test_a_metarange_that_cannot_be_read_is_told(watched: Repository, faults: Faults) -> None:
+    key = f"_lakefs/metaranges/{head(watched).meta_range_file}"
+    faults.fail("get", at=None, prefix=key, error=StoreUnavailable("away"))
+    assert [finding.kind for finding in worse_than_information(watched)] == ["metarange_unreadable"]
+
+
+def test_an_object_that_cannot_be_read_is_told(watched: Repository, faults: Faults) -> None:
+    faults.fail("open", at=None, prefix=object_key(watched), error=StoreUnavailable("away"))
+    assert [finding.kind for finding in worse_than_information(watched, data=True)] == ["object_unreadable"]
+
+
+def test_a_namespace_that_cannot_be_listed_is_told_and_the_rest_is_checked(watched: Repository, faults: Faults) -> None:
+    remove(watched, object_key(watched))
+    faults.fail("list", at=None, error=StoreUnavailable("no listing"))
+    kinds = [finding.kind for finding in watched.fsck(data=True)]
+    assert kinds == ["namespace_unreadable", "object_missing", "leftovers_unknown"]
+
+
+def test_a_catalog_that_goes_away_ends_the_check(watched: Repository, monkeypatch) -> None:
+    def gone(self, *_args, **_given):
+        raise CatalogUnavailable("the catalog is away")
+
+    check = watched.fsck()
+    monkeypatch.setattr(type(catalog(watched)._inner), "staged_rows", gone)
+    with pytest.raises(CatalogUnavailable):
+        list(check)
+    assert list(check) == []
+
+
+# --- information ---
+
+
+def by_kind(repo: Repository) -> dict[str, Finding]:
+    return {finding.kind: finding for finding in repo.fsck()}
+
+
+def test_files_that_nothing_needs_are_counted(in_store: Repository) -> None:
+    before = by_kind(in_store)
+    wrote = {
+        "data/2020010100/garbage": b"12345",
+        "data/2020010100/more": b"1",
+        "_lakefs/ranges/x-y.parquet": b"123",
+        "_lakefs/metaranges/x-y.parquet": b"12",
+        "_lakefs/tasks/run/part": b"1",
+        "_lakefs/probe/left": b"1",
+        "_lakefs/retention/gc/run/mark": b"gc's own",
+        "_lakefs/unknown": b"1234",
+        "elsewhere/file": b"123456",
+    }
+    for key, contents in wrote.items():
+        store(in_store).put(key, contents)
+    after = by_kind(in_store)
+    assert {finding.severity for finding in after.values()} == {Severity.INFO}
+
+    def more(kind: str) -> tuple[int, int]:
+        old = before.get(kind)
+        return after[kind].count - (old.count if old else 0), after[kind].size_bytes - (old.size_bytes if old else 0)
+
+    assert more("unreferenced_objects") == (2, 6)
+    assert more("unreferenced_ranges") == (1, 3)
+    assert more("unreferenced_metaranges") == (1, 2)
+    assert more("unreferenced_tasks") == (2, 2)
+    assert more("stray_files") == (2, 10)
+
+
+def test_an_upload_in_flight_is_no_leftover(repo: Repository) -> None:
+    with repo.branch("main").output("out/") as url:
+        (Path(url.removeprefix("file://")) / "part").write_bytes(b"x")
+        assert "unreferenced_objects" not in by_kind(repo)
+    assert "unreferenced_objects" not in by_kind(repo)
+
+
+def test_what_lies_in_the_namespace_under_an_absolute_address_is_needed(repo: Repository) -> None:
+    from support.damage import forge_tables, with_column
+
+    url = f"{repo.storage_namespace}/{object_key(repo, 'f00')}"
+    forge_tables(repo, lambda tables: [with_column(tables[0], "physical_address", url), *tables[1:]])
+    assert [finding.kind for finding in repo.fsck(data=True)] == ["address_not_relative"]
+
+
+def test_every_kind_has_a_severity_and_advice() -> None:
+    assert all(kind.advice for kind in KINDS.values())
+    assert len(KINDS) >= 25
+
+
+def test_every_kind_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "fsck.md").read_text(encoding="utf-8")
+    assert [name for name, kind in KINDS.items() if f"| `{name}` | {kind.severity.value} |" not in page] == []

@@ -1,0 +1,249 @@
+"""Damage to files, and files that say something wrong though every digest above them is in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pytest
+from support.damage import (
+    cut,
+    cut_short,
+    doubled,
+    flip,
+    forge,
+    forge_rows,
+    forge_tables,
+    metarange,
+    metarange_file,
+    object_key,
+    range_file,
+    remove,
+    store,
+    swapped,
+    tables,
+    with_column,
+)
+from support.rows import attempt
+
+from lakeops import Repository
+from lakeops.model.findings import Severity
+from lakeops.ranges.cutter import Cut
+from lakeops.ranges.write import write_range
+
+Tables = list[pa.Table]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is done, and the kinds that must be found, the first of them at ``where``."""
+
+    do: Callable[[Repository], None]
+    kinds: tuple[str, ...]
+    where: str
+
+
+def swap(one: Callable[[Repository], str], other: Callable[[Repository], str]) -> Callable[[Repository], None]:
+    def do(repo: Repository) -> None:
+        first, second = one(repo), other(repo)
+        data = store(repo).get(first)
+        store(repo).put(first, store(repo).get(second))
+        store(repo).put(second, data)
+
+    return do
+
+
+def on_file(key: Callable[[Repository], str], harm: Callable[[Repository, str], None], kind: str, where: str) -> Damage:
+    return Damage(lambda repo: harm(repo, key(repo)), (kind,), where)
+
+
+def write(contents: bytes) -> Callable[[Repository, str], None]:
+    def do(repo: Repository, key: str) -> None:
+        store(repo).put(key, contents)
+
+    return do
+
+
+def claim(_: Repository) -> str:
+    return "_lakefs/repository.json"
+
+
+def staged(repo: Repository) -> str:
+    _, row = repo._ctx.catalog.staged_one(repo.id, "main", "staged")
+    return row.entry.physical_address
+
+
+def more(repo: Repository, key: str) -> None:
+    store(repo).put(key, store(repo).get(key) + b"more")
+
+
+R, M = "_lakefs/ranges/", "_lakefs/metaranges/"
+
+FILES = {
+    "a metarange that is gone": on_file(metarange_file, remove, "metarange_missing", M),
+    "a metarange with another byte": on_file(metarange_file, flip, "metarange_damaged", M),
+    "a metarange that was cut short": on_file(metarange_file, cut_short, "metarange_damaged", M),
+    "an empty metarange": on_file(metarange_file, write(b""), "metarange_damaged", M),
+    "metaranges in each other's place": Damage(
+        swap(metarange_file, lambda repo: metarange_file(repo, "v1")), ("metarange_damaged",), M
+    ),
+    "a range that is gone": on_file(range_file, remove, "range_missing", R),
+    "a range with another byte": on_file(range_file, flip, "range_damaged", R),
+    "a range that was cut short": on_file(range_file, cut_short, "range_damaged", R),
+    "a range that goes on": on_file(range_file, more, "range_size_mismatch", R),
+    "an empty range": on_file(range_file, write(b""), "range_damaged", R),
+    "ranges in each other's place": Damage(swap(range_file, lambda repo: range_file(repo, 2)), ("range_damaged",), R),
+    "a metarange in a range's place": Damage(swap(range_file, metarange_file), ("metarange_damaged",), M),
+    "the claim of another repository": on_file(
+        claim, write(b'{"repository": "other"}'), "claim_mismatch", "_lakefs/repository.json"
+    ),
+    "a claim that cannot be read": on_file(claim, write(b"\xff"), "claim_mismatch", "_lakefs/repository.json"),
+}
+
+OBJECTS = {
+    "an object that is gone": on_file(object_key, remove, "object_missing", "object f05"),
+    "an object that was cut short": on_file(object_key, write(b"ol"), "object_size_mismatch", "object f05"),
+    "an object with other contents": on_file(object_key, write(b"0ld 5"), "object_checksum_mismatch", "object f05"),
+    "a staged object that is gone": on_file(staged, remove, "object_missing", "branch main, path staged"),
+    "a staged object with other contents": on_file(
+        staged, write(b"STAGED"), "object_checksum_mismatch", "branch main, path staged"
+    ),
+}
+
+
+def first_table(change: Callable[[pa.Table], pa.Table]) -> Callable[[Repository], None]:
+    return lambda repo: forge_tables(repo, lambda tables: [change(tables[0]), *tables[1:]])
+
+
+def column(name: str, value: object, *, digests: bool = True) -> Callable[[Repository], None]:
+    return first_table(lambda table: with_column(table, name, value, digests=digests))
+
+
+def last_row_off(tables: Tables) -> Tables:
+    """The first range ends one row early, and the second begins with that row."""
+    short = tables[0].slice(0, tables[0].num_rows - 1)
+    return [short, pa.concat_tables([tables[0].slice(tables[0].num_rows - 1), tables[1]]), *tables[2:]]
+
+
+def too_long(tables: Tables) -> Tables:
+    return [pa.concat_tables(tables[:2]), *tables[2:]]
+
+
+def overlapping(tables: Tables) -> Tables:
+    return [tables[1], tables[0], *tables[2:]]
+
+
+def told(**values: object) -> Callable[[Repository], None]:
+    return lambda repo: forge_rows(repo, lambda rows: [replace(rows[0], **values), *rows[1:]])
+
+
+def inside(repo: Repository) -> None:
+    url = f"{repo.storage_namespace}/{object_key(repo, 'f00')}"
+    column("physical_address", url)(repo)
+
+
+def wrong_groups(repo: Repository) -> None:
+    """The first range has one row group where the rule makes two."""
+    first, *others = tables(repo)
+    assert len(cut(first).ends) > 1
+    rows = [write_range(store(repo), Cut(first.combine_chunks(), (first.num_rows,)), attempt())]
+    forge(repo, rows + metarange(repo).rows(1, len(others) + 1))
+
+
+FORGED = {
+    "row groups that end elsewhere": Damage(wrong_groups, ("range_boundary",), R),
+    "a row that its digest does not cover": Damage(
+        column("checksum", "x", digests=False), ("entry_digest_mismatch",), R
+    ),
+    "metadata that the digest does not cover": Damage(
+        column("metadata", [("n", "1")], digests=False), ("entry_digest_mismatch",), R
+    ),
+    "rows in the wrong order": Damage(first_table(swapped), ("range_boundary", "range_order"), R),
+    "a path that comes twice": Damage(first_table(doubled), ("range_boundary", "range_order"), R),
+    "a range that ends early": Damage(lambda repo: forge_tables(repo, last_row_off), ("range_boundary",), R),
+    "a range that goes on too long": Damage(lambda repo: forge_tables(repo, too_long), ("range_boundary",), R),
+    "ranges in the wrong order": Damage(lambda repo: forge_tables(repo, overlapping), ("metarange_order",), M),
+    "another count": Damage(told(count=2), ("range_damaged",), R),
+    "no count": Damage(told(count=0), ("metarange_row_invalid",), R),
+    "another sum of bytes": Damage(told(size_bytes=9), ("range_summary_mismatch",), R),
+    "another first path": Damage(told(first_path="a"), ("range_summary_mismatch",), R),
+    "another last path": Damage(told(last_path="f00x"), ("range_summary_mismatch",), R),
+    "a range file outside": Damage(told(file="../../x.parquet"), ("metarange_row_invalid",), R),
+    "another range's file": Damage(
+        lambda repo: forge_rows(
+            repo, lambda rows: [replace(rows[0], file=rows[1].file, footer_digest=rows[1].footer_digest), *rows[1:]]
+        ),
+        ("metarange_row_invalid",),
+        R,
+    ),
+    "an address that leads outside": Damage(column("physical_address", "data/../../x"), ("address_invalid",), R),
+    "an address into the metadata": Damage(column("physical_address", "_lakefs/ranges/x"), ("address_invalid",), R),
+    "an address of no known kind": Damage(column("physical_address", "http://x/y"), ("address_invalid",), R),
+    "a URL into the namespace": Damage(inside, ("address_not_relative",), R),
+    "a file without a footer": Damage(told(footer_bytes=0), ("metarange_row_invalid",), R),
+    "a footer before its file": Damage(told(file_bytes=-1), ("metarange_row_invalid",), R),
+    "a negative size": Damage(column("size_bytes", -1), ("entry_invalid",), R),
+    "an entry without a checksum": Damage(column("checksum", ""), ("entry_invalid",), R),
+    "an entry without a path": Damage(column("path", ""), ("entry_invalid",), R),
+}
+
+
+def findings_of(repo: Repository, *, data: bool) -> dict[str, str]:
+    """Kinds that are worse than information, each with a place."""
+    findings = [finding for finding in repo.fsck(data=data) if finding.severity != Severity.INFO]
+    assert all(finding.advice and finding.message for finding in findings)
+    return {finding.kind: finding.where for finding in reversed(findings)}
+
+
+@pytest.mark.parametrize("damage", FILES.values(), ids=FILES.keys())
+def test_damage_to_a_file_is_found_and_named(in_store: Repository, damage: Damage) -> None:
+    damage.do(in_store)
+    findings = findings_of(in_store, data=False)
+    assert {*damage.kinds} <= {*findings}
+    assert {kind.split("_")[0] for kind in findings} <= {"metarange", "range", "claim"}
+    assert findings[damage.kinds[0]].startswith(damage.where)
+
+
+@pytest.mark.parametrize("damage", OBJECTS.values(), ids=OBJECTS.keys())
+def test_damage_to_an_object_is_found_with_data(in_store: Repository, damage: Damage) -> None:
+    damage.do(in_store)
+    assert findings_of(in_store, data=False) == {}
+    assert findings_of(in_store, data=True) == {damage.kinds[0]: damage.where}
+
+
+@pytest.mark.parametrize("damage", FORGED.values(), ids=FORGED.keys())
+def test_files_that_say_something_wrong(repo: Repository, damage: Damage) -> None:
+    damage.do(repo)
+    findings = findings_of(repo, data=False)
+    assert {*findings} == {*damage.kinds}
+    assert findings[damage.kinds[0]].startswith(damage.where)
+
+
+def test_a_damaged_range_of_many_commits_is_one_finding(repo: Repository) -> None:
+    repo.branch("main").reset()
+    shared = metarange(repo).row(0)
+    for number in range(30):
+        repo.branch("main").put("z", str(number).encode())
+        repo.branch("main").commit(f"commit {number}")
+        assert metarange(repo).row(0) == shared
+    flip(repo, shared.key)
+    findings = [finding for finding in repo.fsck() if finding.severity == Severity.ERROR]
+    assert [(finding.kind, finding.where) for finding in findings] == [("range_damaged", shared.key)]
+    assert findings[0].commit_count >= 30
+    assert len(findings[0].commits) == 3
+
+
+def test_what_cannot_be_read_is_not_called_unneeded(repo: Repository) -> None:
+    remove(repo, metarange_file(repo))
+    kinds = {finding.kind for finding in repo.fsck()}
+    assert kinds == {"metarange_missing", "leftovers_unknown"}
+
+
+def test_several_damages_are_all_found(repo: Repository) -> None:
+    flip(repo, range_file(repo, 0))
+    remove(repo, range_file(repo, 2))
+    remove(repo, metarange_file(repo, "v1"))
+    remove(repo, object_key(repo, "f23"))
+    kinds = {finding.kind for finding in repo.fsck(data=True)}
+    assert kinds == {"range_damaged", "range_missing", "metarange_missing", "object_missing", "leftovers_unknown"}

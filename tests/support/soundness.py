@@ -1,0 +1,14 @@
+"""What ``fsck`` says, for tests of everything else: nothing worse than information."""
+
+from __future__ import annotations
+
+from lakeops import Repository
+from lakeops.model.findings import Finding, Severity
+
+
+def worse_than_information(repo: Repository, *, data: bool = False) -> list[Finding]:
+    return [finding for finding in repo.fsck(data=data) if finding.severity != Severity.INFO]
+
+
+def assert_sound(repo: Repository, *, data: bool = False) -> None:
+    assert worse_than_information(repo, data=data) == []
