@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from lakeops.catalog.mirroring import MirrorTransitions
+from lakeops.model.marks import Mark
 from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
 
 if TYPE_CHECKING:
@@ -115,13 +116,14 @@ class History:
     """Every ref and every commit of a repository at one instant: what retention decides on.
 
     ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included. ``mirrors``
-    maps each registered mirror to the commits that it needs.
+    maps each registered mirror to the commits that it needs; ``rules`` are the retention rules as they were set.
     """
 
     branches: Mapping[str, str]
     tags: Mapping[str, str]
     commits: Mapping[str, Commit]
     mirrors: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    rules: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,45 @@ class Catalog(MirrorTransitions, Protocol):
         """Forget a mirror; nothing is kept for it any more. One that is not known is forgotten already."""
         ...
 
+    # --- garbage collection ---
+
+    @property
+    def grace(self) -> timedelta:
+        """The age below which garbage collection touches nothing; attempts expire after half of it."""
+        ...
+
+    def begin_mark(
+        self, repository_id: str, mark_id: str, *, cutoff: datetime, expiring: Callable[[History], Iterable[str]]
+    ) -> tuple[Mark, list[str]]:
+        """Expire what ``expiring`` chooses, as ``expire_commits`` does, and open a mark in the same transaction.
+
+        Returns the mark and the ids that this call expired. Marks that nobody began to sweep are stale from then on.
+        Raises ``MarkRefused`` when the database's clock was set back.
+        """
+        ...
+
+    def finish_mark(
+        self, repository_id: str, mark_id: str, *, digest: str, rows: int, objects: int, size_bytes: int, listed: int
+    ) -> Mark:
+        """Record the mark file; from then on the mark may be swept. Raises ``MarkRefused``, ``MarkNotFound``."""
+        ...
+
+    def begin_sweep(self, repository_id: str, mark_id: str) -> Mark:
+        """Let a sweep of this mark begin or go on. Raises ``MarkNotFound``, ``MarkRefused``."""
+        ...
+
+    def advance_sweep(self, repository_id: str, mark_id: str, swept: int) -> Mark:
+        """Record that the mark's first ``swept`` rows are deleted; with all of them it is swept."""
+        ...
+
+    def mark(self, repository_id: str, mark_id: str) -> Mark:
+        """The mark. Raises ``MarkNotFound``."""
+        ...
+
+    def marks(self, repository_id: str) -> list[Mark]:
+        """Marks on record, newest first."""
+        ...
+
     # --- staging ---
 
     def stageable(self, repository_id: str, branch: str) -> BranchState:
@@ -309,14 +350,17 @@ class Catalog(MirrorTransitions, Protocol):
         started: datetime,
         expected: BranchState | None = None,
         upload: str | None = None,
+        cleared: frozenset[str] | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token.
 
         ``rows`` is a short list, or an Arrow table with the columns of ``model.schema.STAGED_SCHEMA`` (path,
         tombstone, then the entry's columns) for bulk. With ``expected`` nothing is written, and ``BranchMoved`` raised,
         unless the branch's head, tokens and resets are still those. ``upload`` ends that upload in the same
-        transaction.
-        Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``.
+        transaction. ``cleared`` is for rows that link objects which were there before the attempt began: the marks
+        that were found not to hold them.
+        Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``; with ``cleared`` also
+        ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
         """
         ...
 

@@ -17,7 +17,7 @@ from lakeops.catalog.base import History
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.part import Part
-from lakeops.catalog.retention import mirror_needs
+from lakeops.catalog.retention import find_rules, mirror_needs
 from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record
 from lakeops.catalog.tables import BRANCH, COMMIT, TAG
 from lakeops.model.errors import RefNotFound
@@ -101,7 +101,7 @@ class Commits(Part):
 
         def work(conn: Connection) -> History:
             find_repository(conn, repository_id)
-            return _history(conn, repository_id)
+            return find_history(conn, repository_id)
 
         return self.database.read(work)
 
@@ -111,27 +111,34 @@ class Commits(Part):
 
         def work(conn: Connection) -> list[str]:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
-            asked = set(chosen(_history(conn, repository_id)) if callable(chosen) else chosen)
-            for refs in (BRANCH, TAG):
-                asked.difference_update(
-                    conn.execute(select(refs.c.commit_id).where(refs.c.repository_id == repository_id)).scalars()
-                )
-            asked.difference_update(*mirror_needs(conn, repository_id).values())
-            return self._mark(conn, repository_id, sorted(asked))
+            asked = chosen(find_history(conn, repository_id)) if callable(chosen) else chosen
+            return expire(conn, repository_id, asked)
 
         return self.database.write(work, settle=run_again)
 
-    @staticmethod
-    def _mark(conn: Connection, repository_id: str, ids: list[str]) -> list[str]:
-        marked: list[str] = []
-        for start in range(0, len(ids), IN_CHUNK):
-            some = COMMIT.c.id.in_(ids[start : start + IN_CHUNK])
-            change = update(COMMIT).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.expired.is_(False))
-            marked.extend(conn.execute(change.values(expired=True).returning(COMMIT.c.id)).scalars())
-        return sorted(marked)
+
+def expire(conn: Connection, repository_id: str, ids: Iterable[str]) -> list[str]:
+    """Mark commits expired, inside a transition that holds the repository's row exclusively; returns those it marked.
+
+    What a ref points to or a mirror needs is left alone.
+    """
+    asked = set(ids)
+    for refs in (BRANCH, TAG):
+        pointed = select(refs.c.commit_id).where(refs.c.repository_id == repository_id)
+        asked.difference_update(conn.execute(pointed).scalars())
+    asked.difference_update(*mirror_needs(conn, repository_id).values())
+    doomed = sorted(asked)
+    marked: list[str] = []
+    for start in range(0, len(doomed), IN_CHUNK):
+        some = COMMIT.c.id.in_(doomed[start : start + IN_CHUNK])
+        change = update(COMMIT).where(COMMIT.c.repository_id == repository_id, some, COMMIT.c.expired.is_(False))
+        marked.extend(conn.execute(change.values(expired=True).returning(COMMIT.c.id)).scalars())
+    return sorted(marked)
 
 
-def _history(conn: Connection, repository_id: str) -> History:
+def find_history(conn: Connection, repository_id: str) -> History:
+    """Every ref, every commit, the rules and what mirrors need, as a transaction sees them."""
+
     def refs(table: Table) -> dict[str, str]:
         query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
         return {row.name: row.commit_id for row in conn.execute(query)}
@@ -142,4 +149,5 @@ def _history(conn: Connection, repository_id: str) -> History:
         tags=refs(TAG),
         commits={row[0]: commit_record(row) for row in rows},
         mirrors=mirror_needs(conn, repository_id),
+        rules=find_rules(conn, repository_id),
     )

@@ -17,9 +17,8 @@ from lakeops.catalog.base import BranchState
 from lakeops.catalog.guards import IN_CHUNK, find_repository
 from lakeops.catalog.part import Part
 from lakeops.catalog.records import Records, StagedLine, Upload
-from lakeops.catalog.rows import AnyRow, branch_record, repository_record
+from lakeops.catalog.rows import AnyRow, branch_record, from_ticks, repository_record
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, MIRROR, RETIRED, STAGED, TAG, UPLOAD
-from lakeops.catalog.uploads import moment
 from lakeops.model.records import Commit, Ref
 
 _MOST_KEYS = 100
@@ -41,7 +40,7 @@ class Inspection(Part):
             count = select(STAGED.c.token, func.count()).group_by(STAGED.c.token)
             staged: dict[str, int] = {row[0]: row[1] for row in conn.execute(_mine(count, STAGED, repository_id))}
             uploads = [
-                Upload(row.id, row.branch, row.address, moment(row.started))
+                Upload(row.id, row.branch, row.address, from_ticks(row.started))
                 for row in conn.execute(_mine(UPLOAD.select(), UPLOAD, repository_id))
             ]
             mirror = _mine(select(MIRROR.c.repository_id), MIRROR, repository_id).where(

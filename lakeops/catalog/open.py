@@ -15,6 +15,7 @@ from lakeops.catalog.commits import Commits
 from lakeops.catalog.database import Database
 from lakeops.catalog.dialect import Dialect
 from lakeops.catalog.inspection import Inspection
+from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
 from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.publishing import Publishing
@@ -28,7 +29,9 @@ from lakeops.model.clock import Clock
 from lakeops.model.errors import CatalogUnavailable, InvalidSettings
 
 
-class SqlCatalog(Mirrors, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads, Retention, Inspection):
+class SqlCatalog(
+    Mirrors, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads, Retention, Marks, Inspection
+):
     """The catalog over SQLite or PostgreSQL; see ``catalog.base.Catalog`` for what each transition promises."""
 
     def now(self) -> datetime:

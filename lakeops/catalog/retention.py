@@ -31,9 +31,7 @@ class Retention(Part):
 
         def work(conn: Connection) -> str | None:
             find_repository(conn, repository_id)
-            query = select(RETENTION.c.rules).where(RETENTION.c.repository_id == repository_id)
-            found: str | None = conn.execute(query).scalar()
-            return found
+            return find_rules(conn, repository_id)
 
         return self.database.read(work)
 
@@ -80,6 +78,14 @@ class Retention(Part):
             conn.execute(delete(MIRROR_NEED).where(here, MIRROR_NEED.c.mirror == mirror))
 
         self.database.write(work, settle=run_again)
+
+
+def find_rules(conn: Connection, repository_id: str) -> str | None:
+    """The retention rules, as a transaction sees them."""
+    found: str | None = conn.execute(
+        select(RETENTION.c.rules).where(RETENTION.c.repository_id == repository_id)
+    ).scalar()
+    return found
 
 
 def mirror_needs(conn: Connection, repository_id: str) -> Mapping[str, frozenset[str]]:

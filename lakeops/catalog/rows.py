@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row
@@ -16,6 +17,9 @@ from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
 from lakeops.model.sources import SourceReference
 
 AnyRow = Row[*tuple[Any, ...]]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TICK = timedelta(microseconds=1)
 
 COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
 """The commit table's columns in the order of the record's fields."""
@@ -120,6 +124,16 @@ def metadata_map(text: str | None) -> dict[str, str]:
         return {}
     parsed: dict[str, str] = json.loads(text)
     return parsed
+
+
+def ticks(moment: datetime) -> int:
+    """A moment as microseconds since the Unix epoch, for times whose order matters."""
+    return (moment - _EPOCH) // _TICK
+
+
+def from_ticks(count: int) -> datetime:
+    """The moment that ``ticks`` wrote down."""
+    return _EPOCH + count * _TICK
 
 
 def reflog_record(row: AnyRow) -> ReflogRecord:

@@ -33,6 +33,7 @@ from lakeops.catalog.guards import (
     lock_repository,
     under,
 )
+from lakeops.catalog.marks import check_links
 from lakeops.catalog.part import Part
 from lakeops.catalog.rows import staged_values
 from lakeops.catalog.tables import BRANCH, RETIRED, STAGED, UPLOAD
@@ -68,6 +69,7 @@ class Staging(Part):
         started: datetime,
         expected: BranchState | None = None,
         upload: str | None = None,
+        cleared: frozenset[str] | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token."""
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
@@ -81,7 +83,10 @@ class Staging(Part):
             check_writable(conn, repository, action="stage", branch=branch)
             if expected is not None and state != expected:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
-            check_started(self.database.dialect.now(conn), started, self.deadline)
+            now = self.database.dialect.now(conn)
+            check_started(now, started, self.deadline)
+            if cleared is not None:
+                check_links(conn, repository_id, cleared, now - self.deadline)
             if load is not None:
                 load.store(conn, repository_id, state.staging_token)
             elif rows:

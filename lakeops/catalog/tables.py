@@ -247,6 +247,23 @@ class MirrorArrivalRow(_Row, table=True):
     pending: str | None = _text(null=True)
 
 
+class MarkRow(_Row, table=True):
+    """A mark of garbage collection; times in microseconds since the Unix epoch."""
+
+    __tablename__ = "lakeops_mark"
+    repository_id: str = _text(key=True)
+    id: str = _text(key=True)
+    state: str = _text()
+    digest: str = _text()
+    created: int = _number()
+    cutoff: int = _number()
+    rows: int = _number()
+    objects: int = _number()
+    bytes: int = _number()
+    listed: int = _number()
+    swept: int = _number()
+
+
 METADATA: MetaData = _Row.metadata
 
 
@@ -267,6 +284,7 @@ KEY = table(KeyRow)
 UPLOAD = table(UploadRow)
 RETENTION = table(RetentionRow)
 MIRROR_NEED = table(MirrorNeedRow)
+MARK = table(MarkRow)
 MIRROR = table(MirrorRow)
 MIRROR_REF = table(MirrorRefRow)
 MIRROR_ARRIVAL = table(MirrorArrivalRow)

@@ -8,17 +8,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert, select
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import check_writable, find_branch, find_repository, lock_repository
 from lakeops.catalog.part import Part
+from lakeops.catalog.rows import from_ticks, ticks
 from lakeops.catalog.tables import UPLOAD
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK = timedelta(microseconds=1)
 
 
 class Uploads(Part):
@@ -33,7 +31,7 @@ class Uploads(Part):
             find_branch(conn, repository_id, branch)
             started = self.database.dialect.now(conn)
             conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
-            given_up = UPLOAD.c.started < _ticks(started - 2 * self.deadline)
+            given_up = UPLOAD.c.started < ticks(started - 2 * self.deadline)
             conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, given_up))
             conn.execute(
                 insert(UPLOAD).values(
@@ -41,7 +39,7 @@ class Uploads(Part):
                     id=upload,
                     branch=branch,
                     address=address,
-                    started=_ticks(started),
+                    started=ticks(started),
                 )
             )
             return started
@@ -68,16 +66,5 @@ class Uploads(Part):
 
 def uploads_in_flight(conn: Connection, repository_id: str, since: datetime) -> Mapping[str, tuple[str, datetime]]:
     """Uploads begun since a moment, as a transaction sees them: id to (address, started)."""
-    rows = conn.execute(
-        select(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.started >= _ticks(since))
-    )
-    return {row.id: (row.address, moment(row.started)) for row in rows}
-
-
-def moment(ticks: int) -> datetime:
-    """The moment that an upload's record keeps as microseconds since the epoch."""
-    return _EPOCH + ticks * _TICK
-
-
-def _ticks(moment: datetime) -> int:
-    return (moment - _EPOCH) // _TICK
+    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.started >= ticks(since)))
+    return {row.id: (row.address, from_ticks(row.started)) for row in rows}

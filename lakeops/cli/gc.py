@@ -2,14 +2,120 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
 import typer
 
 from lakeops.cli import gc_rules
+from lakeops.cli.ask import agree
+from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
+from lakeops.cli.output import Output, Part
+from lakeops.cli.session import open_lake
+from lakeops.cli.text import counted, human_size, moment
+from lakeops.model.clock import unix_seconds
+
+if TYPE_CHECKING:
+    from lakeops.lake import Repository
+    from lakeops.model.marks import Mark
 
 app = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
 app.add_typer(gc_rules.app, name="rules")
 
+MarkId = Annotated[str, typer.Argument(metavar="MARK_ID", help="What gc mark printed.", show_default=False)]
 
-@app.callback()
-def gc() -> None:
-    """Set retention rules, and delete what no live commit needs."""
+
+@app.command("mark", epilog="Example: lakeops gc mark lakefs://flights")
+def mark(uri: RepositoryUri, no_progress: NoProgress = False, json: Json = False) -> None:
+    """Find what no live commit needs. Deletes nothing."""
+    out = Output(json)
+    with open_lake(out, "mark", hide_progress=no_progress) as lake:
+        repository = lake.repository(uri.only_repository())
+        made = repository.gc.mark()
+        report = repository.gc.report(made.id)
+    out.answer(made, ["Mark ", (made.id, "green")], *_report_lines(report))
+    if made.rows:
+        out.note(f"Nothing was deleted. To delete it: lakeops gc sweep {uri} {made.id}")
+
+
+@app.command("report")
+def report(uri: RepositoryUri, mark_id: MarkId, json: Json = False) -> None:
+    """Show what a mark holds, what was kept and why."""
+    out = Output(json)
+    with open_lake(out) as lake:
+        found = lake.repository(uri.only_repository()).gc.report(mark_id)
+    out.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
+
+
+@app.command("list")
+def list_marks(uri: RepositoryUri, json: Json = False) -> None:
+    """List the marks of a repository, newest first."""
+    out = Output(json)
+    with open_lake(out) as lake:
+        marks = lake.repository(uri.only_repository()).gc.marks()
+    out.table(marks, ("Mark", "State", "Objects", "Size", "Made"), _row)
+
+
+@app.command("sweep", epilog="Example: lakeops gc sweep lakefs://flights MARK_ID --yes")
+def sweep(
+    uri: RepositoryUri,
+    mark_id: MarkId,
+    force: Annotated[
+        bool, typer.Option("--force", metavar="", help="Also when it is a large share of the repository.")
+    ] = False,
+    yes: Yes = False,
+    no_progress: NoProgress = False,
+    json: Json = False,
+) -> None:
+    """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended."""
+    out = Output(json)
+    with open_lake(out, "sweep", hide_progress=no_progress) as lake:
+        repository = lake.repository(uri.only_repository())
+        agree(out, yes, f"Delete what mark {mark_id} holds?", lambda: _show(out, repository, mark_id))
+        done = repository.gc.sweep(mark_id, force=force)
+    out.answer(done, [f"Deleted {counted(done.deleted, 'file')} ({human_size(done.bytes)})"])
+    if done.versioned:
+        from lakeops.ops.gc.report import VERSIONED
+
+        out.note(("Note:", "yellow"), " ", VERSIONED)
+
+
+def _show(out: Output, repository: Repository, mark_id: str) -> None:
+    for parts in _report_lines(repository.gc.report(mark_id)):
+        out.say(*parts)
+
+
+def _row(mark: Mark) -> Sequence[Part]:
+    made = moment(unix_seconds(mark.created))
+    return ((mark.id, "cyan"), mark.state.value, f"{mark.objects:,}", human_size(mark.bytes), made)
+
+
+def _report_lines(report: Mapping[str, Any]) -> Iterator[Sequence[Part]]:
+    objects, listed = report["objects"], report["listed"]["count"]
+    size = human_size(report["bytes"])
+    yield (f"Garbage:   {objects:,} of {counted(listed, 'object')} ({size}, {report['share']:.1%})",)
+    files = {kind: counts["count"] for kind, counts in report["metadata"].items() if counts["count"]}
+    if files:
+        yield ("           ", ", ".join(counted(count, f"{kind} file") for kind, count in files.items()))
+    for row in report["by_age"]:
+        yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
+    for name in report["sample"].get("object", ())[:5]:
+        yield ("  ", (name, "dim"))
+    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in report["commits"]["live"].items() if count)
+    yield (f"Commits:   {report['commits']['expired_now']:,} expired now; alive: {live}",)
+    kept = report["kept"]
+    yield (
+        (
+            f"Kept:      {kept['referenced']:,} referred to, {kept['grace']['count']:,} younger than "
+            f"{report['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
+        ),
+    )
+    strays = report["strays"]
+    if strays["count"]:
+        yield (
+            (f"Not ours:  {counted(strays['count'], 'file')} ({human_size(strays['bytes'])}), left alone", "yellow"),
+        )
+        for name in strays["sample"][:5]:
+            yield ("  ", (name, "dim"))
+    for note in report["notes"]:
+        yield (("Note:", "yellow"), " ", note)

@@ -112,6 +112,12 @@ class RefNotFound(NotFound):
     kind = "ref_not_found"
 
 
+class MarkNotFound(NotFound):
+    """The repository has no such mark of garbage collection."""
+
+    kind = "mark_not_found"
+
+
 class ObjectNotFound(NotFound):
     """No object at this path of this ref, or a file that metadata names is missing from the store."""
 
@@ -239,6 +245,18 @@ class NotAReplica(PreconditionFailed):
     kind = "not_a_replica"
 
 
+class MarkRefused(PreconditionFailed):
+    """A mark of garbage collection that must not be swept: stale, unfinished, too much, or made by another clock."""
+
+    kind = "mark_refused"
+
+
+class ObjectCollected(PreconditionFailed):
+    """The object that was to be linked is garbage that a mark is about to delete."""
+
+    kind = "object_collected"
+
+
 class CatalogVersion(PreconditionFailed):
     """The catalog's schema is newer than this code, or not a lakeops catalog."""
 
@@ -294,6 +312,33 @@ class StoreError(LakeopsError):
     kind = "store_error"
 
 
+class SweepIncomplete(StoreError):
+    """The store refused to delete some of a mark's files; the rest are gone, and another sweep tries again.
+
+    ``failures`` are some of them, key and reason; ``count`` is how many there are.
+    """
+
+    kind = "sweep_incomplete"
+
+    def __init__(self, mark: str, failures: list[tuple[str, str]], count: int) -> None:
+        self.mark = mark
+        self.failures = failures
+        self.count = count
+        key, reason = failures[0]
+        super().__init__(
+            f"the store refused to delete {count} of the files of mark {mark}: {key} ({reason}) for one; "
+            "mend that and sweep the mark again"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.mark, self.failures, self.count))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object, with the failures."""
+        failures = [{"key": key, "reason": reason} for key, reason in self.failures]
+        return {**super().to_json(), "failures": failures, "failure_count": self.count}
+
+
 class CatalogError(LakeopsError):
     """The database refused: no permission, no space left, not a database."""
 
@@ -328,6 +373,12 @@ class EngineUnavailable(Transient):
     """Spark did not answer, gave no workers, or gave up on a task after all retries."""
 
     kind = "engine_unavailable"
+
+
+class CollectionRunning(Transient):
+    """Garbage collection is deciding about objects that the call wants to link."""
+
+    kind = "collection_running"
 
 
 class BranchMoved(Transient):

@@ -1,8 +1,7 @@
 """The domain's records: frozen, plain, comparable.
 
 Attribute names are the JSON keys of the public contract (lakeFS's API names). Times are whole Unix seconds, UTC.
-``to_json`` gives exactly the keys of the contract; what is stored beside them (file names, digests, states) stays
-out of it.
+``to_json`` gives exactly the keys of the contract; what is stored beside them (file names, digests) stays out of it.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Commit:
     expired: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``commit`` record."""
+        """The contract's ``commit`` record; one that retention took has ``expired`` beside it."""
         return {
             "id": self.id,
             "parents": list(self.parents),
@@ -100,6 +99,7 @@ class Commit:
             "metadata": dict(self.metadata),
             "meta_range_id": self.meta_range_id,
             "generation": self.generation,
+            **({"expired": True} if self.expired else {}),
         }
 
 

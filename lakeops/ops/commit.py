@@ -54,7 +54,7 @@ def commit(
             raise AlreadyPublished(taken)
         mine[:] = mine or state.sealed_tokens
         _, staged = ctx.catalog.staged_table(ctx.repository_id, branch, tokens=state.sealed_tokens)
-        metarange, summary = apply_changes(ctx, attempt.head, staged)
+        metarange, summary = apply_changes(ctx, attempt.head, staged, started=attempt.started)
         if not summary.total and not allow_empty:
             ctx.catalog.discard(state, state.sealed_tokens)
             raise NoChanges(f"branch {branch!r} has no changes to commit")

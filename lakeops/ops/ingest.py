@@ -26,6 +26,7 @@ from lakeops.ops.write import dirty, require_clean
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
+from lakeops.store import layout
 
 SOURCE = "lakeops.import.source"
 PREFIX = "lakeops.import.prefix"
@@ -84,7 +85,7 @@ def import_objects(
 
     def plan(attempt: Attempt) -> Draft:
         require_clean(ctx, attempt)
-        suffix = ctx.ids.new()
+        suffix = layout.attempt(attempt.started, ctx.ids)
         base = ctx.metarange(attempt.head)
         metarange, _ = replace_prefix(
             base, folder, part.metarange, store=ctx.store, split=ctx.repository.split, attempt=suffix
@@ -119,7 +120,7 @@ def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: b
         ctx.store,
         entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),
         ctx.repository.split,
-        ctx.ids.new(),
+        layout.attempt(begun, ctx.ids),
         known=base.rows(*base.overlapping(folder)),
         on_progress=lambda done: ctx.progress("import", done, 0),
     )

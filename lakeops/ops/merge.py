@@ -56,7 +56,7 @@ def merge(
             raise UpToDate
         require_clean(ctx, attempt)
         decided = decide(ctx, base, ours, attempt.head, settle, (source, destination))
-        metarange, summary = apply_merge(ctx, decided, ours, attempt.head)
+        metarange, summary = apply_merge(ctx, decided, ours, attempt.head, started=attempt.started)
         return Draft(metarange, (attempt.head, ours), text, pairs, summary, rests_on=(base,))
 
     try:

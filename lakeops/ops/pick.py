@@ -104,7 +104,7 @@ def _replay_change(ctx: Context, move: Move, step: _Step) -> Commit:
     def plan(attempt: Attempt) -> Draft:
         require_clean(ctx, attempt)
         decided = decide(ctx, step.base, step.source, attempt.head, None, step.names)
-        metarange, summary = apply_merge(ctx, decided, step.source, attempt.head)
+        metarange, summary = apply_merge(ctx, decided, step.source, attempt.head, started=attempt.started)
         if not summary.total:
             raise NoChanges(f"{move.action} of {step.names[0]!r} changes nothing on branch {move.branch!r}")
         return Draft(

@@ -15,6 +15,7 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.ops.addresses import stored
 from lakeops.ops.context import Context
+from lakeops.ops.gc.links import cleared, old_objects
 from lakeops.ops.resolve import require_branch, require_stageable
 from lakeops.ops.retry import when_moved
 from lakeops.ops.shown import shown
@@ -32,13 +33,22 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
     Raises:
         InvalidInput: a column is missing, has another type, or holds values that no object has.
         InvalidPath: a path breaks the rules, or comes twice.
+        ObjectCollected: nothing refers to one of the objects any more, and garbage collection is about to delete it.
+        CollectionRunning: garbage collection is deciding about objects that are old; try again.
     """
     require_stageable(ctx, branch)
     started = ctx.catalog.now()
     rows = _normalise(ctx, table)
     if rows.num_rows:
-        ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started)
+        old = old_objects(ctx, rows["physical_address"], started)
+        when_moved(ctx)(_link, ctx, branch, rows, old, started)
     return int(rows.num_rows)
+
+
+def _link(ctx: Context, branch: str, rows: pa.Table, old: pa.Array, started: datetime) -> None:
+    """Stage rows, unless garbage collection may be about to delete some of the ``old`` objects among theirs."""
+    clear = cleared(ctx, old) if len(old) else None
+    ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
 
 
 def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
 from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
@@ -16,6 +17,7 @@ from lakeops.ops.publish import Attempt
 from lakeops.ops.uncommitted import effective
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.write import MetarangeFile, write_metarange
+from lakeops.store import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,17 +25,19 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def apply_changes(ctx: Context, head: Commit, changes: pa.Table) -> tuple[MetarangeFile, Summary]:
-    """The head's metarange with staged changes applied, written to the namespace."""
-    attempt = ctx.ids.new()
+def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
+    """The head's metarange with staged changes applied, written to the namespace by an attempt that ``started``."""
+    attempt = layout.attempt(started, ctx.ids)
     how = _how(ctx, "commit", attempt)
     applied = apply(ctx.reader, ctx.metarange(head), changes, **how)
     return _written(ctx, applied, (head,), attempt), applied.summary
 
 
-def apply_merge(ctx: Context, plan: MergePlan, source: Commit, destination: Commit) -> tuple[MetarangeFile, Summary]:
-    """The destination's metarange with a merge's changes applied, written to the namespace."""
-    attempt = ctx.ids.new()
+def apply_merge(
+    ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
+) -> tuple[MetarangeFile, Summary]:
+    """The destination's metarange with a merge's changes applied, written to the namespace likewise."""
+    attempt = layout.attempt(started, ctx.ids)
     how = _how(ctx, "merge", attempt)
     applied = apply_plan(ctx.reader, plan, ctx.metarange(source), ctx.metarange(destination), **how)
     return _written(ctx, applied, (destination, source), attempt), applied.summary

@@ -253,10 +253,15 @@ class FaultyStore:
         with self._during("list", prefix):
             return self.inner.list(prefix, after)
 
-    def scan(self, *, skip_special: bool = False) -> Iterator[Listing]:
+    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """See ``ObjectStore.scan``; counted when it is asked for."""
         with self._during("scan", ""):
-            return self.inner.scan(skip_special=skip_special)
+            return self.inner.scan(skip_special=skip_special, moving=moving)
+
+    def keeps_versions(self) -> bool:
+        """See ``ObjectStore.keeps_versions``."""
+        with self._during("keeps_versions", ""):
+            return self.inner.keeps_versions()
 
     def checksum(self, item: StoredObject) -> str:
         """See ``ObjectStore.checksum``."""

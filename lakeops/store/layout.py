@@ -2,15 +2,17 @@
 
 ::
 
-    data/<partition>/<id>                                  objects
+    data/<partition>/<minute, second><id>                  objects, and directories of objects
     _lakefs/repository.json                                the claim: format and repository of this namespace
     _lakefs/ranges/<range id>-<attempt>.parquet
     _lakefs/metaranges/<metarange id>-<attempt>.parquet
-    _lakefs/retention/gc/<run id>/...                      garbage collection's marks and reports
+    _lakefs/retention/gc/<mark id>/...                     garbage collection's marks and reports
     _lakefs/tasks/<run id>/...                             what tasks carry to workers, removed again
     _lakefs/probe/<id>                                     a probe's objects, removed again
 
-Partitions sort by time (the UTC hour), so that listings can be cut by age and parallelised.
+Partitions sort by time (the UTC hour), so that listings can be cut by age and parallelised. Every name of an object,
+of an attempt and of a mark says in which second what wrote it began, by the catalog's clock: garbage collection takes
+a file's age from there and not from the store, whose clock is another one.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ GC = "_lakefs/retention/gc/"
 TASKS = "_lakefs/tasks/"
 PROBE = "_lakefs/probe/"
 
+OBJECT_NAME = r"^data/\d{10}/(\d{4})?[0-9a-v]{20}(/|$)"
+"""What lakeops names objects, as a regular expression: anything else below ``data/`` is somebody else's."""
+
 PLAIN = r"[A-Za-z0-9._~/=-]*"
 """What is spelled the same in a key and in a URL, as a regular expression."""
 
@@ -42,13 +47,21 @@ def partition(moment: datetime) -> str:
 
 
 def object_key(moment: datetime, ids: Ids) -> str:
-    """A fresh key for one object."""
-    return f"{DATA}{partition(moment)}/{ids.new()}"
+    """A fresh key for one object of an attempt that began at this moment, to the second."""
+    return f"{DATA}{partition(moment)}/{moment:%M%S}{ids.new()}"
 
 
 def output_prefix(moment: datetime, ids: Ids) -> str:
     """A fresh directory for the files that an engine writes; ends with a slash."""
-    return f"{DATA}{partition(moment)}/{ids.new()}/"
+    return object_key(moment, ids) + "/"
+
+
+def attempt(moment: datetime, ids: Ids) -> str:
+    """A fresh name for an attempt that began at this moment: the second, and what tells it from others.
+
+    Metadata files carry it, so that their age is known from their names.
+    """
+    return f"{moment:%Y%m%d%H%M%S}{ids.new()}"
 
 
 def range_key(file: str) -> str:

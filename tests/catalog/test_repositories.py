@@ -69,12 +69,21 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     catalog.set_rules(REPO, "{}")
     catalog.report_mirror(REPO, "there", frozenset({FIRST.id}))
     follow(catalog, REPO)
+    mark(catalog)
     assert len([name for name, rows in everything(catalog).rows if rows]) == len(METADATA.tables)
     catalog.delete_repository(REPO)
     assert everything(catalog) == before
     assert before.rows != alone
     with pytest.raises(RepositoryNotFound):
         catalog.delete_repository(REPO)
+
+
+def mark(catalog, mark_id="m"):
+    return catalog.begin_mark(REPO, mark_id, cutoff=catalog.now(), expiring=lambda _history: ())
+
+
+def finish(catalog, mark_id):
+    return catalog.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
 
 
 READS = {
@@ -93,6 +102,10 @@ READS = {
     "set_rules": lambda c: c.set_rules("none", None),
     "report_mirror": lambda c: c.report_mirror("none", "there", frozenset()),
     "drop_mirror": lambda c: c.drop_mirror("none", "there"),
+    "marks": lambda c: c.marks("none"),
+    "mark": lambda c: c.mark("none", "m"),
+    "begin_sweep": lambda c: c.begin_sweep("none", "m"),
+    "advance_sweep": lambda c: c.advance_sweep("none", "m", 0),
     "mirror": lambda c: c.mirror("none"),
     "mirror_state": lambda c: c.mirror_state("none"),
     "initial_commit": lambda c: c.initial_commit("none"),
@@ -126,6 +139,9 @@ WRITES = {
     "unprotect": lambda c: c.unprotect(REPO, "release-*"),
     "expire": lambda c: c.expire_commits(REPO, [FIRST.id]),
     "set_rules": lambda c: c.set_rules(REPO, "{}"),
+    "begin_mark": mark,
+    "finish_mark": lambda c: finish(c, "old"),
+    "begin_sweep": lambda c: c.begin_sweep(REPO, "older"),
     "put": lambda c: put(c, an_entry("a")),
     "stageable": lambda c: c.stageable(REPO, "main"),
     "seal": seal,
@@ -144,6 +160,10 @@ def test_a_read_only_repository_refuses_every_writing_transition(catalog, name):
     catalog.protect(REPO, "release-*")
     put(catalog, an_entry("a"), branch="dev")
     seal(catalog, "dev")
+    mark(catalog, "older")
+    finish(catalog, "older")
+    catalog.begin_sweep(REPO, "older")
+    mark(catalog, "old")
     catalog.set_read_only(REPO, True)
     before = everything(catalog)
     with pytest.raises(ReadOnlyRepository, match="'repo'"):

@@ -52,3 +52,69 @@ def test_a_file_that_cannot_be_read_is_named(run, flights, tmp_path):
     assert "nowhere.json" in run.error("gc", "rules", "set", "lakefs://flights", "nowhere.json")["message"]
     (tmp_path / "latin").write_bytes(b"\xff\xfe\x00")
     assert "UTF-8" in run.error("gc", "rules", "set", "lakefs://flights", str(tmp_path / "latin"))["message"]
+
+
+@pytest.fixture
+def garbage(lake, flights, monkeypatch):
+    """The repository with an object that nobody refers to, two days later."""
+    from datetime import timedelta
+
+    from lakeops.model.clock import SystemClock
+
+    now = SystemClock().now
+    dev = flights.branch("dev")
+    dev.put("raw/c.csv", b"again")
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=2))
+    return flights
+
+
+def test_a_mark_is_made_shown_and_swept(run, garbage):
+    shown = run.ok("gc", "mark", "lakefs://flights")
+    assert "Garbage:   1 of 5 objects (2 B, 20.0%)" in shown
+    assert "alive: 2 heads, 2 no rules" in shown or "alive: 1 heads, 2 no rules" in shown
+    mark = run.json("gc", "mark", "lakefs://flights")
+    assert {"id", "objects", "bytes", "state"} <= mark.keys()
+    assert (mark["objects"], mark["state"]) == (1, "marked")
+    report = run.json("gc", "report", "lakefs://flights", mark["id"])
+    assert report["mark"] == mark
+    assert "Mark " + mark["id"] + " is marked\n" in run.ok("gc", "report", "lakefs://flights", mark["id"])
+    marks = run.json("gc", "list", "lakefs://flights")
+    assert sorted(row["state"] for row in marks) == ["marked", "stale"]
+    assert mark["id"] in run.ok("gc", "list", "lakefs://flights")
+    done = run.json("gc", "sweep", "lakefs://flights", mark["id"], "--yes")
+    assert (done["deleted"], done["mark"]["state"]) == (done["mark"]["objects"] + done["mark"]["files"], "swept")
+    assert run.ok("gc", "sweep", "lakefs://flights", mark["id"], "--yes") == "Deleted 0 files (0 B)\n"
+
+
+def test_a_sweep_shows_what_would_go_and_does_nothing_without_a_yes(run, garbage):
+    mark = run.json("gc", "mark", "lakefs://flights")
+    error = run.error("gc", "sweep", "lakefs://flights", mark["id"])
+    assert (error["kind"], error["exit_code"]) == ("invalid_input", 2)
+    assert "Garbage:   1 of 5" in run("gc", "sweep", "lakefs://flights", mark["id"]).stderr
+    assert run.json("gc", "report", "lakefs://flights", mark["id"])["mark"]["state"] == "marked"
+
+
+@pytest.mark.parametrize("verb", [("report",), ("sweep", "--yes")])
+def test_an_unknown_mark_is_not_found(run, flights, verb):
+    error = run.error("gc", verb[0], "lakefs://flights", "nonsense", *verb[1:])
+    assert (error["kind"], error["exit_code"]) == ("mark_not_found", 4)
+
+
+def test_a_stale_mark_is_refused(run, garbage):
+    old = run.json("gc", "mark", "lakefs://flights")
+    run.json("gc", "mark", "lakefs://flights")
+    error = run.error("gc", "sweep", "lakefs://flights", old["id"], "--yes")
+    assert (error["kind"], error["exit_code"]) == ("mark_refused", 5)
+
+
+def test_a_mirror_is_refused(run, lake, flights):
+    flights.set_read_only()
+    assert run.error("gc", "mark", "lakefs://flights")["exit_code"] == 5
+
+
+def test_expired_commits_are_marked_in_the_log(run, lake, garbage):
+    garbage.gc.set_rules({"default_retention_days": 0})
+    run.ok("gc", "mark", "lakefs://flights")
+    assert run.ok("log", "lakefs://flights/main").count("(expired)") == 2
+    assert [line.get("expired", False) for line in run.lines("log", "lakefs://flights/main")] == [False, True, True]
+    assert run.error("fs", "ls", "lakefs://flights/main~1")["kind"] == "expired"

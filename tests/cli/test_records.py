@@ -54,6 +54,11 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "diff": ([f"{R}/dev"], LINES, CHANGE),
     "merge": ([f"{R}/left", f"{R}/main"], ONE, MERGE),
     "cherry-pick": ([f"{R}/left", f"{R}/main"], ONE, COMMIT),
+    "gc rules set": ([R, "rules.json"], ONE, {"default_retention_days", "branches"}),
+    "gc rules get": ([R], ONE, {"default_retention_days", "branches"}),
+    "gc rules delete": ([R], ONE, {"removed"}),
+    "gc mark": ([R], ONE, {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "swept"}),
+    "gc list": ([R], MANY, {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "swept"}),
     "config show": ([], ONE, set()),
     "mirror replicate": (
         [R, "--destination", "copied"],
@@ -63,10 +68,10 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "doctor": ([], ONE, {"ok", "checks"}),
     "fsck": ([R], ONE, {"ok", "findings", "severities", "checked"}),
 }
-"""Arguments, shape and keys of each command but for those that need S3."""
+"""Arguments, shape and keys of each command but for those below."""
 
-ON_S3 = ["fs presign", "mirror setup-s3"]
-"""Tested elsewhere: for its error, and on servers in place of S3."""
+ELSEWHERE = ["fs presign", "mirror setup-s3", "gc report", "gc sweep"]
+"""Tested elsewhere: for its error, on servers in place of S3, with a mark."""
 
 
 def leaves(command: Any, name: str = "") -> Iterator[str]:
@@ -80,12 +85,12 @@ def leaves(command: Any, name: str = "") -> Iterator[str]:
 
 
 def test_every_command_is_in_the_table():
-    assert {*leaves(typer.main.get_command(app))} == {*COMMANDS, *ON_S3}
+    assert {*leaves(typer.main.get_command(app))} == {*COMMANDS, *ELSEWHERE}
 
 
 def test_every_command_is_documented():
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert [name for name in [*COMMANDS, *ON_S3] if f"`{name}" not in text] == []
+    assert [name for name in [*COMMANDS, *ELSEWHERE] if f"`{name}" not in text] == []
 
 
 @pytest.fixture
@@ -93,7 +98,10 @@ def prepared(conflict, home):
     (home.parent / "work" / "local.txt").write_text("hello")
     (home.parent / "work" / "incoming").mkdir()
     (home.parent / "work" / "incoming" / "day.csv").write_text("1")
+    (home.parent / "work" / "rules.json").write_text('{"default_retention_days": 7}')
     conflict.protect("release-*")
+    conflict.gc.set_rules({"default_retention_days": 9})
+    conflict.gc.mark()
     return conflict
 
 
@@ -120,7 +128,7 @@ def test_json_before_the_command_means_the_same(run, prepared, name):
 
 
 def test_every_command_takes_json_in_the_same_way():
-    for name in [*COMMANDS, *ON_S3]:
+    for name in [*COMMANDS, *ELSEWHERE]:
         command = typer.main.get_command(app)
         for word in name.split():
             command = command.commands[word]
@@ -139,7 +147,7 @@ def test_text_is_no_json_and_has_no_escape_codes(run, prepared, name):
     assert "\r" not in result.output
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *ON_S3])
+@pytest.mark.parametrize("name", [*COMMANDS, *ELSEWHERE])
 def test_every_command_explains_itself(run, name):
     result = run(*name.split(), "--help")
     assert result.exit_code == 0

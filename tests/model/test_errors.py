@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakeops.model.errors import AmbiguousRef, LakeopsError, MergeConflict
+from lakeops.model.errors import AmbiguousRef, LakeopsError, MergeConflict, SweepIncomplete
 
 
 def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]]:
@@ -22,6 +22,8 @@ def made(kind: type[LakeopsError]) -> LakeopsError:
         return AmbiguousRef("ab", ["abc" + "0" * 61, "abd" + "0" * 61])
     if kind is MergeConflict:
         return MergeConflict("dev", "main", ["a", "b"])
+    if kind is SweepIncomplete:
+        return SweepIncomplete("m", [("data/x", "denied")], 3)
     return kind("one line")
 
 

@@ -28,18 +28,19 @@ _SHOWN = 3
 Names = tuple[bytes, ...]
 
 
-def scan(tree: Tree, url: str, *, skip_special: bool) -> Iterator[Listing]:
+def scan(tree: Tree, url: str, *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
     """All files below the root; see ``ObjectStore.scan``."""
-    scanning = _Scan(tree, url, skip_special=skip_special)
+    scanning = _Scan(tree, url, skip_special=skip_special, moving=moving)
     yield from in_order(partial(scanning.folder, ()), threads=_THREADS, ahead=_AHEAD)
     scanning.check_unchanged()
 
 
 class _Scan:
-    def __init__(self, tree: Tree, url: str, *, skip_special: bool) -> None:
+    def __init__(self, tree: Tree, url: str, *, skip_special: bool, moving: bool) -> None:
         self._tree = tree
         self._url = url
         self._skip_special = skip_special
+        self._moving = moving
         self._seen: list[tuple[Names, int]] = []
 
     def folder(self, names: Names) -> Sequence[Found]:
@@ -49,7 +50,8 @@ class _Scan:
         special: list[tuple[str, str]] = []
         try:
             with self._tree.folder(names) as folder:
-                self._seen.append((names, os.fstat(folder).st_mtime_ns))
+                if not self._moving or not names:
+                    self._seen.append((names, os.fstat(folder).st_mtime_ns))
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         name = entry.name
@@ -61,10 +63,10 @@ class _Scan:
                                 folders.append(name + "/")
                                 continue
                         special.append((name, _kind(entry)))
-        except FileNotFoundError:
-            raise self._gone(names) from None
-        except NotADirectoryError:
-            if names:
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if names and self._moving:
+                return []
+            if names or isinstance(error, FileNotFoundError):
                 raise self._gone(names) from None
             raise InvalidInput(f"{self._url!a} is a file; name the directory that it is in") from None
         base = b"".join(name + b"/" for name in names).decode()
@@ -82,6 +84,8 @@ class _Scan:
 
     def check_unchanged(self) -> None:
         """Raise ``Transient`` when names came or went in any directory since it was first looked at."""
+        if self._moving:
+            return
         for names, then in self._seen:
             try:
                 with self._tree.folder(names) as folder:
@@ -93,20 +97,32 @@ class _Scan:
 
     def _files(self, names: Names, base: str, run: list[str]) -> Sequence[Listing]:
         """The listing of some files of one directory."""
-        sizes, mtimes, marks = [], [], []
+        keys, sizes, mtimes, marks = [], [], [], []
         name = ""
         try:
             with self._tree.folder(names) as folder:
                 for name in run:
-                    info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                    info = self._stat(folder, name)
+                    if info is None:
+                        continue
                     if not stat.S_ISREG(info.st_mode):
                         raise self._changed((*names, name.encode()), "is no file any more")
+                    keys.append(base + name)
                     sizes.append(info.st_size)
                     mtimes.append(info.st_mtime_ns // 1_000_000_000)
                     marks.append(f"mtime-{info.st_mtime_ns}-{info.st_size}")
         except (FileNotFoundError, NotADirectoryError):
-            raise self._gone((*names, name.encode())) from None
-        return [Listing([base + name for name in run], sizes, mtimes, marks)]
+            if not self._moving:
+                raise self._gone((*names, name.encode())) from None
+        return [Listing(keys, sizes, mtimes, marks)] if keys else []
+
+    def _stat(self, folder: int, name: str) -> os.stat_result | None:
+        try:
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            if self._moving:
+                return None
+            raise
 
     def _refusal(self, base: str, special: list[tuple[str, str]]) -> InvalidInput:
         shown = ", ".join(f"{excerpt(base + name)} ({kind})" for name, kind in sorted(special)[:_SHOWN])

@@ -30,9 +30,9 @@ _ENOUGH = 16
 _LEVELS = 3
 
 
-def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool) -> Iterator[Listing]:
+def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
     """All objects whose names begin with ``root`` (empty, or ending in a slash); keys are what follows it."""
-    scanning = _Scan(client, bucket, root, skip_special=skip_special)
+    scanning = _Scan(client, bucket, root, skip_special=skip_special, moving=moving)
     last = ""
     for listing in in_order(partial(scanning.level, root, 1), threads=_THREADS):
         if listing.keys[0] <= last:
@@ -42,11 +42,12 @@ def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool) -> Ite
 
 
 class _Scan:
-    def __init__(self, client: S3Client, bucket: str, root: str, *, skip_special: bool) -> None:
+    def __init__(self, client: S3Client, bucket: str, root: str, *, skip_special: bool, moving: bool) -> None:
         self._client = client
         self._bucket = bucket
         self._root = root
         self._skip_special = skip_special
+        self._moving = moving
 
     def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
         """One page of a folder: its own objects, and a step for each folder in it."""
@@ -54,7 +55,8 @@ class _Scan:
         folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
         folders = [folder for folder in folders if folder.startswith(prefix) and folder != prefix]
         objects = self._wanted(prefix, answer)
-        if not token and not folders and not objects and not answer["IsTruncated"] and depth > 1:
+        nothing = not token and not folders and not objects and not answer["IsTruncated"]
+        if nothing and depth > 1 and not self._moving:
             raise self._vanished(prefix)
         apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
         found: list[Found] = []
@@ -75,7 +77,7 @@ class _Scan:
         answer = self._page(prefix, token)
         objects = self._wanted(prefix, answer)
         empty = empty and not objects
-        if empty and not answer["IsTruncated"]:
+        if empty and not answer["IsTruncated"] and not self._moving:
             raise self._vanished(prefix)
         found: list[Found] = [*self._listing(objects)]
         if answer["IsTruncated"]:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.clock import Ids, pause
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
@@ -172,10 +172,18 @@ class S3Store:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
 
-    def scan(self, *, skip_special: bool = False) -> Iterator[Listing]:
+    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every object, in byte order, with its ETag; see ``ObjectStore.scan``."""
+        root = listing_prefix(self.prefix, "")
         with self._translated(""):
-            yield from scan(self._client, self.bucket, listing_prefix(self.prefix, ""), skip_special=skip_special)
+            yield from scan(self._client, self.bucket, root, skip_special=skip_special, moving=moving)
+
+    def keeps_versions(self) -> bool:
+        """Whether the bucket's versioning is on, as far as the credentials may know."""
+        try:
+            return self._client.get_bucket_versioning(Bucket=self.bucket).get("Status") == "Enabled"
+        except (BotoCoreError, ClientError):
+            return False
 
     def checksum(self, item: StoredObject) -> str:
         """The ETag, which costs nothing when the item comes from a listing."""

@@ -1,0 +1,142 @@
+"""The report of a mark: what would go, what stays and why, and what is not ours."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.catalog.base import Roots
+from lakeops.model.marks import Mark
+from lakeops.model.retention import Kept, counted
+from lakeops.ops.context import Context
+from lakeops.ops.gc.listing import KINDS, Held, Tally
+
+AGES = (2, 7, 30, 90, 365)
+"""Borders between the ages of objects, in days."""
+
+PREFIXES = 100
+"""How many prefixes are shown, the largest first."""
+
+VERSIONED = (
+    "the bucket keeps versions: what a sweep deletes stays as noncurrent versions, and is paid for, until a lifecycle "
+    "rule with NoncurrentVersionExpiration (and ExpiredObjectDeleteMarker) removes them"
+)
+
+_HOUR = 10
+
+
+@dataclass
+class Findings:
+    """What one mark found.
+
+    Attributes:
+        mark: the mark.
+        held: what the store held.
+        kept: live commits and why they live.
+        expired: how many commits this mark expired.
+        roots: what was referred to.
+        referenced: how many of the objects that are old enough something refers to.
+        kinds: what would go, by kind.
+        hours: objects that would go, by the hour that they were begun in: count and bytes.
+    """
+
+    mark: Mark
+    held: Held
+    kept: dict[str, Kept]
+    expired: int
+    roots: Roots
+    referenced: int = 0
+    kinds: dict[str, Tally] = field(default_factory=lambda: {kind: Tally() for kind in ("object", *KINDS)})
+    hours: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def objects(self) -> Tally:
+        """The objects that would go."""
+        return self.kinds["object"]
+
+    def add(self, kind: str, files: pa.Table) -> None:
+        """Count files that would go."""
+        self.kinds[kind].add(files)
+        if kind != "object" or not files.num_rows:
+            return
+        hour = pc.utf8_slice_codeunits(files["physical_address"], 5, 5 + _HOUR)
+        sums = pa.table({"hour": hour, "size": files["size_bytes"]}).group_by("hour")
+        for row in sums.aggregate([("size", "count"), ("size", "sum")]).to_pylist():
+            counts = self.hours.setdefault(row["hour"], [0, 0])
+            counts[0] += row["size_count"]
+            counts[1] += row["size_sum"]
+
+    def to_json(self, ctx: Context, rows: int) -> dict[str, Any]:
+        """The report, as it is kept."""
+        versions = ctx.store.keeps_versions()
+        return {
+            "mark": self.mark.to_json(),
+            "repository": ctx.repository_id,
+            "storage_namespace": ctx.repository.storage_namespace,
+            "cutoff": self.mark.cutoff.isoformat(timespec="seconds"),
+            "grace_hours": ctx.catalog.grace.total_seconds() / 3600,
+            "files": rows,
+            "objects": self.objects.count,
+            "bytes": self.objects.size_bytes,
+            "share": round(self.objects.count / self.held.listed.count, 4) if self.held.listed.count else 0.0,
+            "metadata": {kind: _counts(tally) for kind, tally in self.kinds.items() if kind != "object"},
+            "by_prefix": self._by_prefix(),
+            "by_age": self._by_age(),
+            "sample": {kind: tally.sample for kind, tally in self.kinds.items() if tally.sample},
+            "commits": {"live": counted(self.kept.values()), "expired_now": self.expired},
+            "kept": {
+                "referenced": self.referenced,
+                "staged": self.roots.staged.num_rows,
+                "uploads": len(self.roots.uploads),
+                "grace": _counts(self.held.young),
+            },
+            "listed": _counts(self.held.listed),
+            "strays": {**_counts(self.held.strays), "sample": self.held.strays.sample},
+            "versioned": versions,
+            "notes": [VERSIONED] if versions else [],
+        }
+
+    def _by_prefix(self) -> list[dict[str, Any]]:
+        days: dict[str, list[int]] = {}
+        for hour, (count, size) in self.hours.items():
+            counts = days.setdefault(f"data/{hour[:8]}", [0, 0])
+            counts[0] += count
+            counts[1] += size
+        largest = sorted(days.items(), key=lambda item: (-item[1][1], item[0]))
+        shown = [{"prefix": day, "objects": count, "bytes": size} for day, (count, size) in largest[:PREFIXES]]
+        rest = [counts for _, counts in largest[PREFIXES:]]
+        if rest:
+            total = [sum(column) for column in zip(*rest, strict=True)]
+            shown.append({"prefix": f"{len(rest)} more", "objects": total[0], "bytes": total[1]})
+        return shown
+
+    def _by_age(self) -> list[dict[str, Any]]:
+        sums = [[0, 0] for _ in range(len(AGES) + 1)]
+        for hour, (count, size) in self.hours.items():
+            days = (self.mark.created - _moment(hour)).days
+            counts = sums[sum(days >= border for border in AGES)]
+            counts[0] += count
+            counts[1] += size
+        names = [f"under {AGES[0]} days", *(f"{a} to {b} days" for a, b in itertools.pairwise(AGES))]
+        names.append(f"{AGES[-1]} days and more")
+        return [
+            {"age": name, "objects": count, "bytes": size}
+            for name, (count, size) in zip(names, sums, strict=True)
+            if count
+        ]
+
+
+def _counts(tally: Tally) -> dict[str, int]:
+    return {"count": tally.count, "bytes": tally.size_bytes}
+
+
+def _moment(hour: str) -> datetime:
+    try:
+        return datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=UTC)
+    except ValueError:  # ten digits that are no hour: older than anything
+        return datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,161 @@
+"""Sweep: delete exactly what a mark holds.
+
+A sweep that was killed goes on where it was: how far it came is in the catalog, and deleting twice does no harm. What
+the store refuses is tried again once, reported, and keeps the mark open, so that the next sweep tries it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
+from lakeops.model.marks import Mark, MarkState
+from lakeops.ops.context import Context
+from lakeops.ops.gc.files import check_ours, opened
+from lakeops.store.base import DeleteFailure
+
+FUSE_SHARE = 0.3
+"""The share of all objects that a mark may hold without being told to go on."""
+
+FUSE_FLOOR = 100
+"""Marks of no more objects than this are let through: in a small repository, a share says little."""
+
+BATCH = 1000
+"""Files of one request."""
+
+STEP = 8 * BATCH
+"""Files after which it is written down how far the sweep came."""
+
+_THREADS = 8
+_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did: the mark as it is now, the files and bytes that this call deleted, of whatever kind.
+
+    ``versioned`` says that the bucket keeps what was deleted as noncurrent versions.
+    """
+
+    mark: Mark
+    deleted: int
+    bytes: int
+    versioned: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for programs."""
+        return {
+            "mark": self.mark.to_json(),
+            "deleted": self.deleted,
+            "bytes": self.bytes,
+            "versioned": self.versioned,
+        }
+
+
+def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
+    """Delete what a mark of this repository holds; a mark that was swept already is left alone.
+
+    Args:
+        ctx: the repository.
+        mark_id: the mark.
+        force: go on although the mark holds more of the repository than the fuse lets through.
+
+    Raises:
+        MarkNotFound: this repository has no such mark.
+        MarkRefused: it is stale or unfinished, holds too much, or the database's clock was set back.
+        Corrupted: its list was altered or is gone.
+        SweepIncomplete: the store refused some deletions.
+        ReadOnlyRepository, StoreError, StoreUnavailable.
+    """
+    mark = ctx.catalog.mark(ctx.repository_id, mark_id)
+    if mark.state is MarkState.MARKED and not force:
+        _check_fuse(mark)
+    versioned = ctx.store.keeps_versions()
+    if mark.state is MarkState.MARKED:
+        with opened(ctx, mark):  # before the catalog says that it is being swept: then links wait for it no more
+            pass
+    mark = ctx.catalog.begin_sweep(ctx.repository_id, mark_id)
+    if mark.state is MarkState.SWEPT:
+        return Swept(mark, 0, 0, versioned)
+    with opened(ctx, mark) as file:
+        if file.metadata.num_rows != mark.rows:
+            raise Corrupted(f"mark {mark_id} holds {file.metadata.num_rows} rows and not {mark.rows}; not swept")
+        run = _Sweep(ctx, mark)
+        for rows in _after(file.iter_batches(STEP), mark.swept):
+            run.delete(rows)
+            ctx.progress("deleting", run.seen, mark.rows)
+        run.end()
+    return Swept(run.mark, run.deleted, run.size_bytes, versioned)
+
+
+def _check_fuse(mark: Mark) -> None:
+    if mark.objects > FUSE_FLOOR and mark.objects > FUSE_SHARE * mark.listed:
+        raise MarkRefused(
+            f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "
+            f"{FUSE_SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
+        )
+
+
+def _after(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
+    """The rows behind the first ``skip`` ones."""
+    for batch in batches:
+        rest = batch.slice(min(skip, batch.num_rows))
+        skip -= batch.num_rows - rest.num_rows
+        if rest.num_rows:
+            yield rest
+
+
+class _Sweep:
+    """One sweep under way.
+
+    Attributes:
+        mark: the mark as last recorded.
+        seen: how many rows from the first were gone through.
+        deleted: how many files this run deleted, and ``size_bytes`` how large they were.
+    """
+
+    def __init__(self, ctx: Context, mark: Mark) -> None:
+        self._ctx = ctx
+        self.mark = mark
+        self.seen = mark.swept
+        self.deleted = 0
+        self.size_bytes = 0
+        self._failed: dict[str, str] = {}
+
+    def delete(self, rows: pa.RecordBatch) -> None:
+        """Delete the files of some rows; write down how far that is, unless something was left."""
+        addresses = rows.column("physical_address")
+        check_ours(self._ctx, self.mark, addresses)
+        failed = {failure.key: failure.reason for failure in self._ask(addresses.to_pylist())}
+        if len(failed) == rows.num_rows and not self.deleted:
+            raise SweepIncomplete(self.mark.id, [*failed.items()][:_SHOWN], self.mark.rows - self.seen)
+        left = pc.is_in(addresses, pa.array([*failed], pa.string()))
+        self.deleted += rows.num_rows - len(failed)
+        self.size_bytes += pc.sum(rows.column("size_bytes").filter(pc.invert(left))).as_py() or 0
+        self._failed |= failed
+        self.seen += rows.num_rows
+        if not self._failed:
+            self._advance(self.seen)
+
+    def end(self) -> None:
+        """Try once more what was refused. Raises ``SweepIncomplete``."""
+        failed = {failure.key: failure.reason for failure in self._ask([*self._failed])}
+        self.deleted += len(self._failed) - len(failed)
+        if failed:
+            raise SweepIncomplete(self.mark.id, [*failed.items()][:_SHOWN], len(failed))
+        self._advance(self.mark.rows)
+
+    def _ask(self, keys: list[str]) -> list[DeleteFailure]:
+        """Delete files, several requests at a time; what the store refused comes back."""
+        requests = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="sweep") as pool:
+            return [failure for some in pool.map(self._ctx.store.delete, requests) for failure in some]
+
+    def _advance(self, swept: int) -> None:
+        self.mark = self._ctx.catalog.advance_sweep(self._ctx.repository_id, self.mark.id, swept)

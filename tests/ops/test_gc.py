@@ -1,0 +1,402 @@
+"""Marks and sweeps of one repository: what goes, what stays, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.clock import ManualClock
+
+from lakeops import Lake, Repository
+from lakeops.model import errors
+from lakeops.store import layout
+
+RULES = {"default_retention_days": 3, "branches": []}
+
+
+def root(repo: Repository) -> Path:
+    return Path(repo.storage_namespace.removeprefix("file://"))
+
+
+def files(repo: Repository, prefix: str = "") -> set[str]:
+    """Everything in the namespace."""
+    place = root(repo)
+    found = {str(file.relative_to(place)) for file in place.rglob("*") if file.is_file()}
+    return {name for name in found if name.startswith(prefix) and ".lakeops" not in name}
+
+
+def objects(repo: Repository) -> set[str]:
+    return files(repo, layout.DATA)
+
+
+def collect(repo: Repository) -> set[str]:
+    """A quiet run; returns what it deleted."""
+    before = files(repo)
+    repo.gc.sweep(repo.gc.mark().id, force=True)
+    return before - files(repo)
+
+
+def metadata_files(repo: Repository) -> set[str]:
+    return files(repo, layout.RANGES) | files(repo, layout.METARANGES)
+
+
+def test_a_mark_deletes_nothing_and_a_sweep_what_it_holds(repo, fill, clock, contents):
+    fill(repo, "main", a="1", b="2")
+    fill(repo, "main", a="3", b=None)
+    repo.gc.set_rules(RULES)
+    clock.advance(days=4)
+    before = files(repo)
+    mark = repo.gc.mark()
+    assert (mark.objects, mark.bytes, mark.listed) == (2, 2, 3)
+    assert files(repo) - before == {f"{layout.GC}{mark.id}/mark.parquet", f"{layout.GC}{mark.id}/report.json"}
+    assert before <= files(repo)
+    swept = repo.gc.sweep(mark.id)
+    assert (swept.deleted, swept.mark.state.value) == (mark.rows, "swept")
+    assert len(objects(repo)) == 1
+    assert len(metadata_files(repo)) == 2
+    assert contents(repo, "main") == {"a": "3"}
+    again = repo.gc.sweep(mark.id)
+    assert (again.deleted, again.bytes) == (0, 0)
+    assert repo.gc.mark().rows == 0
+
+
+def test_without_rules_only_what_was_never_committed_goes(repo, fill, clock, contents):
+    first = fill(repo, "main", a="1")
+    fill(repo, "main", a="2")
+    dev = repo.create_branch("dev")
+    dev.put("b", b"overwritten")
+    dev.put("b", b"staged")
+    dev.put("c", b"reset")
+    dev.reset(path="c")
+    gone = repo.create_branch("gone")
+    gone.put("d", b"dropped")
+    repo.delete_branch("gone")
+    with pytest.raises(RuntimeError), dev.output("out") as url:
+        Path(url.removeprefix("file://"), "part").write_text("failed")
+        raise RuntimeError
+    assert len(objects(repo)) == 7
+    clock.advance(hours=24)
+    assert collect(repo) == set()
+    clock.advance(seconds=1)
+    assert len(collect(repo)) == 4
+    assert (contents(repo, first), contents(repo, "main")) == ({"a": "1"}, {"a": "2"})
+    assert contents(repo, "dev") == {"a": "2", "b": "staged"}
+
+
+EXPIRED = {
+    "read": lambda repo, old: repo.ref(old).read("a"),
+    "list": lambda repo, old: list(repo.ref(old).list()),
+    "stat": lambda repo, _: repo.ref("main~1").stat("a"),
+    "entries": lambda repo, old: repo.ref(old).entries().read_all(),
+    "diff": lambda repo, old: list(repo.diff(old, "main")),
+    "branch": lambda repo, old: repo.create_branch("b", source=old),
+    "tag": lambda repo, old: repo.create_tag("t", old),
+    "merge": lambda repo, old: repo.merge(old, "main", strategy="source-wins"),
+    "revert": lambda repo, old: repo.branch("main").revert(old),
+    "revert its child": lambda repo, _: repo.branch("main").revert("main"),
+    "cherry-pick": lambda repo, old: repo.cherry_pick(old, "main"),
+    "cherry-pick its child": lambda repo, _: repo.cherry_pick("main", "main"),
+}
+
+
+@pytest.mark.parametrize("verb", EXPIRED)
+def test_an_expired_commit_is_shown_and_refused_by_every_verb(repo, fill, clock, verb, contents):
+    old = fill(repo, "main", a="1")
+    fill(repo, "main", a="2")
+    repo.gc.set_rules(RULES)
+    clock.advance(days=4)
+    collect(repo)
+    assert [commit.expired for commit in repo.log("main")] == [False, True, True]
+    with pytest.raises(errors.CommitExpired, match="expired") as caught:
+        EXPIRED[verb](repo, old)
+    assert (caught.value.kind, caught.value.exit_code) == ("expired", 5)
+    assert contents(repo, "main") == {"a": "2"}
+
+
+def test_a_tag_keeps_its_commit_for_ever(repo, fill, clock, contents):
+    old = fill(repo, "main", a="1")
+    repo.create_tag("v1", old)
+    fill(repo, "main", a="2")
+    repo.gc.set_rules(RULES)
+    clock.advance(days=400)
+    collect(repo)
+    assert contents(repo, "v1") == {"a": "1"}
+    repo.delete_tag("v1")
+    collect(repo)
+    with pytest.raises(errors.CommitExpired):
+        repo.ref(old).read("a")
+    assert len(objects(repo)) == 1
+
+
+def test_two_quiet_runs_leave_nothing_that_nobody_needs(repo, fill, clock):
+    for number in range(5):
+        fill(repo, "main", **{f"f{n}": f"{number}" for n in range(12)})
+    repo.gc.set_rules({"default_retention_days": 0})
+    clock.advance(days=2)
+    collect(repo)
+    clock.advance(days=2)
+    collect(repo)
+    head = repo.ref("main").commit
+    needed = {entry.physical_address.rpartition("/data/")[2] for entry in repo.ref("main").list()}
+    assert objects(repo) == {f"data/{name}" for name in needed}
+    ranges = {row.file for row in repo._ctx.metarange(head).rows(0, 99)}
+    assert files(repo, layout.RANGES) == {layout.range_key(file) for file in ranges}
+    assert files(repo, layout.METARANGES) == {layout.metarange_key(head.meta_range_file)}
+
+
+def test_old_runs_files_go_after_a_month(repo, clock):
+    first = repo.gc.mark()
+    clock.advance(days=2)
+    repo.gc.sweep(first.id)
+    assert collect(repo) == set()
+    clock.advance(days=31)
+    assert {name.split("/")[3] for name in collect(repo)} >= {first.id}
+    with pytest.raises(errors.MarkNotFound):
+        repo.gc.report(first.id)
+
+
+def test_strays_are_reported_and_left(repo, fill, clock):
+    fill(repo, "main", a="1")
+    strays = {
+        "readme.txt", "data/mine.csv", "data/2020010100/short", "_lakefs/other/x", "_lakefs/ranges/notes.txt",
+        "_lakefs/retention/gc/rules/config.json", "database/x", "data/20200101000/0123456789abcdefghij",
+    }  # fmt: skip
+    for name in strays:
+        (root(repo) / name).parent.mkdir(parents=True, exist_ok=True)
+        (root(repo) / name).write_text("theirs")
+    (root(repo) / "link").symlink_to("/etc/passwd")
+    clock.advance(days=400)
+    mark = repo.gc.mark()
+    report = repo.gc.report(mark.id)
+    assert report["strays"]["count"] == len(strays)
+    assert set(report["strays"]["sample"]) == strays
+    repo.gc.sweep(mark.id)
+    assert strays <= files(repo)
+
+
+def test_relative_and_absolute_addresses_are_one_object_and_imported_ones_stay(repo, clock, tmp_path, contents):
+    source = tmp_path / "elsewhere"
+    source.mkdir()
+    (source / "x").write_text("imported")
+    main = repo.branch("main")
+    main.import_objects(f"file://{source}", "in", "import")
+    entry = main.put("a", b"1")
+    other = main.put("b", b"2")
+    relative = other.physical_address.removeprefix(repo.storage_namespace + "/")
+    main.stage(table({"c": entry.physical_address, "d": relative}))
+    main.delete("a")
+    main.delete("b")
+    main.commit("moved")
+    repo.gc.set_rules({"default_retention_days": 0})
+    clock.advance(days=9)
+    collect(repo)
+    assert contents(repo, "main") == {"c": "1", "d": "2", "in/x": "imported"}
+    main.delete_prefix("")
+    main.commit("nothing left")
+    clock.advance(days=9)
+    collect(repo)
+    assert objects(repo) == set()
+    assert (source / "x").read_text() == "imported"
+
+
+def table(addresses: dict[str, str]) -> pa.Table:
+    count = len(addresses)
+    return pa.table(
+        {
+            "path": list(addresses),
+            "physical_address": list(addresses.values()),
+            "checksum": ["x"] * count,
+            "size_bytes": [1] * count,
+            "mtime": [1] * count,
+        }
+    )
+
+
+def test_an_old_object_is_linked_only_while_nobody_is_about_to_delete_it(repo, clock, contents):
+    main = repo.branch("main")
+    kept = main.put("kept", b"1").physical_address
+    gone = main.put("gone", b"2").physical_address
+    main.reset(path="gone")
+    main.commit("kept")
+    clock.advance(days=2)
+    main.stage(table({"again": gone}))
+    first = repo.gc.mark()
+    assert first.objects == 0
+    main.reset()
+    main.stage(table({"again": gone}))
+    main.reset()
+    second = repo.gc.mark()
+    assert second.objects == 1
+    main.stage(table({"copy": kept}))
+    with pytest.raises(errors.ObjectCollected, match=f"mark {second.id} is going to delete it"):
+        main.stage(table({"again": gone, "copy2": kept}))
+    repo.gc.sweep(second.id)
+    assert contents(repo, "main") == {"kept": "1", "copy": "1"}
+
+
+def test_a_fresh_object_is_linked_whatever_garbage_collection_does(repo, clock, monkeypatch):
+    main = repo.branch("main")
+    fresh = main.put("a", b"1").physical_address
+    main.reset()
+    clock.advance(hours=11)
+    mark = repo.gc.mark()
+    main.stage(table({"a": fresh}))
+    clock.advance(hours=20)
+    repo.gc.sweep(mark.id)
+    assert main.read("a") == b"1"
+
+
+def test_uploads_in_flight_are_kept_and_late_ones_refused(repo, clock):
+    main = repo.branch("main")
+    with main.output("out") as url:
+        Path(url.removeprefix("file://"), "part").write_text("1")
+        clock.advance(hours=11)
+        mark = repo.gc.mark()
+        assert repo.gc.report(mark.id)["kept"]["uploads"] == 1
+        assert mark.objects == 0
+    assert main.read("out/part") == b"1"
+    with pytest.raises(errors.AttemptExpired), main.output("late") as url:
+        Path(url.removeprefix("file://"), "part").write_text("1")
+        clock.advance(hours=25)
+        assert repo.gc.mark().objects == 1
+
+
+def test_the_report_says_what_goes_and_what_stays_and_why(repo, fill, clock):
+    fill(repo, "main", a="1", b="22")
+    repo.create_tag("v1", "main")
+    fill(repo, "main", a="333")
+    fill(repo, "main", a="4444")
+    repo.gc.set_rules(RULES)
+    clock.advance(days=4)
+    repo.branch("main").put("new", b"5")
+    mark = repo.gc.mark()
+    report = repo.gc.report(mark.id)
+    assert report["mark"] == mark.to_json()
+    assert (report["objects"], report["bytes"]) == (1, 3)
+    assert report["commits"]["live"] == {"heads": 1, "tags": 1, "mirrors": 0, "retention": 0, "no_rules": 0}
+    assert report["commits"]["expired_now"] == 2
+    assert report["kept"]["referenced"] == 3
+    assert report["kept"]["staged"] == 1
+    assert report["kept"]["grace"]["count"] == 1
+    assert report["listed"]["count"] == 5
+    assert report["share"] == 0.2
+    assert report["by_prefix"] == [{"prefix": "data/20260101", "objects": 1, "bytes": 3}]
+    assert report["by_age"] == [{"age": "2 to 7 days", "objects": 1, "bytes": 3}]
+    assert report["metadata"]["range"]["count"] >= 1
+    assert len(report["sample"]["object"]) == 1
+    assert report["versioned"] is False
+    assert json.loads(json.dumps(report)) == report
+    listed = pq.read_table(root(repo) / layout.GC / mark.id / "mark.parquet")
+    assert listed.column_names == ["physical_address", "size_bytes", "kind"]
+    assert listed["kind"].to_pylist().count("object") == 1
+    assert listed.num_rows == mark.rows
+
+
+def test_a_read_only_repository_is_not_collected(repo, clock):
+    mark = repo.gc.mark()
+    repo.set_read_only()
+    before = files(repo)
+    for act in (repo.gc.mark, lambda: repo.gc.sweep(mark.id)):
+        with pytest.raises(errors.ReadOnlyRepository):
+            act()
+    assert files(repo) == before
+
+
+@pytest.fixture
+def garbage(repo, clock) -> Repository:
+    """A repository with something to sweep."""
+    for number in range(3):
+        repo.branch("main").put("a", f"{number}".encode())
+    clock.advance(days=2)
+    return repo
+
+
+def test_a_mark_is_swept_in_its_own_repository_only(lake, garbage):
+    mark = garbage.gc.mark()
+    other = lake.create_repository("other")
+    before = files(garbage)
+    for repository, mark_id in ((other, mark.id), (garbage, "nonsense"), (garbage, "../" + mark.id), (garbage, "")):
+        with pytest.raises(errors.MarkNotFound):
+            repository.gc.sweep(mark_id)
+    assert files(garbage) == before
+
+
+@pytest.mark.parametrize("damage", ["flip", "shorter", "longer", "another list", "gone", "empty"])
+def test_an_altered_mark_is_not_swept(garbage, clock, damage):
+    mark = garbage.gc.mark()
+    file = root(garbage) / layout.GC / mark.id / "mark.parquet"
+    data = file.read_bytes()
+    file.unlink()
+    changed = {
+        "flip": data[:50] + bytes([data[50] ^ 1]) + data[51:],
+        "shorter": data[:-1],
+        "longer": data + b"x",
+        "empty": b"",
+    }
+    if damage == "another list":
+        pq.write_table(pa.table({"physical_address": ["data/x"], "size_bytes": [1], "kind": ["object"]}), file)
+    elif damage != "gone":
+        file.write_bytes(changed[damage])
+    before = files(garbage)
+    with pytest.raises(errors.Corrupted, match=r"make a new mark"):
+        garbage.gc.sweep(mark.id)
+    assert files(garbage) == before
+    assert {found.id: found.state.value for found in garbage.gc.marks()}[mark.id] == "marked"
+    garbage.gc.sweep(garbage.gc.mark().id)
+    assert len(objects(garbage)) == 1
+
+
+def test_a_stale_mark_is_not_swept(garbage, clock):
+    old = garbage.gc.mark()
+    new = garbage.gc.mark()
+    before = files(garbage)
+    with pytest.raises(errors.MarkRefused, match="stale: a newer one"):
+        garbage.gc.sweep(old.id)
+    clock.advance(days=7, seconds=1)
+    with pytest.raises(errors.MarkRefused, match="older than 7 days"):
+        garbage.gc.sweep(new.id)
+    assert files(garbage) == before
+
+
+def test_a_clock_that_went_back_deletes_nothing(garbage, clock: ManualClock):
+    mark = garbage.gc.mark()
+    clock.advance(seconds=-1)
+    before = files(garbage)
+    with pytest.raises(errors.MarkRefused, match="set back"):
+        garbage.gc.sweep(mark.id)
+    with pytest.raises(errors.MarkRefused, match="set back"):
+        garbage.gc.mark()
+    assert files(garbage) == before
+
+
+def test_the_fuse(repo, clock, monkeypatch):
+    import lakeops.ops.gc.sweep as module
+
+    monkeypatch.setattr(module, "FUSE_FLOOR", 2)
+    for number in range(10):
+        repo.branch("main").put(f"f{number}", b"x")
+    repo.branch("main").reset()
+    clock.advance(days=2)
+    for number in range(3):
+        repo.branch("main").put(f"f{number}", b"y")
+    mark = repo.gc.mark()
+    before = files(repo)
+    with pytest.raises(errors.MarkRefused, match=r"holds 10 of 13 objects, more than 30%.*--force"):
+        repo.gc.sweep(mark.id)
+    assert files(repo) == before
+    repo.gc.sweep(mark.id, force=True)
+    assert len(objects(repo)) == 3
+
+
+def test_damaged_metadata_of_a_live_commit_stops_the_mark(repo, fill, clock):
+    fill(repo, "main", a="1", b="2")
+    clock.advance(days=2)
+    (file,) = files(repo, layout.RANGES)
+    (root(repo) / file).chmod(0o644)
+    (root(repo) / file).write_bytes(b"not a range")
+    with Lake.open(settings=repo._ctx.settings, clock=clock) as fresh, pytest.raises(errors.Corrupted):
+        fresh.repository("repo").gc.mark()
+    assert repo.gc.marks()[0].state.value == "marking"
