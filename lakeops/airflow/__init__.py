@@ -30,6 +30,11 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": "lakeops.airflow.uris.to_openlineage",
             }
         ],
+        "extra-links": [
+            "lakeops.airflow.links.LakeopsBranchLink",
+            "lakeops.airflow.links.LakeopsCommitLink",
+            "lakeops.airflow.links.LakeopsDiffLink",
+        ],
         "cli": ["lakeops.airflow.commands.get_cli_commands"],
         "connection-types": [
             {

@@ -59,6 +59,10 @@ class LakeopsHook(BaseHook):
         connection = self._connection()
         if connection is None:
             return Settings.load()
+        if connection.conn_type and connection.conn_type != self.conn_type:
+            raise InvalidSettings(
+                f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type 'lakeops'"
+            )
         extra = connection.extra_dejson
         return Settings.load(
             home=connection.host or None,

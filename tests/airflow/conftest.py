@@ -20,6 +20,7 @@ HOME = tempfile.TemporaryDirectory(prefix="lakeops-airflow-")
 
 os.environ.update(
     AIRFLOW_HOME=HOME.name,
+    AIRFLOW__API_AUTH__JWT_SECRET="a secret of the tests' own, long enough to sign with; it signs nothing that matters",
     AIRFLOW__API__BASE_URL="http://127.0.0.1:8080",
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__CORE__DAGS_FOLDER=str(ROOT / "dags"),

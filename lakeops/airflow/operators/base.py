@@ -15,6 +15,7 @@ from lakeops.airflow.conflicts import report
 from lakeops.airflow.events import announce
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.lineage import Trace
+from lakeops.airflow.links import address
 from lakeops.airflow.operators.failing import failing_at_once
 from lakeops.airflow.run import TaskRun
 from lakeops.model.errors import MergeConflict
@@ -61,6 +62,7 @@ class LakeopsOperator(BaseOperator):
         super().__init__(**kwargs)
         self.repo = repo
         self.lakeops_conn_id = lakeops_conn_id
+        self.links: dict[str, str] = {}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """The verb's record, with the keys of the public contract."""
@@ -73,11 +75,14 @@ class LakeopsOperator(BaseOperator):
         """Do the operator's work in an open lake; ``name`` is the repository's."""
         repository = lake.repository(name)
         run = TaskRun.of(context)
+        record = None
         try:
             record = self.run_verb(repository, run)
         except MergeConflict as conflict:
             report(conflict, repository, self.sides(repository), context, self.log)
             raise
+        finally:
+            self.links = self.pages(repository, record)
         self._traced = self.trace(repository, record)
         moved = self.moved(repository, record, run)
         if moved is not None:
@@ -104,6 +109,14 @@ class LakeopsOperator(BaseOperator):
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:  # noqa: ARG002
         """What the verb read and wrote; OpenLineage's provider calls this, in the task's process."""
         return self._traced.to_openlineage()
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """Addresses that the task's extra links lead to, by kind; the record is None when the verb failed."""
+        return {}
+
+    def page(self, repository: Repository, *parts: str, **query: str) -> str:
+        """The address of one page of the repository."""
+        return address(self.lakeops_conn_id, repository.id, *parts, **query)
 
     def sides(self, repository: Repository) -> tuple[str, str] | None:  # noqa: ARG002 - for those that merge nothing
         """The two refs whose objects a table of conflicts compares; None where they say nothing."""

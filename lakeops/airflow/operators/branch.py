@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow import once
+from lakeops.airflow.links import LakeopsBranchLink
 from lakeops.airflow.operators.base import LakeopsOperator
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class LakeopsCreateBranchOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsBranchLink(),)
     template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "source")
 
     def __init__(
@@ -49,6 +51,10 @@ class LakeopsCreateBranchOperator(LakeopsOperator):
         self.log.info("Branch lakefs://%s/%s is at %s", repository.id, branch.id, head)
         return {"id": branch.id, "commit_id": head}
 
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """The branch."""
+        return {"branch": self.page(repository, "ref", self.branch)}
+
 
 class LakeopsDeleteBranchOperator(LakeopsOperator):
     """Deletes a branch; returns ``id``, ``commit_id`` (None when it was gone) and ``deleted``.
@@ -61,6 +67,7 @@ class LakeopsDeleteBranchOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsBranchLink(),)
     template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "merged_into")
 
     def __init__(
@@ -87,6 +94,10 @@ class LakeopsDeleteBranchOperator(LakeopsOperator):
         self.log.info("Branch lakefs://%s/%s is deleted; it was at %s", repository.id, ref.id, ref.commit_id)
         return {**ref.to_json(), "deleted": True}
 
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """The branch."""
+        return {"branch": self.page(repository, "ref", self.branch)}
+
 
 class LakeopsResetBranchOperator(LakeopsOperator):
     """Drops a branch's uncommitted changes; returns ``id``, ``commit_id`` and how many staged paths went (``reset``).
@@ -100,6 +111,7 @@ class LakeopsResetBranchOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsBranchLink(),)
     template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "prefix", "path")
 
     def __init__(
@@ -121,6 +133,10 @@ class LakeopsResetBranchOperator(LakeopsOperator):
         count = branch.reset(prefix=self.prefix or None, path=self.path or None)
         self.log.info("Dropped %d staged paths of lakefs://%s/%s", count, repository.id, branch.id)
         return {"id": branch.id, "commit_id": branch.commit_id, "reset": count}
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """The branch."""
+        return {"branch": self.page(repository, "ref", self.branch)}
 
 
 class LakeopsProtectBranchOperator(LakeopsOperator):

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from lakeops.airflow import once
 from lakeops.airflow.assets import COMMITS
 from lakeops.airflow.lineage import Place, Trace
+from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, NoChanges
 
@@ -39,6 +40,7 @@ class LakeopsPublishOperator(LakeopsOperator):
     """
 
     template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "message", "metadata")
+    operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink())
     ways: tuple[str, ...] = get_args(OnEmpty)
 
     def __init__(
@@ -87,6 +89,11 @@ class LakeopsPublishOperator(LakeopsOperator):
         """To the branch."""
         branch = self.branch or repository.default_branch
         return Trace(self.sources(repository), (Place.of(repository, branch, self.target(), version=record["id"]),))
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """The branch and its commit."""
+        found = {"branch": self.page(repository, "ref", self.branch or repository.default_branch)}
+        return found if record is None else {**found, "commit": self.page(repository, "commit", record["id"])}
 
     def sources(self, repository: Repository) -> tuple[Place, ...]:  # noqa: ARG002 - a commit's are not known
         """Where the changes came from."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow.changes import Tally
 from lakeops.airflow.lineage import Place, Trace
+from lakeops.airflow.links import LakeopsDiffLink
 from lakeops.airflow.operators.base import LakeopsOperator
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class LakeopsDiffOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsDiffLink(),)
     template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "right", "left", "prefix")
 
     def __init__(
@@ -62,6 +64,13 @@ class LakeopsDiffOperator(LakeopsOperator):
         tally = Tally.of(changes, self.max_changes)
         self.log.info("%s", tally)
         return tally.to_json()
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """The difference; the branch where it is about what is not committed."""
+        if not self.left:
+            return {"diff": self.page(repository, "ref", self.right)}
+        more = {"two_way": "true"} if self.two_way else {}
+        return {"diff": self.page(repository, "diff", left=self.left, right=self.right, **more)}
 
     def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:  # noqa: ARG002 - only reads
         """From both sides."""

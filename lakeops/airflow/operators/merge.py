@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lakeops.airflow import once
 from lakeops.airflow.assets import COMMITS
 from lakeops.airflow.lineage import Place, Trace
+from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
 from lakeops.airflow.operators.base import LakeopsOperator
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
     template_fields: Sequence[str] = (
         *LakeopsOperator.template_fields,
         "source",
@@ -90,6 +92,17 @@ class LakeopsMergeOperator(LakeopsOperator):
             inputs=(Place.of(repository, self.source, version=merged.parents[1]),),
             outputs=(Place.of(repository, destination, version=merged.id),),
         )
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """The destination, the merge commit, and what the source brings: its conflicts too, when there are any."""
+        destination = self.destination or repository.default_branch
+        found = {
+            "branch": self.page(repository, "ref", destination),
+            "diff": self.page(repository, "diff", left=destination, right=self.source),
+        }
+        if record is not None and record["reference"]:
+            found["commit"] = self.page(repository, "commit", record["reference"])
+        return found
 
     def sides(self, repository: Repository) -> tuple[str, str] | None:
         """Source and destination."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow.lineage import Place, Trace
+from lakeops.airflow.links import LakeopsBranchLink
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 
@@ -35,6 +36,7 @@ class LakeopsUploadOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsBranchLink(),)
     template_fields: Sequence[str] = (
         *LakeopsOperator.template_fields,
         "branch",
@@ -97,6 +99,10 @@ class LakeopsUploadOperator(LakeopsOperator):
         inputs = () if self.source is None else (Place("file", self.source),)
         return Trace(inputs, (Place(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),))
 
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """The branch."""
+        return {"branch": self.page(repository, "ref", self.branch)}
+
 
 class LakeopsDeleteObjectsOperator(LakeopsOperator):
     """Deletes objects of a branch; returns ``branch`` and how many deletions were staged (``objects``).
@@ -111,6 +117,7 @@ class LakeopsDeleteObjectsOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
+    operator_extra_links = (LakeopsBranchLink(),)
     template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "paths", "prefix")
 
     def __init__(
@@ -142,3 +149,7 @@ class LakeopsDeleteObjectsOperator(LakeopsOperator):
                 count += 1
         self.log.info("Staged %d deletions on lakefs://%s/%s", count, repository.id, branch.id)
         return {"branch": branch.id, "objects": count}
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
+        """The branch."""
+        return {"branch": self.page(repository, "ref", self.branch)}

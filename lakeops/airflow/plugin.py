@@ -1,0 +1,42 @@
+"""The Airflow plugin: pages of commits, refs and differences in Airflow's web server.
+
+Every Airflow process loads plugins, each task's too, so this module imports no web framework; the web server builds the
+pages when they are first asked for. The plugin is registered in one place, the file in ``plugins/``: two registrations
+of one name make Airflow drop other plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from functools import cache
+from typing import Any
+
+from airflow.sdk.plugins_manager import AirflowPlugin
+
+PREFIX = "/lakeops"
+
+Message = MutableMapping[str, Any]
+App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+
+
+@cache
+def _pages() -> App:
+    from lakeops.airflow.web.app import build
+
+    return build()
+
+
+async def pages(
+    scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+) -> None:
+    """The pages as an ASGI application, built at the first request."""
+    await _pages()(scope, receive, send)
+
+
+class LakeopsPlugin(AirflowPlugin):
+    """Pages at ``/lakeops``."""
+
+    name = "lakeops"
+    fastapi_apps: list[Any] = [  # noqa: RUF012 - as Airflow declares it
+        {"app": pages, "url_prefix": PREFIX, "name": "lakeops"}
+    ]

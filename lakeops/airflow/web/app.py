@@ -1,0 +1,78 @@
+"""The routes, closed before they are anything else: every one asks for the right to read its connection.
+
+A plugin's routes are open to everybody unless they close themselves, so the check is a dependency of the whole
+application and not of single routes. Airflow's web server imports this module when the first page is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from airflow.api_fastapi.core_api.security import requires_access_connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.responses import HTMLResponse
+
+from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.web.pages import Pages, failure
+from lakeops.model.errors import CommitExpired, InvalidInput, InvalidSettings, LakeopsError, NotFound, Transient
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+STATUS: tuple[tuple[type[LakeopsError], int], ...] = (
+    (NotFound, 404),
+    (CommitExpired, 410),
+    (InvalidSettings, 500),
+    (InvalidInput, 400),
+    (Transient, 503),
+)
+
+Text = Annotated[str, Query(max_length=2048)]
+
+
+def build() -> FastAPI:
+    """The application."""
+    app = FastAPI(
+        title="lakeops",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(requires_access_connection("GET"))],
+    )
+
+    @app.get("/{connection_id}/{repository}", response_class=HTMLResponse)
+    def overview(request: Request, connection_id: str, repository: str) -> HTMLResponse:
+        return _answer(request, connection_id, repository, Pages.overview)
+
+    @app.get("/{connection_id}/{repository}/ref/{ref:path}", response_class=HTMLResponse)
+    def ref_page(request: Request, connection_id: str, repository: str, ref: str) -> HTMLResponse:
+        return _answer(request, connection_id, repository, lambda pages: pages.ref(ref))
+
+    @app.get("/{connection_id}/{repository}/commit/{commit_id}", response_class=HTMLResponse)
+    def commit_page(request: Request, connection_id: str, repository: str, commit_id: str) -> HTMLResponse:
+        return _answer(request, connection_id, repository, lambda pages: pages.commit(commit_id))
+
+    @app.get("/{connection_id}/{repository}/diff", response_class=HTMLResponse)
+    def diff_page(
+        request: Request, connection_id: str, repository: str, left: Text, right: Text, two_way: bool = False
+    ) -> HTMLResponse:
+        return _answer(request, connection_id, repository, lambda pages: pages.diff(left, right, two_way=two_way))
+
+    return app
+
+
+def _answer(request: Request, connection_id: str, repository: str, show: Callable[[Pages], str]) -> HTMLResponse:
+    try:
+        with LakeopsHook(connection_id).get_conn() as lake:
+            root = f"{request.scope.get('root_path', '')}/{connection_id}"
+            return HTMLResponse(show(Pages(root, lake.repository(repository))), headers=HEADERS)
+    except LakeopsError as error:
+        status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+        return HTMLResponse(failure(error.kind, error.message), status, headers=HEADERS)
+    except AirflowNotFoundException as error:
+        return HTMLResponse(failure("not_found", str(error)), 404, headers=HEADERS)

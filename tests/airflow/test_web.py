@@ -1,0 +1,278 @@
+"""The plugin's pages: who may see them, what they show, and that nothing in them is anything but text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+
+pytest.importorskip("airflow.sdk")
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+EVIL = "<script>alert('x')</script>\u202e&\"x"
+
+
+@pytest.fixture(scope="module")
+def web(airflow_database: None) -> Iterator[Any]:
+    """Airflow's web server with the plugins of ``plugins/``, without a socket."""
+    from airflow.api_fastapi.app import create_app
+    from fastapi.testclient import TestClient
+
+    app = create_app(apps="core")
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        client.server = app
+        yield client
+
+
+@pytest.fixture
+def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Asks for a page below ``/lakeops/mine`` as a user of a role."""
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
+
+    def ask(path: str, *, role: str | None = "admin", connection: str = "mine", cookie: bool = False) -> Any:
+        headers = {}
+        if role is not None:
+            user = SimpleAuthManagerUser(username="ada", role=role)
+            token = web.server.state.auth_manager.generate_jwt(user)
+            headers = {"Cookie": f"_token={token}"} if cookie else {"Authorization": f"Bearer {token}"}
+        web.cookies.clear()
+        return web.get(f"/lakeops/{connection}/{path}", headers=headers)
+
+    return ask
+
+
+@pytest.fixture
+def history(flights: Repository) -> Repository:
+    main = flights.branch("main")
+    main.put(f"raw/{EVIL}", b"1")
+    main.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
+    dev = flights.create_branch("dev")
+    dev.put("raw/b", b"22")
+    dev.commit("on dev")
+    dev.put("later", b"1")
+    flights.create_tag("v1", "main")
+    return flights
+
+
+def paths(repo: Repository) -> list[str]:
+    return [
+        "flights",
+        "flights/ref/main",
+        f"flights/commit/{repo.ref('main').commit_id}",
+        "flights/diff?left=main&right=dev",
+    ]
+
+
+# --- who ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("role", "status"), [(None, 401), ("viewer", 403), ("user", 403), ("op", 200), ("admin", 200)])
+def test_a_page_needs_the_right_to_read_its_connection(
+    history: Repository, page: Any, role: str | None, status: int
+) -> None:
+    for path in paths(history):
+        assert page(path, role=role).status_code == status, path
+
+
+def test_a_browsers_session_is_enough(history: Repository, page: Any) -> None:
+    assert page("flights", cookie=True).status_code == 200
+
+
+def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
+    from lakeops.airflow.web.app import build
+
+    routes = [route for route in build().routes if hasattr(route, "methods")]
+    assert len(routes) == 4
+    for route in routes:
+        assert route.methods == {"GET"}
+        assert "connection_id" in route.param_convertors
+        assert any("requires_access_connection" in d.call.__qualname__ for d in route.dependant.dependencies)
+
+
+def test_looking_changes_nothing(history: Repository, page: Any) -> None:
+    before = history.reflog(), list(history.branch("dev").uncommitted())
+    for path in paths(history):
+        page(path)
+    assert (history.reflog(), list(history.branch("dev").uncommitted())) == before
+
+
+# --- what --------------------------------------------------------------------------------------------------------
+
+
+def test_the_pages_show_what_the_command_line_shows(history: Repository, page: Any) -> None:
+    head = history.ref("main").commit_id
+    overview = page("flights").text
+    assert all(name in overview for name in ("lakefs://flights", ">main<", ">dev<", ">v1<"))
+    ref = page("flights/ref/dev").text
+    assert "on dev" in ref
+    assert "Not committed" in ref
+    assert ">later<" in ref
+    assert "Not committed" not in page("flights/ref/main~1").text
+    commit = page(f"flights/commit/{head}").text
+    assert head in commit
+    assert "second line" in commit
+    assert "1 added" in commit
+    assert "Repository created" in page(f"flights/commit/{head}~1").text
+    diff = page("flights/diff?left=main&right=dev").text
+    assert ">raw/b<" in diff
+    assert "1 added" in diff
+    assert "1 removed" in page("flights/diff?left=dev&right=main&two_way=true").text
+
+
+def test_links_between_pages_lead_to_pages(history: Repository, page: Any, web: Any) -> None:
+    import re
+
+    seen: set[str] = set()
+    waiting = ["/lakeops/mine/flights"]
+    while waiting:
+        address = waiting.pop()
+        seen.add(address)
+        answer = page(address.removeprefix("/lakeops/mine/"))
+        assert answer.status_code == 200, address
+        found = set(re.findall(r'href="(/[^"]*)"', answer.text))
+        waiting += found - seen - set(waiting)
+    assert len(seen) >= 6
+
+
+def test_whatever_a_repository_holds_is_text(history: Repository, page: Any) -> None:
+    head = history.ref("main").commit_id
+    for path in ("flights/ref/main", f"flights/commit/{head}", "flights/diff?left=main~1&right=main&two_way=true"):
+        answer = page(path)
+        assert "<script" not in answer.text
+        assert "\u202e" not in answer.text
+        assert "&lt;script&gt;" in answer.text
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    shown = page(f"flights/commit/{head}").text
+    assert 'href="https://airflow.example/x"' in shown
+    assert "javascript:alert(1)" in shown
+    assert 'href="javascript' not in shown
+
+
+def test_a_wide_difference_is_cut_short(flights: Repository, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lakeops.airflow.web import pages
+
+    monkeypatch.setattr(pages, "SHOWN", 3)
+    for number in range(5):
+        flights.branch("main").put(f"f{number}", b"")
+    assert "... and 2 more" in page("flights/ref/main").text
+    monkeypatch.setattr(pages, "COUNTED", 4)
+    assert "At least 4 added" in page("flights/ref/main").text
+
+
+@pytest.mark.parametrize(
+    ("path", "connection", "status", "message"),
+    [
+        ("nosuch", "mine", 404, "no repository &#x27;nosuch&#x27;"),
+        ("flights/ref/nosuch", "mine", 404, "nosuch"),
+        ("flights/ref/ma..in", "mine", 400, "ma..in"),
+        ("flights/commit/feed", "mine", 404, "feed"),
+        ("flights/diff?left=main", "mine", 422, "right"),
+        ("flights/diff?left=main&right=nosuch", "mine", 404, "nosuch"),
+        ("flights", "nosuch", 404, "there is no connection &#x27;nosuch&#x27;"),
+        ("flights", "other", 500, "of type &#x27;postgres&#x27;"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(
+    history: Repository,
+    page: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    connection: str,
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "password": "s3cret"}))
+    answer = page(path, connection=connection)
+    assert answer.status_code == status
+    assert message in answer.text
+    assert "s3cret" not in answer.text
+
+
+def test_an_expired_commit_is_gone(history: Repository, lake: Lake, page: Any) -> None:
+    lost = history.branch("dev").commit_id
+    history.delete_branch("dev")
+    lake.catalog.expire_commits("flights", [lost])
+    record = page(f"flights/commit/{lost}")
+    assert record.status_code == 200, "what the commit was is still known"
+    assert "is expired" in record.text
+    answer = page(f"flights/diff?left=main&right={lost}&two_way=true")
+    assert (answer.status_code, "is expired" in answer.text) == (410, True)
+
+
+# --- the plugin --------------------------------------------------------------------------------------------------
+
+
+def test_the_plugin_is_registered_once_and_without_errors(web: Any) -> None:
+    from airflow import plugins_manager
+
+    plugins, errors = plugins_manager._get_plugins()
+    assert [plugin.name for plugin in plugins].count("lakeops") == 1
+    assert errors == {}
+
+
+def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
+    script = (
+        "import sys; from airflow.sdk import DAG; from airflow.sdk.plugins_manager import AirflowPlugin\n"
+        "before = set(sys.modules)\n"
+        "from lakeops.airflow.plugin import LakeopsPlugin\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "lakeops.airflow.plugin" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & {"fastapi", "starlette", "pyarrow", "sqlmodel", "boto3"}
+
+
+# --- links -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tasks_links_lead_to_pages(history: Repository, page: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    from lakeops.airflow import operators
+
+    def links(name: str, *, fails: bool = False, **arguments: Any) -> dict[str, str]:
+        task = getattr(operators, f"Lakeops{name}Operator")(
+            task_id="t", repo="flights", lakeops_conn_id="mine", **arguments
+        )
+        if fails:
+            with pytest.raises(AirflowFailException):
+                run(task)
+        else:
+            run(task)
+        found = {link.name: link.get_link(task, ti_key=None) for link in task.operator_extra_links}
+        for address in filter(None, found.values()):
+            answer = page(address.removeprefix("/lakeops/mine/"))
+            assert answer.status_code == 200, address
+        return found
+
+    head = history.branch("dev").commit_id
+    history.branch("dev").put("raw/c", b"1")
+    found = links("Commit", branch="dev", message="more")
+    assert found["Commit"] == f"/lakeops/mine/flights/commit/{history.branch('dev').commit_id}"
+    assert found["Branch"] == "/lakeops/mine/flights/ref/dev"
+    assert links("Diff", right="dev", left="main~1", two_way=True)["Diff"].endswith(
+        "left=main~1&right=dev&two_way=true"
+    )
+    assert links("Upload", branch="dev", path="x#y", data="1")["Branch"]
+    history.branch("dev").commit("more")
+    assert all(links("Merge", source="dev").values())
+    for branch in ("dev", "main"):
+        history.branch(branch).put("raw/c", branch.encode())
+        history.branch(branch).commit("conflict")
+    found = links("Merge", source="dev", fails=True)
+    assert found["Commit"] == ""
+    assert "conflict" in page(found["Diff"].removeprefix("/lakeops/mine/")).text
+    monkeypatch.delitem(sys.modules, "lakeops.airflow.plugin")
+    assert set(links("Revert", ref=head, branch="dev").values()) == {""}, "no plugin, nothing to link to"
