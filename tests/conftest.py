@@ -8,7 +8,8 @@ from hypothesis import settings
 
 pytest_plugins = ["support.s3_servers"]
 
-# CI judges a change, so it tries the same examples each time; everywhere else new ones are tried.
-settings.register_profile("ci", derandomize=True, print_blob=True)
-settings.register_profile("default", print_blob=True)
+# CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
+# takes says more about the machine than about the code.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("default", deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 Digests = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
+_FEW = 12_000
+"""So many rows of both sides are hashed in the time of a few steps of the walk."""
+
 _FIRST_STEP = 4_096
 _NEAR_STEP = 256
 _LAST_STEP = 65_536
@@ -32,7 +35,7 @@ def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
         right: the same, shape ``(m, 2)``.
     """
     walk = _Walk(left, right)
-    if walk.finished():
+    if len(left) + len(right) > _FEW and walk.finished():
         return np.array(walk.only_left, np.int64), np.array(walk.only_right, np.int64)
     return _by_hash(left, right)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +19,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions, unshared
-from lakeops.ranges.digest import same_identity
+from lakeops.ranges.digest import digest_words, same_identity
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.prefetch import prefetched
@@ -79,7 +81,7 @@ def deltas(
 
 def candidates(
     reader: RangeReader, left: Metarange, right: Metarange, *, columns: tuple[list[str], list[str]], prefix: str = ""
-) -> Iterator[tuple[Candidates, Candidates]]:
+) -> Iterator[_Pair]:
     """The rows that the sides do not share in whole, addresses and times included, a stretch of paths at a time.
 
     Args:
@@ -90,10 +92,9 @@ def candidates(
         prefix: leave out paths that do not start with it.
     """
 
-    def read(parts: tuple[_Part | None, _Part | None]) -> tuple[Candidates, Candidates]:
-        rows = _unequal_rows(*parts)
-        old, new = (Candidates.of(*side, prefix) for side in zip(parts, rows, columns, strict=True))
-        return old, new
+    def read(parts: tuple[_Part | None, _Part | None]) -> _Pair:
+        old, new = _unshared(*parts, columns)
+        return old.under(prefix), new.under(prefix)
 
     sides = [_Side(reader, one, other, prefix) for one, other in ((left, right), (right, left))]
     yield from prefetched(read, _stretches(*sides))
@@ -107,23 +108,22 @@ class _Part:
     start: int
     stop: int
 
-    @property
-    def group_digests(self) -> frozenset[bytes]:
-        """The digests of the row groups that lie in it whole."""
-        return frozenset(self.file.marks[index].digest for index in range(*self._groups()))
-
-    def rows(self, shared: frozenset[bytes] = frozenset()) -> Positions:
-        """The numbers of its rows, without the row groups that lie in it whole and have one of these digests."""
-        chosen = np.ones(self.stop - self.start, np.bool_)
-        for index in range(*self._groups()) if shared else ():
-            if self.file.marks[index].digest in shared:
-                chosen[self.file.starts[index] - self.start : self.file.starts[index + 1] - self.start] = False
-        return np.flatnonzero(chosen) + self.start
-
-    def _groups(self) -> tuple[int, int]:
-        """Row groups ``[first, last)`` that lie in it whole."""
+    @cached_property
+    def whole(self) -> dict[bytes, int]:
+        """The row groups that lie in it whole, by their digests."""
         first = int(np.searchsorted(self.file.starts, self.start))
-        return first, max(first, int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1)
+        last = int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1
+        return {self.file.marks[index].digest: index for index in range(first, last)}
+
+    def read(self, columns: list[str], without: frozenset[bytes] = frozenset()) -> tuple[Positions, pa.Table]:
+        """The numbers of its rows, and some columns of them; whole row groups with these digests are left out."""
+        first = int(np.searchsorted(self.file.starts, self.start, side="right")) - 1
+        last = int(np.searchsorted(self.file.starts, self.stop))
+        left_out = {self.whole[digest] for digest in without}
+        groups = [index for index in range(first, last) if index not in left_out]
+        numbers, table = self.file.read_groups(groups, columns)
+        low, high = np.searchsorted(numbers, (self.start, self.stop)).tolist()
+        return numbers[low:high], table.slice(low, high - low)
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,22 @@ class Candidates:
     table: pa.Table
 
     @classmethod
-    def of(cls, part: _Part | None, numbers: Positions, columns: list[str], prefix: str) -> Candidates:
-        """Those of the rows ``numbers`` whose path starts with ``prefix``."""
+    def alone(cls, part: _Part | None, columns: list[str]) -> Candidates:
+        """All rows of a part, which the other side has nothing beside; none where this side has nothing."""
         if part is None:
-            return cls(part, numbers, RANGE_SCHEMA.empty_table().select(columns))
-        table = part.file.take(numbers, columns)
-        if prefix:
-            under = pc.starts_with(table.column("path"), prefix)
-            table, numbers = table.filter(under), numbers[under.to_numpy()]
-        return cls(part, numbers, table)
+            return cls(part, np.zeros(0, np.int64), RANGE_SCHEMA.empty_table().select(columns))
+        return cls(part, *part.read(columns))
+
+    def chosen(self, rows: Positions, columns: list[str]) -> Candidates:
+        """Some of the rows, and fewer columns."""
+        return Candidates(self.part, self.numbers[rows], self.table.select(columns).take(pa.array(rows)))
+
+    def under(self, prefix: str) -> Candidates:
+        """Those whose path starts with ``prefix``."""
+        if not prefix:
+            return self
+        under = pc.starts_with(self.table.column("path"), prefix)
+        return Candidates(self.part, self.numbers[under.to_numpy()], self.table.filter(under))
 
     @property
     def row(self) -> RangeRow | None:
@@ -190,6 +197,9 @@ class _Side:
         return _Part(file, start, self._start)
 
 
+_Pair: TypeAlias = tuple[Candidates, Candidates]
+
+
 def _stretches(left: _Side, right: _Side) -> Iterator[tuple[_Part | None, _Part | None]]:
     """Parts of both sides over the same stretch of paths, in order, each at most one range long."""
     while left.file is not None or right.file is not None:
@@ -200,15 +210,18 @@ def _stretches(left: _Side, right: _Side) -> Iterator[tuple[_Part | None, _Part 
         yield left.cut(frontier), right.cut(frontier)
 
 
-def _unequal_rows(left: _Part | None, right: _Part | None) -> tuple[Positions, Positions]:
-    """The numbers of each file's rows in its part that the other part does not share."""
+def _unshared(left: _Part | None, right: _Part | None, columns: tuple[list[str], list[str]]) -> _Pair:
+    """The rows of each part that the other one does not share."""
     if left is None or right is None:
-        none = np.zeros(0, np.int64)
-        return left.rows() if left else none, right.rows() if right else none
-    shared = left.group_digests & right.group_digests
-    old, new = left.rows(shared), right.rows(shared)
-    only_old, only_new = unshared(left.file.digests(old), right.file.digests(new))
-    return old[only_old], new[only_new]
+        return Candidates.alone(left, columns[0]), Candidates.alone(right, columns[1])
+    shared = frozenset(left.whole.keys() & right.whole.keys())
+    sides = [
+        Candidates(part, *part.read(list(dict.fromkeys([*wanted, "digest"])), shared))
+        for part, wanted in zip((left, right), columns, strict=True)
+    ]
+    old, new = (digest_words(side.table.column("digest")) for side in sides)
+    only_old, only_new = unshared(old, new)
+    return sides[0].chosen(only_old, columns[0]), sides[1].chosen(only_new, columns[1])
 
 
 def matched(left: pa.Table, right: pa.Table, left_identities: Identities, right_identities: Identities) -> Delta:

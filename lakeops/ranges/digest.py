@@ -86,6 +86,12 @@ EMPTY_METARANGE_ID = metarange_id(())
 """The id of the metarange without ranges: what a repository starts with."""
 
 
+def digest_words(digests: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    """Entry digests as pairs of 64-bit words, shape ``(n, 2)``: quick to compare."""
+    array = digests.combine_chunks() if isinstance(digests, pa.ChunkedArray) else digests
+    return np.frombuffer(fixed_bytes(array), np.uint64).reshape(-1, 2)
+
+
 def fixed_bytes(array: pa.Array) -> memoryview:
     """The values of a fixed-size binary array without nulls, end to end, without a copy."""
     width = array.type.byte_width

@@ -8,7 +8,7 @@ a row that points at the wrong file by the range id, which the footer's group di
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from threading import Lock
@@ -20,13 +20,12 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.digest import fixed_bytes, group_digest, range_id
+from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.format import RowGroup, decode_footer, read_columns
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.order import SortedPaths
 from lakeops.store.base import ObjectStore
 
-Digests = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.int64]
 
 _GAP = 256 * 1024
@@ -130,22 +129,17 @@ class RangeFile:
         """The rows with these ascending numbers; only the row groups that hold them are read."""
         if not len(rows):
             return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)
-        groups, places = self._within_groups(rows)
-        return self._columns(columns, groups.tolist()).take(pa.array(places))
+        owner = np.searchsorted(self._starts, rows, side="right") - 1
+        groups, which = np.unique(owner, return_inverse=True)
+        # Positions shift by the row groups that were left out.
+        sizes = np.diff(self._starts)[groups]
+        shift = self._starts[groups] - (np.cumsum(sizes) - sizes)
+        return self._columns(columns, groups.tolist()).take(pa.array(rows - shift[which]))
 
-    def digests(self, rows: Rows) -> Digests:
-        """The entry digests of the rows with these ascending numbers, as pairs of 64-bit words: shape ``(n, 2)``."""
-        groups, places = self._within_groups(rows)
-        if not len(rows):
-            return np.zeros((0, 2), np.uint64)
-        parts = []
-        for index, chunk in self._by_group(["digest"], groups.tolist()):
-            column = chunk.column(0).combine_chunks()
-            if group_digest(column) != self.marks[index].digest:
-                raise self._inconsistent(index)
-            parts.append(np.frombuffer(fixed_bytes(column), np.uint64).reshape(-1, 2))
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return whole if len(whole) == len(places) else whole[places]
+    def read_groups(self, groups: Sequence[int], columns: list[str]) -> tuple[Rows, pa.Table]:
+        """The rows of some row groups (ascending): their numbers, and some of their columns."""
+        numbers = [np.arange(self.starts[index], self.starts[index + 1]) for index in groups]
+        return np.concatenate([np.zeros(0, np.int64), *numbers]), self._columns(columns, groups)
 
     def rows_at(self, paths: pa.Array, columns: list[str] | None = None) -> tuple[npt.NDArray[np.bool_], pa.Table]:
         """Which of these ascending paths are here, and the rows of those."""
@@ -157,12 +151,12 @@ class RangeFile:
         firsts = pa.array([path.decode() for path in self._first_paths], pa.string())
         owners = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64) - 1
         groups = np.unique(np.maximum(owners, 0))
-        here = self._columns(["path"], groups.tolist()).column(0).combine_chunks()
+        numbers, table = self.read_groups(groups.tolist(), ["path"])
+        here = table.column(0).combine_chunks()
         places = pc.search_sorted(here, paths).to_numpy().astype(np.int64)
         present = here.take(pa.array(np.minimum(places, len(here) - 1)))
         # Past the end the last path is compared, which is smaller, so it is never equal.
         found: npt.NDArray[np.bool_] = pc.equal(present, paths).to_numpy(zero_copy_only=False)
-        numbers = np.concatenate([np.arange(*self._starts[index : index + 2]) for index in groups.tolist()])
         return found, np.where(found, numbers[np.minimum(places, len(here) - 1)], -1)
 
     def take_over(self, data: bytes) -> None:
@@ -192,24 +186,22 @@ class RangeFile:
         """Some columns of some row groups (ascending)."""
         groups = list(groups)
         self.load(groups)
-        return read_columns(self._data, self._footer.metadata, self.row.key, columns, groups)
+        table = read_columns(self._data, self._footer.metadata, self.row.key, columns, groups)
+        if "digest" in table.column_names:
+            self._check_digests(table.column("digest"), groups)
+        return table
 
-    def _by_group(self, columns: list[str], groups: list[int]) -> Iterator[tuple[int, pa.Table]]:
-        """The same, each row group by itself."""
-        table = self._columns(columns, groups)
+    def _check_digests(self, digests: pa.ChunkedArray, groups: list[int]) -> None:
+        """Whatever is told by its entry digest is really called so by the range's id."""
         done = 0
         for index in groups:
             count = int(self._starts[index + 1] - self._starts[index])
-            yield index, table.slice(done, count)
+            if group_digest(digests.slice(done, count)) != self.marks[index].digest:
+                raise Corrupted(
+                    f"{self.row.key} holds other rows in row group {index} than its footer says; "
+                    "run `lakeops fsck` to see what is affected"
+                )
             done += count
-
-    def _within_groups(self, rows: Rows) -> tuple[Rows, Rows]:
-        """The row groups that hold these ascending rows, and the rows' places among the rows of those groups."""
-        owner = np.searchsorted(self._starts, rows, side="right") - 1
-        groups, which = np.unique(owner, return_inverse=True)
-        sizes = np.diff(self._starts)[groups]
-        shift = self._starts[groups] - (np.cumsum(sizes) - sizes)
-        return groups, rows - shift[which]
 
     def _runs(self, groups: list[int]) -> Iterator[list[int]]:
         """Ascending row groups, together where little lies between them."""
@@ -225,12 +217,6 @@ class RangeFile:
     def _verify(self, index: int, data: memoryview) -> None:
         if sha256(data).digest() != self.marks[index].file_digest:
             raise _damaged(self.row.key, f"row group {index}, {len(data)} bytes")
-
-    def _inconsistent(self, index: int) -> Corrupted:
-        return Corrupted(
-            f"{self.row.key} holds other rows in row group {index} than its footer says; "
-            "run `lakeops fsck` to see what is affected"
-        )
 
     @cached_property
     def _first_paths(self) -> list[bytes]:

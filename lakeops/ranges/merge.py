@@ -30,7 +30,7 @@ from lakeops.model.schema import RANGE_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions
 from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Delta, Identities, deltas
 from lakeops.ranges.diff import summary
-from lakeops.ranges.digest import fixed_bytes, same_identity
+from lakeops.ranges.digest import digest_words, same_identity
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -190,9 +190,9 @@ class _States:
         there = numbers >= 0
         equal: Mask = ~self.found & ~there
         both = np.flatnonzero(self.found & there)
-        digests = fixed_bytes(side.column("digest").combine_chunks())
-        theirs = np.frombuffer(digests, np.uint64).reshape(-1, 2)[numbers[both]]
-        equal[both] = (self.file.digests(self.places[both]) == theirs).all(axis=1)
+        theirs = digest_words(side.column("digest"))[numbers[both]]
+        ours = digest_words(self.file.take(self.places[both], ["digest"]).column(0))
+        equal[both] = (ours == theirs).all(axis=1)
         rest = both[~equal[both]]
         if len(rest):
             rows = self.file.take(self.places[rest], IDENTITY_COLUMNS)

@@ -1,10 +1,21 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakeops.ranges import align
 from lakeops.ranges.align import unshared
 
 WORDS = np.random.default_rng(3).integers(0, 2**63, (20_000, 2), dtype=np.uint64)
+
+
+@pytest.fixture(params=["walk", "as it chooses"], autouse=True, scope="module")
+def _way(request):
+    """Runs of any length are walked along, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "walk":
+            patch.setattr(align, "_FEW", 0)
+        yield
 
 
 def check(left: np.ndarray, right: np.ndarray) -> tuple[int, int]:
