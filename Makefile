@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 bench demo up down lock clean
+.PHONY: help setup check format test test-slow test-s3 bench demo demo-mirror up down lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -50,6 +50,10 @@ bench: setup ## measure beside git and write docs/performance.md (SIZE=100k, 1M 
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/demo.py
+
+SECONDS ?= 60
+demo-mirror: setup ## a mirror that follows a source through unruly replication, checked by a reader (SECONDS=60)
+	@$(BIN)/python docker/mirror/demo.py --seconds $(SECONDS)
 
 up: setup ## Airflow on loopback, in .airflow, to look around (after `make demo`: with its runs)
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/serve.py up

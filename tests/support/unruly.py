@@ -222,7 +222,7 @@ def main() -> None:
     settings = StoreSettings(fsync=False)
     random = Random(int(seed[0]) if seed else 0)
     replicator = Unruly(open_store(source, settings), open_store(destination, settings), random)
-    while not select([sys.stdin], [], [], random.random() / 20)[0]:
+    while not select([sys.stdin], [], [], random.random() / 10)[0]:
         replicator.step()
 
 
