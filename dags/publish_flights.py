@@ -9,20 +9,15 @@ from __future__ import annotations
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Param, dag, task
+from airflow.sdk import Param, dag
 from airflow.sdk.exceptions import AirflowFailException
 
-from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.operators import (
-    LakeopsCommitOperator,
-    LakeopsCreateBranchOperator,
-    LakeopsDeleteBranchOperator,
-    LakeopsMergeOperator,
-    failing_at_once,
-)
+from lakeops.airflow.publish import WriteAuditPublish
 
 if TYPE_CHECKING:
     from airflow.sdk import DagRun
+
+    from lakeops.lake import Ref
 
 DAMAGES = ["none", "unknown-carrier", "impossible-times", "lost-rows"]
 
@@ -46,6 +41,7 @@ def branch_of(run: DagRun, params: dict[str, Any]) -> str:
 @dag(
     schedule=None,  # the data is of 2013: a schedule would ask for days that it does not have
     max_active_runs=4,
+    catchup=False,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
     params={
         "day": Param(
@@ -69,68 +65,64 @@ def branch_of(run: DagRun, params: dict[str, Any]) -> str:
     doc_md=__doc__,
 )
 def publish_flights() -> None:
-    """Create a branch, write a day to it, audit, commit, merge, drop the branch."""
-    repo = "{{ params.repository }}"
+    """Write two tables to a branch of the run's own, audit them, publish both at once."""
     day = "{{ day_of(dag_run, params) }}"
-    branch = "{{ branch_of(dag_run, params) }}"
+    with WriteAuditPublish(
+        repo="{{ params.repository }}",
+        branch="{{ branch_of(dag_run, params) }}",
+        destination="main",
+        commit_message=f"Flights and weather of {day}",
+        message=f"Publish {day}",
+        metadata={
+            "day": day,
+            "flights": "{{ ti.xcom_pull(task_ids='flights') }}",
+            "weather": "{{ ti.xcom_pull(task_ids='weather') }}",
+        },
+        prefix_group_id=False,
+    ) as publish:
 
-    @task
-    def write(repo: str, branch: str, day: str, damage: str) -> dict[str, int]:
-        """Row counts of the day's tables, written to the branch as Parquet."""
-        import pyarrow.parquet as pq
+        @publish.output(f"flights/day={day}/")
+        def flights(url: str, day: str, damage: str) -> int:
+            """Rows of the day's flights, written as Parquet."""
+            import pyarrow.parquet as pq
 
-        from lakeops.airflow.example_flights.source import read_day
+            from lakeops.airflow.example_flights.source import read_day
 
-        with failing_at_once(), LakeopsHook().get_conn() as lake:
-            target = lake.repository(repo).branch(branch)
-            tables = read_day(date.fromisoformat(day), damage)._asdict()
-            for name, table in tables.items():
-                with target.output(f"{name}/day={day}/", mode="replace") as url:
-                    pq.write_table(table, f"{url}/part-0.parquet")
-        return {name: table.num_rows for name, table in tables.items()}
+            table = read_day(date.fromisoformat(day), damage).flights
+            pq.write_table(table, f"{url}/part-0.parquet")
+            return table.num_rows
 
-    @task
-    def audit(repo: str, branch: str, day: str) -> dict[str, str]:
-        """What was found by each rule, on the data as it lies on the branch."""
-        import pyarrow.parquet as pq
+        @publish.output(f"weather/day={day}/")
+        def weather(url: str, day: str) -> int:
+            """Rows of the day's weather, written as Parquet."""
+            import pyarrow.parquet as pq
 
-        from lakeops.airflow.example_flights.audit import audit as check
-        from lakeops.airflow.example_flights.source import Tables, read_known
+            from lakeops.airflow.example_flights.source import read_day
 
-        with failing_at_once(), LakeopsHook().get_conn() as lake:
-            ref = lake.repository(repo).ref(branch)
+            table = read_day(date.fromisoformat(day)).weather
+            pq.write_table(table, f"{url}/part-0.parquet")
+            return table.num_rows
+
+        @publish.check
+        def audit(ref: Ref, day: str) -> list[str]:
+            """The rules that the day breaks, as the data lies on the branch."""
+            import pyarrow.parquet as pq
+
+            from lakeops.airflow.example_flights.audit import audit as verdicts
+            from lakeops.airflow.example_flights.source import Tables, read_known
+
             tables = []
             for name in Tables._fields:
                 with ref.open(f"{name}/day={day}/part-0.parquet") as file:
                     tables.append(pq.read_table(file))
-            checks = check(date.fromisoformat(day), Tables(*tables), read_known())
-        for verdict in checks:
-            print(f"{'ok    ' if verdict.holds else 'FAILED'} {verdict.rule}: {verdict.found}")  # noqa: T201 - the task's log
-        broken = [f"{verdict.rule}: {verdict.found}" for verdict in checks if not verdict.holds]
-        if broken:
-            raise AirflowFailException(f"{day} is not published; look at branch {branch}. {'; '.join(broken)}")
-        return {verdict.rule: verdict.found for verdict in checks}
+            found = verdicts(date.fromisoformat(day), Tables(*tables), read_known())
+            for verdict in found:
+                print(f"{'ok    ' if verdict.holds else 'FAILED'} {verdict.rule}: {verdict.found}")  # noqa: T201 - the task's log
+            return [f"{verdict.rule}: {verdict.found}" for verdict in found if not verdict.holds]
 
-    create = LakeopsCreateBranchOperator(task_id="create_branch", repo=repo, branch=branch, source="main").as_setup()
-    written = write(repo, branch, day, "{{ params.damage }}")
-    audited = audit(repo, branch, day)
-    commit = LakeopsCommitOperator(
-        task_id="commit",
-        repo=repo,
-        branch=branch,
-        message=f"Flights and weather of {day}",
-        metadata={"day": day, "flights": f"{written['flights']}", "weather": f"{written['weather']}"},
-    )
-    merge = LakeopsMergeOperator(
-        task_id="merge",
-        repo=repo,
-        source=branch,
-        destination="main",
-        message=f"Publish {day}",
-        metadata={"day": day},
-    )
-    drop = LakeopsDeleteBranchOperator(task_id="drop_branch", repo=repo, branch=branch, merged_into="main")
-    create >> written >> audited >> commit >> merge >> drop.as_teardown(setups=create)
+        flights(day, "{{ params.damage }}")
+        weather(day)
+        audit(day)
 
 
 publish_flights()

@@ -24,7 +24,7 @@ from serve import HOME, ServeError, Server
 DAG = "publish_flights"
 DAYS = [f"2013-01-{number:02}" for number in range(1, 8)]
 DAMAGED = {"2013-01-04": "unknown-carrier"}
-TASKS = ("create_branch", "write", "audit", "commit", "merge", "drop_branch")
+TASKS = ("create_branch", "flights", "weather", "commit", "audit", "merge", "drop_branch")
 RUN_SECONDS = 150
 DAG_SECONDS = 60
 

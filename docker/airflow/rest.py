@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import httpx
 
@@ -16,6 +17,14 @@ class Rest:
         answer = httpx.post(f"{url}/auth/token", json={"username": "admin", "password": password}, timeout=30)
         token = answer.raise_for_status().json()["access_token"]
         self._client = httpx.Client(base_url=f"{url}/api/v2", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
 
     def wait_for_dag(self, dag: str, seconds: float) -> None:
         """Return when Airflow has read the DAG. Raises ``httpx.HTTPError`` when it does not in time."""
@@ -31,7 +40,7 @@ class Rest:
         """Let a DAG's runs run."""
         self._client.patch(f"/dags/{dag}", json={"is_paused": False}).raise_for_status()
 
-    def trigger(self, dag: str, run_id: str, logical_date: str, conf: Mapping[str, Any]) -> None:
+    def trigger(self, dag: str, run_id: str, logical_date: str | None, conf: Mapping[str, Any]) -> None:
         """Queue a run."""
         body = {"dag_run_id": run_id, "logical_date": logical_date, "conf": dict(conf)}
         self._client.post(f"/dags/{dag}/dagRuns", json=body).raise_for_status()
@@ -44,6 +53,39 @@ class Rest:
         """The state of each of a run's tasks by task id."""
         tasks = self._get(f"/dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] or "" for task in tasks}
+
+    def result(self, dag: str, run_id: str, task_id: str) -> Any:  # noqa: ANN401 - whatever a task returns
+        """What a task returned."""
+        return self._get(f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value")["value"]
+
+    def mark(self, dag: str, run_id: str, task_id: str, state: str) -> None:
+        """Set a task's state, as a person does who marks it failed."""
+        path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self._client.patch(path, json={"new_state": state}).raise_for_status()
+
+    def question(self, dag: str, run_id: str, task_id: str) -> dict[str, Any]:
+        """What a task asks a person: ``subject``, ``body``, ``options``."""
+        return self._get(f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails")
+
+    def answer(self, dag: str, run_id: str, task_id: str, option: str) -> None:
+        """Answer a task that asks a person."""
+        path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
+        self._client.patch(path, json={"chosen_options": [option], "params_input": {}}).raise_for_status()
+
+    def asset_state(self, name: str) -> dict[str, Any]:
+        """What is kept with an asset, by key; nothing when there is no such asset."""
+        found = [asset for asset in self._get("/assets", name_pattern=name)["assets"] if asset["name"] == name]
+        if not found:
+            return {}
+        kept = self._get(f"/assets/{found[0]['id']}/state-store")
+        (entries,) = (value for value in kept.values() if isinstance(value, list))
+        return {entry["key"]: entry["value"] for entry in entries}
+
+    def asset_events(self, name: str) -> list[dict[str, Any]]:
+        """The extras of an asset's events, oldest first."""
+        found = [asset for asset in self._get("/assets", name_pattern=name)["assets"] if asset["name"] == name]
+        events = self._get("/assets/events", asset_id=found[0]["id"], order_by="timestamp")["asset_events"]
+        return [event["extra"] for event in events]
 
     def failed_checks(self, dag: str, run_id: str, task_id: str) -> list[str]:
         """The rules that an audit task's log reports as broken."""

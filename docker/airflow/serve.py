@@ -20,9 +20,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -49,9 +49,15 @@ class ServeError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """Airflow in one home directory. What is running is recorded there, so that any process can stop it."""
+    """Airflow in one home directory. What is running is recorded there, so that any process can stop it.
+
+    ``dags`` is the folder that it reads, ``settings`` are variables over those of ``environment``.
+    """
 
     home: Path
+    dags: Path = ROOT / "dags"
+    settings: Mapping[str, str] = field(default_factory=dict)
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def record(self) -> Path:
@@ -93,28 +99,35 @@ class Server:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.logs.mkdir(exist_ok=True)
         chosen = port or free_port()
-        env = environment(self.home, chosen)
+        env = self._environment(chosen)
         started: dict[str, subprocess.Popen[bytes]] = {}
         try:
             patience("preparing Airflow's database")
             self._migrate(env)
             for name, command in PARTS.items():
-                with (self.logs / f"{name}.log").open("wb") as log:
-                    started[name] = subprocess.Popen(
-                        airflow(*command),
-                        env=env,
-                        cwd=self.home,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=subprocess.STDOUT,
-                        start_new_session=True,
-                    )
-                self._remember(chosen, started)
+                started[name] = self._launch(name, command, env)
+                self._remember(chosen, {part: process.pid for part, process in started.items()})
             patience("waiting for Airflow")
             self._wait(started)
         except BaseException:
             self.stop()
             raise
+
+    def kill(self, part: str) -> None:
+        """Let one part die with everything below it, as a machine that goes down would."""
+        (leader, _) = json.loads(self.record.read_text())["parts"][part]
+        for process in psutil.process_iter():
+            if _session(process) == leader:
+                _signal(process, signal.SIGKILL)
+                process.wait(GRACE_SECONDS)
+        self._reap()
+
+    def revive(self, part: str) -> None:
+        """Start a part again that has died."""
+        known = json.loads(self.record.read_text())
+        process = self._launch(part, PARTS[part], self._environment(known["port"]))
+        pids = {name: pid for name, (pid, _) in known["parts"].items()}
+        self._remember(known["port"], {**pids, part: process.pid})
 
     def lake(self) -> Lake:
         """The lake that the DAGs work on.
@@ -136,6 +149,7 @@ class Server:
         for process in {*stubborn, *self.running()}:
             _signal(process, signal.SIGKILL)
         psutil.wait_procs(self.running(), timeout=GRACE_SECONDS)
+        self._reap()
         self.record.unlink(missing_ok=True)
 
     def running(self) -> list[psutil.Process]:
@@ -172,6 +186,37 @@ class Server:
                 found.add(pid)
         return found
 
+    def _environment(self, port: int) -> dict[str, str]:
+        """The variables that the parts run with. A key that signs tokens stays the same while anything runs."""
+        key = self.home / "jwt-secret"
+        if not key.exists():
+            key.touch(mode=0o600)
+            key.write_text(secrets.token_hex(64))
+        return {
+            **environment(self.home, port, self.dags),
+            "AIRFLOW__API_AUTH__JWT_SECRET": key.read_text(),
+            **self.settings,
+        }
+
+    def _launch(self, name: str, command: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (self.logs / f"{name}.log").open("ab") as log:
+            child = subprocess.Popen(
+                airflow(*command),
+                env=env,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children.append(child)
+        return child
+
+    def _reap(self) -> None:
+        """Take note of children that have ended."""
+        for child in self._children:
+            child.poll()
+
     def _migrate(self, env: dict[str, str]) -> None:
         log = self.logs / "migrate.log"
         with log.open("wb") as output:
@@ -181,8 +226,8 @@ class Server:
         if done.returncode:
             raise ServeError(f"Airflow could not prepare its database; see {log}")
 
-    def _remember(self, port: int, started: dict[str, subprocess.Popen[bytes]]) -> None:
-        parts = {name: (process.pid, _born(process.pid)) for name, process in started.items()}
+    def _remember(self, port: int, started: dict[str, int]) -> None:
+        parts = {name: (pid, _born(pid)) for name, pid in started.items()}
         self.record.write_text(json.dumps({"port": port, "parts": parts}))
 
     def _wait(self, started: dict[str, subprocess.Popen[bytes]]) -> None:
@@ -204,7 +249,7 @@ class Server:
         return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
 
 
-def environment(home: Path, port: int) -> dict[str, str]:
+def environment(home: Path, port: int, dags: Path = ROOT / "dags") -> dict[str, str]:
     """The variables that Airflow runs with: everything in ``home``, loopback only, quick to react."""
     url = f"http://127.0.0.1:{port}"
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -219,7 +264,7 @@ def environment(home: Path, port: int) -> dict[str, str]:
         "AIRFLOW_HOME": str(home),
         "LAKEOPS_HOME": str(home / "lakeops"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__PARALLELISM": "4",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
@@ -227,7 +272,6 @@ def environment(home: Path, port: int) -> dict[str, str]:
         "AIRFLOW__API__HOST": "127.0.0.1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": url,
-        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(64),
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         # An executor that notices late that a process ended mistakes a resumed task for a failed one.

@@ -91,7 +91,7 @@ def _rejected(flights: Repository, damaged: Mapping[str, str], reasons: Sequence
         console.print("\n".join(f"  {escape(reason)}" for reason in reasons))
         for branch in (name for name in kept if day in name):
             console.print(f"It waits on branch {branch} for somebody to look at it:")
-            for change in flights.branch(branch).uncommitted():
+            for change in flights.compare("main", branch):
                 console.print(f"  {change.type.value:8} {change.path}")
     if not reasons:
         yield "no audit said why a day was rejected"

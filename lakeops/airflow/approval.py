@@ -1,0 +1,105 @@
+"""Asking a person before something is published: Airflow's approval, with the diff in the form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+from lakeops.airflow.changes import Tally
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.operators import failing_at_once
+from lakeops.model.errors import MergeConflict
+from lakeops.model.records import ChangeType
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+MOST_CHANGES = 100
+"""How many changes a form lists. It counts all of them."""
+
+
+class LakeopsApprovalOperator(ApprovalOperator):
+    """Waits until a person approves of merging ``source`` into ``destination``; the form shows what that changes.
+
+    Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (the commit that was
+    shown) and what Airflow's operator returns. Rejecting skips what follows. Where a merge would change nothing, or has
+    happened already, nobody is asked. A merge that would conflict fails at once: there is nothing to approve.
+
+    Args:
+        source: the ref to merge, best a commit id: what is approved is then what is merged.
+        destination: the branch to merge into; the repository's default branch when left out.
+        strategy: what the merge will settle conflicts with; they are shown then, and fail nothing.
+        repo: the repository; the connection's default one when left out.
+        lakeops_conn_id: the connection.
+        kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
+            ``response_timeout``, ``fail_on_reject``. Text in ``body`` comes before the diff.
+    """
+
+    template_fields: Sequence[str] = (
+        *ApprovalOperator.template_fields,
+        "source",
+        "destination",
+        "strategy",
+        "repo",
+        "lakeops_conn_id",
+    )
+    ui_color = "#f2e6d9"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str | None = None,
+        repo: str | None = None,
+        lakeops_conn_id: str = DEFAULT_CONN_ID,
+        strategy: str | None = None,
+        subject: str | None = None,
+        **kwargs: Any,  # noqa: ANN401 - ApprovalOperator's
+    ) -> None:
+        if subject is None:
+            subject = f"Publish to {destination or 'the default branch'}?"
+        super().__init__(subject=subject, **kwargs)
+        self.source = source
+        self.destination = destination
+        self.strategy = strategy
+        self.repo = repo
+        self.lakeops_conn_id = lakeops_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask, if there is anything to ask; Airflow parks the task then and goes on in ``execute_complete``."""
+        with failing_at_once(), LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+            destination = self.destination or repository.default_branch
+            shown = repository.ref(self.source).commit_id
+            tally = Tally.of(repository.compare(destination, shown), MOST_CHANGES)
+            if tally.counts[ChangeType.CONFLICT] and not self.strategy:
+                changes = repository.compare(destination, shown)
+                paths = [change.path for change in changes if change.type is ChangeType.CONFLICT]
+                raise MergeConflict(shown, destination, paths)
+        if not tally.total:
+            self.log.info("Nobody is asked: lakefs://%s/%s has all of %s", repository.id, destination, shown)
+            return {"approved_by": None, "approved_at": None, "source": shown, "chosen_options": [self.APPROVE]}
+        self.body = _form(self.body, f"lakefs://{repository.id}/{destination}", shown, tally)
+        self.log.info("%s\n%s", self.subject, self.body)
+        found: dict[str, Any] = super().execute(context)
+        return found
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Who decided, when, and what. Raises what Airflow's operator raises for a rejection or no answer."""
+        answer = super().execute_complete(context, event)
+        user = answer["responded_by_user"]
+        return {
+            **answer,
+            "responded_at": answer["responded_at"].isoformat(),
+            "approved_by": None if user is None else user["name"] or user["id"],
+            "approved_at": answer["responded_at"].isoformat(),
+            "source": self.source,
+        }
+
+
+def _form(text: str | None, destination: str, commit_id: str, tally: Tally) -> str:
+    """The form's text, in Markdown: what a person needs to decide."""
+    shown = str(tally).replace("`", "'")
+    parts = [text, f"Merging commit `{commit_id[:16]}` into `{destination}` changes this:", f"```\n{shown}\n```"]
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,298 @@
+"""Write, audit, publish: one block of a DAG that lets nobody see data before it was checked.
+
+The block makes a branch of the run's own, lets tasks write to it, commits, lets checks look at the commit, asks a
+person if told to, merges, and drops the branch. However many tables the tasks write, readers of the destination see all
+of @@drops a branch only when the destination has everything that is on it.
+
+The merge takes the very commit that was checked and approved, whatever happens to the branch meanwhile. A conflict
+fails at once and names the paths; a destination that others move in the same moment is tried again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from airflow.sdk import TaskGroup, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.operators import (
+    LakeopsCommitOperator,
+    LakeopsCreateBranchOperator,
+    LakeopsDeleteBranchOperator,
+    LakeopsMergeOperator,
+    failing_at_once,
+)
+from lakeops.model.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from lakeops.airflow.approval import LakeopsApprovalOperator
+    from lakeops.lake import Ref
+
+RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=5)}
+"""How often the block's own tasks are tried again. What trying cannot mend fails at once all the same."""
+
+
+class WriteAuditPublish:
+    """A task group whose tasks work on a branch that is merged when all of them have succeeded.
+
+    ::
+
+        with WriteAuditPublish(repo="flights", destination="main", message="Publish {{ ds }}") as publish:
+
+            @publish.output("flights/day={{ ds }}/")
+            def flights(url, day):
+                read(day).to_parquet(f"{url}/part-0.parquet")
+
+            @publish.check
+            def complete(ref, day):
+                return [] if ref.exists(f"flights/day={day}/part-0.parquet") else ["there are no flights"]
+
+            flights("{{ ds }}")
+            complete("{{ ds }}")
+
+    Tasks of any other kind may stand in the block too; ``branch``, ``repo`` and ``uri(path)`` are templates for their
+    arguments. They run before the commit, but for those that depend on a check. ``commit`` and ``merge`` are the
+    block's operators, for what follows to depend on.
+
+    Args:
+        group_id: the group's name.
+        repo: the repository; the connection's default one when left out.
+        branch: the branch to work on: a template that gives each run its own. Runs that shared one could check each
+            other's data.
+        source: the ref that the branch starts at; the destination when left out.
+        destination: the branch to publish to.
+        message: the merge commit's message.
+        commit_message: the message of the commit with the data; ``message`` when left out.
+        metadata: key/value pairs kept with both commits.
+        strategy: ``source-wins`` or ``dest-wins`` settles conflicts; without it they fail the merge.
+        approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator`` (``subject``,
+            ``assigned_users``, ``notifiers``, ``response_timeout``, ``fail_on_reject``). The form shows the diff; who
+            approved is recorded in the merge commit.
+        outlets: what the merge is announced to in place of the destination's asset; see ``lakeops.airflow.events``.
+        lakeops_conn_id: the connection.
+        prefix_group_id: let the group's name begin the names of its tasks.
+        task_args: arguments for the block's own operators, over three retries five seconds apart.
+    """
+
+    def __init__(
+        self,
+        group_id: str = "publish",
+        *,
+        message: str,
+        repo: str | None = None,
+        branch: str | None = None,
+        source: str | None = None,
+        destination: str = "main",
+        commit_message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        strategy: str | None = None,
+        approval: bool | Mapping[str, Any] = False,
+        outlets: list[Any] | None = None,
+        lakeops_conn_id: str = DEFAULT_CONN_ID,
+        prefix_group_id: bool = True,
+        task_args: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.group = TaskGroup(group_id, prefix_group_id=prefix_group_id)
+        self.repo = repo
+        self.branch = branch or f"{{{{ dag.dag_id }}}}-{group_id}-{{{{ run_id | replace('~', '-') }}}}"
+        self.destination = destination
+        self._source = source or destination
+        self._messages = (commit_message or message, message)
+        self._metadata = dict(metadata or {})
+        self._strategy = strategy
+        self._approval = approval
+        self._outlets = outlets
+        self._common: dict[str, Any] = {"repo": repo, "lakeops_conn_id": lakeops_conn_id}
+        self._task_args = {**RETRIES, **(task_args or {})}
+        self._checks: set[str] = set()
+        self._committed = ""
+        self.create: LakeopsCreateBranchOperator
+        self.commit: LakeopsCommitOperator
+        self.merge: LakeopsMergeOperator
+        self.drop: LakeopsDeleteBranchOperator
+
+    def uri(self, path: str) -> str:
+        """Where a path lies on the block's branch, as a ``lakefs://`` URI. The block needs to name its repository."""
+        if self.repo is None:
+            raise InvalidInput("a URI names its repository: give the block a repo")
+        return f"lakefs://{self.repo}/{self.branch}/{path}"
+
+    def output(
+        self,
+        prefix: str,
+        mode: Literal["replace", "append"] = "replace",
+        **task_args: Any,  # noqa: ANN401 - @task's
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """A decorator for a function that writes files below a URL, which are staged under ``prefix`` when it returns.
+
+        The function gets the URL first, then the arguments that the task is called with. What it returns is the task's
+        result. When it fails nothing is staged.
+        """
+
+        def decorate(write: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ANN401
+                at = lakeops_at
+                with (
+                    failing_at_once(),
+                    LakeopsHook(at["lakeops_conn_id"]).repository(at["repo"]) as repository,
+                    repository.branch(at["branch"]).output(at["prefix"], mode=mode) as url,
+                ):
+                    return write(url, *args, **kwargs)
+
+            made = _task(run, write, task_args)
+            at = {**self._common, "branch": self.branch, "prefix": prefix}
+            return lambda *args, **kwargs: made(*args, lakeops_at=at, **kwargs)
+
+        return decorate
+
+    def check(self, look: Callable[..., Iterable[str] | None]) -> Callable[..., Any]:
+        """A decorator for a function that looks at the commit and returns what is wrong with it, one text a finding.
+
+        It gets a handle for reading the commit first (``lakeops.lake.Ref``), then the arguments that the task is called
+        with. A finding fails the task at once, without retry, and so nothing is published.
+        """
+
+        def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:  # noqa: ANN401
+            at = lakeops_at
+            with failing_at_once(), LakeopsHook(at["lakeops_conn_id"]).repository(at["repo"]) as repository:
+                ref: Ref = repository.ref(at["commit"])
+                wrong = look(ref, *args, **kwargs)
+                found = [wrong] if isinstance(wrong, str) else [str(finding) for finding in wrong or ()]
+            if found:
+                raise AirflowFailException(
+                    f"not published: {'; '.join(found)}. Branch {at['branch']!r} keeps the data to look at"
+                )
+
+        made = _task(run, look, {})
+        at = {**self._common, "branch": self.branch, "commit": self._committed}
+
+        def checked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            result = made(*args, lakeops_at=at, **kwargs)
+            self._checks.add(result.operator.task_id)
+            return result
+
+        return checked
+
+    def __enter__(self) -> Self:
+        self.group.__enter__()
+        self.create = LakeopsCreateBranchOperator(
+            task_id="create_branch", branch=self.branch, source=self._source, **self._common, **self._task_args
+        )
+        self.commit = LakeopsCommitOperator(
+            task_id="commit",
+            branch=self.branch,
+            message=self._messages[0],
+            metadata=self._metadata,
+            outlets=[],  # a branch of one run's own is no asset
+            **self._common,
+            **self._task_args,
+        )
+        self._committed = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}')['id'] }}}}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._publish()
+        finally:
+            self.group.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+
+    def _publish(self) -> None:
+        """Put the block's tasks in order, and add those that publish."""
+        checked = self._in_order()
+        approver = self._approve()
+        metadata = self._metadata
+        if approver is not None:
+            answer = f"ti.xcom_pull(task_ids='{approver.task_id}')"
+            metadata = {**metadata, "approved_by": f"{{{{ ({answer} or {{}}).get('approved_by') or '' }}}}"}
+            for found in checked:
+                found >> approver
+        outlets = {} if self._outlets is None else {"outlets": self._outlets}
+        self.merge = LakeopsMergeOperator(
+            task_id="merge",
+            source=self._committed,
+            destination=self.destination,
+            strategy=self._strategy,
+            message=self._messages[1],
+            metadata=metadata,
+            **self._common,
+            **{**self._task_args, **outlets},
+        )
+        self.drop = LakeopsDeleteBranchOperator(
+            task_id="drop_branch",
+            branch=self.branch,
+            merged_into=self.destination,
+            **self._common,
+            **self._task_args,
+        )
+        for found in checked if approver is None else [approver]:
+            found >> self.merge
+        self.merge >> self.drop
+        self.create.as_setup()  # type: ignore[no-untyped-call]
+        self.drop.as_teardown(setups=self.create)
+
+    def _approve(self) -> LakeopsApprovalOperator | None:
+        if not self._approval:
+            return None
+        from lakeops.airflow.approval import LakeopsApprovalOperator
+
+        given = {} if isinstance(self._approval, bool) else dict(self._approval)
+        return LakeopsApprovalOperator(
+            task_id="approve",
+            source=self._committed,
+            destination=self.destination,
+            strategy=self._strategy,
+            **self._common,
+            **{**self._task_args, **given},
+        )
+
+    def _in_order(self) -> list[Any]:
+        """Put the branch first, what writes before the commit and what checks behind it; returns the last tasks."""
+        inside = {found.task_id: found for found in self.group.iter_tasks()}
+        del inside[self.create.task_id], inside[self.commit.task_id]
+        late = self._checks | {
+            name for name, found in inside.items() if self._checks & found.get_flat_relative_ids(upstream=True)
+        }
+        writes = {name: found for name, found in inside.items() if name not in late}
+        checks = {name: found for name, found in inside.items() if name in late}
+        if not writes:
+            raise InvalidInput(f"block {self.group.group_id!r} has nothing to publish: no task in it writes")
+        for found in _first(writes):
+            self.create >> found
+        for found in _last(writes):
+            found >> self.commit
+        for found in _first(checks):
+            self.commit >> found
+        return _last(checks) or [self.commit]
+
+
+def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """A TaskFlow task that runs ``run``, which calls ``user`` with one argument more in front.
+
+    Airflow reads a function's signature to find mistakes in a call when the DAG is read, and to see which of a run's
+    values (``dag_run``, ``params``, ...) it wants. So the task has the user's, without the argument that ``run`` adds.
+    """
+    run.__name__ = run.__qualname__ = user.__name__
+    run.__doc__ = user.__doc__
+    wanted = list(inspect.signature(user).parameters.values())[1:]
+    place = inspect.Parameter("lakeops_at", inspect.Parameter.KEYWORD_ONLY)
+    rest = [one for one in wanted if one.kind is inspect.Parameter.VAR_KEYWORD]
+    run.__signature__ = inspect.Signature([*wanted[: len(wanted) - len(rest)], place, *rest])  # type: ignore[attr-defined]
+    return task(**{"task_id": user.__name__, **task_args})(run)
+
+
+def _first(tasks: Mapping[str, Any]) -> list[Any]:
+    """Tasks that depend on none of the others."""
+    return [found for found in tasks.values() if not found.upstream_task_ids & tasks.keys()]
+
+
+def _last(tasks: Mapping[str, Any]) -> list[Any]:
+    """Tasks that none of the others depends on."""
+    return [found for found in tasks.values() if not found.downstream_task_ids & tasks.keys()]

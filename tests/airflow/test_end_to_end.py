@@ -1,0 +1,133 @@
+"""Airflow as it is run: scheduler, triggerer, DAG processor and API server, each a process of its own, on loopback.
+
+What ``dag.test`` cannot show: that the triggerer finds the triggers, that tasks resume, that a watcher starts DAGs and
+its cursor outlives a triggerer that is killed, that a person's answer ends up in a merge, that events start DAGs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+
+pytest.importorskip("airflow.sdk")
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docker" / "airflow"))
+
+from rest import Rest  # noqa: E402
+from serve import Server  # noqa: E402
+
+from lakeops.airflow.triggers.commits import CURSOR  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+ASSET = "lakefs://flights/main"
+DEADLINE = 120
+QUICK = {
+    "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+    "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
+    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+    "LAKEOPS_FSYNC": "false",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("airflow"), ROOT / "tests" / "support" / "airflow_dags", QUICK)
+    running.start()
+    try:
+        yield running
+        assert not running.exposed(), "it listens on loopback alone"
+    finally:
+        running.stop()
+        assert not running.running()
+
+
+def until(holds: Callable[[], Any], what: str) -> Any:
+    """What ``holds`` gives, once it gives something."""
+    deadline = time.monotonic() + DEADLINE
+    while not (found := holds()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {DEADLINE} s: {what}")
+        time.sleep(0.1)
+    return found
+
+
+def commit_outside(flights: Repository, path: str) -> str:
+    flights.branch("main").put(path, b"by hand")
+    return flights.branch("main").commit("by hand").id
+
+
+def seen(flights: Repository) -> dict[str, list[str]]:
+    """The prefixes that were told of each commit, one entry a run that was told."""
+    found: dict[str, list[str]] = {}
+    for entry in flights.ref("seen").list():
+        found.setdefault(entry.path.partition("/")[0], []).append(flights.ref("seen").read(entry.path).decode())
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> None:
+    with Rest(server.url, server.password) as rest, Lake.open(home=server.lake_home) as lake:
+        flights = lake.create_repository("flights")
+        flights.create_branch("seen")
+        for dag in ("on_commit", "wait_for_tag", "publish_approved"):
+            rest.wait_for_dag(dag, DEADLINE)
+
+        def state(run: str, task: str = "wait", dag: str = "wait_for_tag") -> str:
+            return rest.task_states(dag, run).get(task, "")
+
+        for tag in ("soon", "never", "late"):
+            rest.trigger("wait_for_tag", tag, None, {"tag": tag})
+        rest.trigger("publish_approved", "one", None, {})
+        until(lambda: rest.asset_state(ASSET).get(CURSOR), "the watcher has taken its first look")
+
+        # A commit that Airflow knows nothing of starts the DAG that follows the branch.
+        first = commit_outside(flights, "flights/a")
+        until(lambda: first in seen(flights), "the first commit was told of")
+
+        # A deferred task ends when what it waits for comes true, and by hand.
+        until(lambda: {state(tag) for tag in ("soon", "never", "late")} == {"deferred"}, "three tasks are deferred")
+        flights.create_tag("soon", "main")
+        rest.mark("wait_for_tag", "never", "wait", "failed")
+        until(lambda: state("soon") == "success", "the tag was seen")
+        assert rest.result("wait_for_tag", "soon", "wait") == {"id": "soon", "commit_id": first}
+        until(lambda: rest.run_states("wait_for_tag")["never"] == "failed", "the run is failed by hand")
+
+        # A person is shown the diff; the answer is in the merge, whose event starts the same DAG.
+        ask = "publish.approve"
+        until(lambda: state("one", ask, "publish_approved") == "awaiting_input", "somebody is asked")
+        assert "+ weather/part-0 (4 B)" in rest.question("publish_approved", "one", ask)["body"]
+
+        def published() -> bool:
+            # Answered before the scheduler has noticed that its process ended, Airflow 3.3 may ask again.
+            if state("one", ask, "publish_approved") == "awaiting_input":
+                rest.answer("publish_approved", "one", ask, "Approve")
+            return rest.run_states("publish_approved")["one"] == "success"
+
+        until(published, "the table is published")
+        merged = flights.branch("main").head
+        assert merged.metadata["approved_by"] == "admin"
+        assert flights.ref("main").read("weather/part-0") == b"rain"
+        until(lambda: merged.id in seen(flights), "the merge was told of")
+
+        # A triggerer that dies loses no wait and no commit, and repeats none.
+        assert state("late") == "deferred"
+        server.kill("triggerer")
+        second = commit_outside(flights, "top")
+        flights.create_tag("late", "main")
+        server.revive("triggerer")
+        until(lambda: second in seen(flights), "the commit that was made meanwhile was told of")
+        until(lambda: state("late") == "success", "the wait went on")
+
+        assert {commit: len(runs) for commit, runs in seen(flights).items()} == {first: 1, merged.id: 1, second: 1}
+        assert seen(flights) == {first: ["['flights/']"], merged.id: ["['weather/']"], second: ["['top']"]}
+        events = [event.get("payload", event) for event in rest.asset_events(ASSET)]
+        assert [event["commit_id"] for event in events] == [first, merged.id, second]

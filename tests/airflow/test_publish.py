@@ -1,0 +1,329 @@
+"""The write-audit-publish block: in every outcome the destination has all of it or nothing, and the branch says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import BranchMoved, InvalidInput
+
+sdk = pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput  # noqa: E402
+from support.dags import known, states, tries  # noqa: E402
+
+from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
+from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
+
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.usefixtures("airflow_database")]
+
+OWN = ("create_branch", "commit", "merge", "drop_branch")
+
+
+def write_to(url: str, text: str) -> None:
+    from pathlib import Path
+
+    Path(f"{url}/part-0".removeprefix("file://")).write_text(text)
+
+
+def build(name: str, *, finding: str | None = None, breaks: bool = False, meanwhile: Any = None, **block: Any) -> Any:
+    """A DAG that publishes two tables; ``meanwhile`` happens between the check and the merge."""
+    with sdk.DAG(name, schedule=None, params={"weather": "rain"}) as dag:
+        with WriteAuditPublish(
+            repo="flights", message="Publish", metadata={"day": "1"}, task_args={"retry_delay": timedelta(0)}, **block
+        ) as publish:
+
+            @publish.output("flights/")
+            def flights(url: str, text: str) -> int:
+                """Write the flights."""
+                write_to(url, text)
+                return len(text)
+
+            @publish.output("weather/", retries=0)
+            def weather(url: str, params: Any = None) -> None:
+                write_to(url, params["weather"])
+                if breaks:
+                    raise RuntimeError("the source is down")
+
+            @publish.check
+            def complete(ref: Any, rows: int) -> list[str]:
+                assert ref.read("flights/part-0") == b"f" * rows
+                assert ref.read("weather/part-0") == b"rain"
+                if meanwhile is not None:
+                    meanwhile()
+                return [] if finding is None else [finding]
+
+            complete(flights("fff"))
+            weather()
+
+        @sdk.task
+        def after() -> None:
+            """What follows the block."""
+
+        publish.merge >> after()
+    return known(dag)
+
+
+def branches(repository: Repository) -> list[str]:
+    return [branch.id for branch in repository.branches() if branch.id != "main"]
+
+
+# --- outcomes ----------------------------------------------------------------------------------------------------
+
+
+def test_all_tables_are_published_in_one_merge(flights: Repository) -> None:
+    start = flights.branch("main").commit_id
+    run = build("good").test()
+    assert set(states(run).values()) == {"success"}
+    merged, loaded = list(flights.log("main", amount=2))
+    assert merged.parents == (start, loaded.id)
+    assert (merged.message, merged.metadata["day"], loaded.metadata["day"]) == ("Publish", "1", "1")
+    assert [entry.path for entry in flights.ref("main").list()] == ["flights/part-0", "weather/part-0"]
+    assert branches(flights) == []
+
+
+def other_commit(flights: Repository, path: str) -> Callable[[], object]:
+    def act() -> None:
+        with Lake.open() as lake:
+            main = lake.repository("flights").branch("main")
+            main.put(path, b"theirs")
+            main.commit("meanwhile")
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "failed", "kept"),
+    [
+        ("finding", {"finding": "too few rows"}, "publish.complete", True),
+        ("breaks", {"breaks": True}, "publish.weather", True),
+        ("conflict", {"meanwhile": "flights/part-0"}, "publish.merge", True),
+        ("no-source", {"source": "nowhere"}, "publish.create_branch", False),
+    ],
+)
+def test_what_goes_wrong_publishes_nothing(
+    flights: Repository, name: str, options: dict[str, Any], failed: str, kept: bool
+) -> None:
+    if "meanwhile" in options:
+        options = {"meanwhile": other_commit(flights, options["meanwhile"])}
+    run = build(name, **options).test()
+    ended = states(run)
+    assert ended[failed] == "failed"
+    assert ended["publish.merge"] in {"failed", "upstream_failed"}
+    assert ended["after"] == "upstream_failed"
+    assert str(run.state) == "failed"
+    assert tries(run)[failed] == 1, "trying again cannot mend it"
+    assert not flights.ref("main").exists("weather/part-0")
+    assert bool(branches(flights)) is kept
+    if kept:
+        (branch,) = branches(flights)
+        assert branch.startswith(f"{name}-publish-manual__")
+        assert flights.ref(branch).read("flights/part-0") == b"fff"
+
+
+def test_a_destination_that_moved_is_merged_with(flights: Repository) -> None:
+    run = build("moved", meanwhile=other_commit(flights, "other/a")).test()
+    assert str(run.state) == "success"
+    assert [entry.path for entry in flights.ref("main").list()] == ["flights/part-0", "other/a", "weather/part-0"]
+
+
+def test_a_strategy_settles_conflicts(flights: Repository) -> None:
+    conflict = other_commit(flights, "flights/part-0")
+    assert str(build("settled", meanwhile=conflict, strategy="source-wins").test().state) == "success"
+    assert flights.ref("main").read("flights/part-0") == b"fff"
+
+
+def test_a_head_that_others_move_all_the_time_is_tried_again(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakeops.airflow.operators import LakeopsMergeOperator
+
+    merge, moved = LakeopsMergeOperator.run_verb, [1, 2]
+
+    def busy(self: Any, *args: Any) -> Any:
+        if moved:
+            moved.pop()
+            raise BranchMoved("others moved 'main' at every try")
+        return merge(self, *args)
+
+    monkeypatch.setattr(LakeopsMergeOperator, "run_verb", busy)
+    run = build("busy").test()
+    assert str(run.state) == "success"
+    assert tries(run)["publish.merge"] == 3
+
+
+def test_a_run_that_brings_nothing_new_publishes_nothing(flights: Repository) -> None:
+    build("first").test()
+    head = flights.branch("main").commit_id
+    run = build("second").test()
+    assert set(states(run).values()) == {"success"}
+    assert flights.branch("main").commit_id == head
+    assert branches(flights) == []
+
+
+def test_what_is_merged_is_what_was_checked(flights: Repository) -> None:
+    def sneak() -> None:
+        with Lake.open() as lake:
+            repository = lake.repository("flights")
+            branch = repository.branch(next(name.id for name in repository.branches() if name.id != "main"))
+            branch.put("flights/late", b"unchecked")
+            branch.commit("after the check")
+
+    run = build("sneak", meanwhile=sneak).test()
+    assert str(run.state) == "success"
+    assert not flights.ref("main").exists("flights/late")
+    (branch,) = branches(flights)
+    assert flights.ref(branch).read("flights/late") == b"unchecked", "it is not lost either"
+
+
+# --- how it is put together --------------------------------------------------------------------------------------
+
+
+def test_the_order_of_a_block(home: Any) -> None:
+    dag = build("order", approval=True)
+    downstream = {name.removeprefix("publish."): task.downstream_task_ids for name, task in dag.task_dict.items()}
+    assert downstream == {
+        "create_branch": {"publish.flights", "publish.weather", "publish.drop_branch"},
+        "flights": {"publish.commit", "publish.complete"},
+        "weather": {"publish.commit"},
+        "commit": {"publish.complete"},
+        "complete": {"publish.approve"},
+        "approve": {"publish.merge"},
+        "merge": {"publish.drop_branch", "after"},
+        "drop_branch": set(),
+        "after": set(),
+    }
+    assert dag.get_task("publish.create_branch").is_setup
+    assert dag.get_task("publish.drop_branch").is_teardown
+    assert dag.get_task("publish.flights").doc is None or "flights" in str(dag.get_task("publish.flights").doc)
+    assert dag.get_task("publish.merge").retries == 3
+
+
+def test_tasks_of_any_kind_may_stand_in_a_block(home: Any) -> None:
+    with (
+        sdk.DAG("any", schedule=None) as dag,
+        WriteAuditPublish("load", repo="flights", message="m", prefix_group_id=False) as publish,
+    ):
+
+        @sdk.task
+        def spark(uri: str) -> None:
+            """Anything that writes."""
+
+        @publish.check
+        def rows(ref: Any) -> None:
+            """Anything that looks."""
+
+        @sdk.task
+        def tell(found: Any) -> None:
+            """Anything that comes after a check."""
+
+        spark(publish.uri("events/"))
+        tell(rows())
+    assert dag.get_task("commit").downstream_task_ids == {"rows"}
+    assert dag.get_task("tell").downstream_task_ids == {"merge"}
+    assert dag.get_task("spark").op_args == (
+        "lakefs://flights/{{ dag.dag_id }}-load-{{ run_id | replace('~', '-') }}/events/",
+    )
+
+
+def test_a_block_that_cannot_work_is_refused_when_the_dag_is_read(home: Any) -> None:
+    with (
+        pytest.raises(InvalidInput, match="block 'publish' has nothing to publish"),
+        sdk.DAG("empty", schedule=None),
+        WriteAuditPublish(message="m"),
+    ):
+        pass
+    with pytest.raises(InvalidInput, match="give the block a repo"), sdk.DAG("uri", schedule=None):
+        WriteAuditPublish(message="m").uri("a")
+
+
+def test_a_call_that_does_not_fit_is_refused_when_the_dag_is_read(home: Any) -> None:
+    with (
+        sdk.DAG("call", schedule=None),
+        pytest.raises(TypeError, match="'day'"),
+        WriteAuditPublish(message="m") as publish,
+    ):
+
+        @publish.output("flights/")
+        def flights(url: str, day: str) -> None:
+            """Write a day."""
+
+        flights(days="1")
+
+
+# --- approval ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Airflow was asked to show to a person."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **kwargs: found.append(kwargs)
+    )
+    return found
+
+
+def change(flights: Repository) -> str:
+    branch = flights.create_branch("dev")
+    branch.put("flights/`a`", b"12")
+    return branch.commit("load").id
+
+
+def approve(**kwargs: Any) -> LakeopsApprovalOperator:
+    return LakeopsApprovalOperator(
+        **{"task_id": "approve", "repo": "flights", "source": "dev", "destination": "main", **kwargs}
+    )
+
+
+CONTEXT: Any = {"task_instance": SimpleNamespace(id="1"), "ti": SimpleNamespace(task_id="approve")}
+
+
+def test_a_person_sees_the_diff(flights: Repository, asked: list[dict[str, Any]]) -> None:
+    head = change(flights)
+    with pytest.raises(TaskAwaitingInput):
+        approve(body="Look closely.").execute(CONTEXT)
+    (form,) = asked
+    assert form["subject"] == "Publish to main?"
+    assert form["options"] == ["Approve", "Reject"]
+    assert form["body"] == (
+        f"Look closely.\n\nMerging commit `{head[:16]}` into `lakefs://flights/main` changes this:\n\n"
+        "```\n1 changes: 1 added\n+ flights/'a' (2 B)\n```"
+    )
+
+
+@pytest.mark.parametrize(
+    ("user", "name"), [({"id": "7", "name": "ada"}, "ada"), ({"id": "7", "name": ""}, "7"), (None, None)]
+)
+def test_the_answer_says_who_approved(user: Any, name: str | None) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
+    answer = approve(source="abc").execute_complete(CONTEXT, event)
+    assert (answer["approved_by"], answer["approved_at"], answer["source"]) == (name, at.isoformat(), "abc")
+
+
+def test_nobody_is_asked_about_nothing(flights: Repository, asked: list[dict[str, Any]]) -> None:
+    flights.create_branch("dev")
+    assert approve().execute(CONTEXT)["approved_by"] is None
+    assert not asked
+
+
+def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: list[dict[str, Any]]) -> None:
+    change(flights)
+    other_commit(flights, "flights/`a`")()
+    with pytest.raises(AirflowFailException, match=r"(?s)conflicts with 'main' on 1 path.*\nflights/`a`$"):
+        approve().execute(CONTEXT)
+    assert not asked
+    with pytest.raises(TaskAwaitingInput):
+        approve(strategy="source-wins").execute(CONTEXT)
+    assert "1 conflict" in asked[0]["body"]
+
+
+def test_a_missing_ref_is_named(flights: Repository, asked: list[dict[str, Any]]) -> None:
+    with pytest.raises(AirflowFailException, match=r"ref_not_found.*'gone'"):
+        approve(source="gone").execute(CONTEXT)
