@@ -254,6 +254,12 @@ class Branch(Readable):
             skip_special=skip_special,
         )
 
+    def revert_changes(self, ref: str, parent_number: int | None = None) -> Iterator[Change]:
+        """What ``revert`` would change now, by path, and its conflicts; publishes nothing."""
+        from lakeops.ops.pick import of_revert
+
+        return of_revert(self._ctx, self.id, ref, parent_number=parent_number)
+
     def revert(
         self,
         ref: str,

@@ -29,12 +29,17 @@ def since_merge_base(ctx: Context, left: str, right: str, *, prefix: str = "") -
     A path that both sides changed differently is a conflict; one that ``left`` has the same way already is left out.
     """
     ours, theirs = resolve_commit(ctx, left), resolve_commit(ctx, right)
-    base, source = ctx.metarange(history.merge_base(ctx, left, right)), ctx.metarange(theirs)
-    destination = ctx.metarange(ours)
-    incoming = chain.from_iterable(changes(batch) for batch in diff(ctx.reader, base, source, prefix=prefix))
-    if destination.id == base.id:
+    return of_merge(ctx, history.merge_base(ctx, left, right), theirs, ours, prefix=prefix)
+
+
+def of_merge(ctx: Context, base: Commit, theirs: Commit, ours: Commit, *, prefix: str = "") -> Iterator[Change]:
+    """What a merge of ``theirs`` into ``ours`` over ``base`` would change, by path, and its conflicts."""
+    source, destination = ctx.metarange(theirs), ctx.metarange(ours)
+    common = ctx.metarange(base)
+    incoming = chain.from_iterable(changes(batch) for batch in diff(ctx.reader, common, source, prefix=prefix))
+    if destination.id == common.id:
         return incoming
-    return _classified(incoming, three_way(ctx.reader, base, source, destination, None))
+    return _classified(incoming, three_way(ctx.reader, common, source, destination, None))
 
 
 def _classified(incoming: Iterator[Change], plan: MergePlan) -> Iterator[Change]:

@@ -6,14 +6,15 @@ parent, the branch's head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from lakeops.model.errors import InvalidRef, NoChanges
 from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
-from lakeops.model.records import Commit
+from lakeops.model.records import Change, Commit
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
+from lakeops.ops.diff import of_merge
 from lakeops.ops.merge import decide
 from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
 from lakeops.ops.resolve import lookup, require_branch, resolve_commit
@@ -50,6 +51,13 @@ def revert(
     text = message or f"Revert {undone.message.splitlines()[0]!r}"
     origin = {"revert-origin": undone.id}
     return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), text, {**given, **origin}))
+
+
+def of_revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None) -> Iterator[Change]:
+    """What ``revert`` would change on a branch, by path, and its conflicts. Publishes nothing."""
+    undone = require_live(resolve_commit(ctx, ref))
+    parent = require_live(_parent(ctx, undone, parent_number, ref))
+    return of_merge(ctx, undone, parent, resolve_commit(ctx, f"{require_branch(ctx, branch)}@"))
 
 
 def cherry_pick(

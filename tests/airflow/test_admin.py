@@ -1,0 +1,202 @@
+"""The forms: what each shows before it does it, what it does, and what it refuses before anything is done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Repository
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+from support.dags import states
+
+from lakeops.airflow.preview import VERBS, preview
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_admin.py"
+
+
+@pytest.fixture
+def history(flights: Repository, tmp_path: Path) -> Repository:
+    """``main`` with two commits, ``dev`` one ahead of it, and something uncommitted on ``wip``; files to import."""
+    main = flights.branch("main")
+    for name in ("a", "b"):
+        main.put(f"{name}/1", name.encode())
+        main.commit(f"add {name}")
+    flights.create_branch("dev").put("c/1", b"ccc")
+    flights.branch("dev").commit("add c")
+    flights.create_branch("wip").put("d/1", b"d")
+    flights.create_tag("v1", "main~1")
+    (tmp_path / "lying").mkdir()
+    for name in ("x", "y"):
+        (tmp_path / "lying" / name).write_text(name * 5)
+    return flights
+
+
+FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "create-branch": (
+        "lakeops_branch",
+        {"action": "create", "branch": "new", "source": "v1"},
+        r"creates branch lakefs://flights/new at commit \w{16} \(v1\) 'add a'$",
+    ),
+    "delete-branch": (
+        "lakeops_branch",
+        {"action": "delete", "branch": "wip"},
+        r"deletes branch lakefs://flights/wip, at commit .* 'add b'; it has uncommitted changes, 'd/1' for one: that",
+    ),
+    "merge": (
+        "lakeops_merge",
+        {"source": "dev"},
+        r"merges commit \w{16} \(dev\) 'add c' into lakefs://flights/main\n1 changes: 1 added\n\+ c/1 \(3 B\)$",
+    ),
+    "revert": (
+        "lakeops_revert",
+        {"ref": "v1"},
+        r"undoes commit \w{16} \(v1\) 'add a' on lakefs://flights/main\n1 changes: 1 removed\n- a/1 \(1 B\)$",
+    ),
+    "create-tag": (
+        "lakeops_tag",
+        {"action": "create", "tag": "v2"},
+        r"creates tag lakefs://flights/v2 at commit \w{16} 'add b'$",
+    ),
+    "delete-tag": (
+        "lakeops_tag",
+        {"action": "delete", "tag": "v1"},
+        r"deletes tag lakefs://flights/v1, at commit \w{16} 'add a'$",
+    ),
+    "reset": (
+        "lakeops_reset",
+        {"branch": "wip", "prefix": "d/"},
+        r"drops uncommitted changes of lakefs://flights/wip under 'd/'\n1 changes: 1 added\n\+ d/1 \(1 B\)$",
+    ),
+    "import": (
+        "lakeops_import",
+        {"prefix": "a/", "source": "{lying}"},
+        r"imports 2 objects \(10 B\) from file://.*/lying, uncopied, to lakefs://flights/main/a/\n.* the 1 objects",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def forms(airflow_database: None) -> dict[str, Any]:
+    """The DAGs, known to Airflow's database."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
+    assert bag.import_errors == {}
+    sync_bag_to_db(bag, "dags-folder", None)
+    assert all(dag.params["dry_run"] for dag in bag.dags.values()), "a form does nothing unless it is told to"
+    return dict(bag.dags)
+
+
+def conf(given: dict[str, Any], tmp_path: Path, **more: Any) -> dict[str, Any]:
+    lying = f"file://{tmp_path}/lying"
+    return {
+        "repository": "flights",
+        **{key: lying if value == "{lying}" else value for key, value in given.items()},
+    } | more
+
+
+def everything(repository: Repository) -> dict[str, Any]:
+    refs = [*repository.branches(), *repository.tags()]
+    return {ref.id: (ref.commit_id, [entry.path for entry in repository.ref(ref.id).list()]) for ref in refs}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_shows_and_only_then_does(
+    history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import re
+
+    dag, given, shown = FORMS[name]
+    before = everything(history)
+    run = forms[dag].test(run_conf=conf(given, tmp_path, dry_run=True))
+    assert str(run.state) == "success"
+    task = run.get_task_instance("preview")
+    assert re.match(shown, task.xcom_pull(task_ids="preview", key="preview")), task.xcom_pull(key="preview")
+    assert set(states(run).values()) == {"success", "skipped"}
+    assert everything(history) == before, f"a dry run does nothing: {states(run)}"
+
+    run = forms[dag].test(run_conf=conf(given, tmp_path, dry_run=False))
+    assert str(run.state) == "success"
+    did = [task for task, state in states(run).items() if state == "success" and task not in {"preview", "chosen"}]
+    assert len(did) == 1
+    after = everything(history)
+    assert after != before
+    changed = {ref for ref in {*before, *after} if before.get(ref) != after.get(ref)}
+    assert changed == {given.get("branch") or given.get("tag") or "main"}
+
+
+def test_every_verb_has_a_form() -> None:
+    assert {name.replace("-", " ") for name in FORMS} == set(VERBS)
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "message"),
+    [
+        ("create branch", {"branch": "dev", "source": None}, "already_exists: branch 'dev' exists"),
+        ("create branch", {"branch": "x..y", "source": None}, "invalid_name"),
+        ("create branch", {"branch": "new", "source": "gone"}, "ref_not_found.*'gone'"),
+        ("delete branch", {"branch": "main"}, "default_branch: 'main' is the default branch"),
+        ("delete branch", {"branch": "gone"}, "ref_not_found.*'gone'"),
+        ("merge", {"source": "gone", "destination": None, "strategy": None}, "ref_not_found.*'gone'"),
+        ("merge", {"source": "main", "destination": "wip", "strategy": None}, "dirty_branch: branch 'wip'"),
+        ("revert", {"branch": "main", "ref": "main~2", "parent_number": None}, "invalid_ref.*'main~2'.*initial"),
+        ("create tag", {"tag": "v1", "ref": None}, "already_exists: tag 'v1' exists"),
+        ("delete tag", {"tag": "v9"}, "ref_not_found.*'v9'"),
+        ("reset", {"branch": "gone", "prefix": None}, "ref_not_found.*'gone'"),
+        ("import", {"branch": "main", "prefix": None, "source": "file:///nowhere/at/all"}, "object_not_found|invalid"),
+        ("import", {"branch": "main", "prefix": None, "source": "ftp://x"}, "invalid_uri"),
+        ("reset", {"repository": "nowhere", "branch": "main", "prefix": None}, "repository_not_found.*'nowhere'"),
+    ],
+)
+def test_a_preview_refuses_what_the_verb_would(
+    history: Repository, verb: str, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(AirflowFailException, match=message):
+        preview(verb, {"repository": "flights", **given}, lakeops_conn_id="lakeops_default")
+
+
+def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> None:
+    history.branch("main").put("c/1", b"other")
+    history.branch("main").commit("also c")
+    given = {"repository": "flights", "source": "dev", "destination": "main", "strategy": None}
+    with pytest.raises(AirflowFailException, match=r"(?s)merge_conflict|conflicts with 'main'.*\nc/1"):
+        preview("merge", given, lakeops_conn_id="lakeops_default")
+    settled = preview("merge", given | {"strategy": "source-wins"}, lakeops_conn_id="lakeops_default")
+    assert "conflicts settled by source-wins\n1 changes: 1 conflict\n! c/1 (3 B)" in settled
+
+
+def test_a_revert_that_later_commits_stand_against_conflicts(history: Repository) -> None:
+    history.branch("main").put("a/1", b"later")
+    history.branch("main").commit("later")
+    with pytest.raises(AirflowFailException, match=r"(?s)conflicts with 'main' on 1 path.*\na/1"):
+        preview(
+            "revert",
+            {"repository": "flights", "branch": "main", "ref": "v1", "parent_number": None},
+            lakeops_conn_id="lakeops_default",
+        )
+
+
+@pytest.mark.parametrize(
+    ("dag", "given"),
+    [
+        ("lakeops_branch", {"branch": "dev"}),
+        ("lakeops_branch", {"repository": "Flights", "branch": "dev"}),
+        ("lakeops_branch", {"repository": "flights", "branch": "a b"}),
+        ("lakeops_branch", {"repository": "flights", "branch": "-x"}),
+        ("lakeops_branch", {"repository": "flights", "branch": "dev", "action": "rename"}),
+        ("lakeops_merge", {"repository": "flights", "source": "dev", "strategy": "mine"}),
+        ("lakeops_merge", {"repository": "flights", "source": ""}),
+        ("lakeops_revert", {"repository": "flights", "ref": "v1", "parent_number": 0}),
+        ("lakeops_import", {"repository": "flights", "source": "/data"}),
+    ],
+)
+def test_a_form_refuses_what_cannot_be(forms: dict[str, Any], dag: str, given: dict[str, Any]) -> None:
+    with pytest.raises(ParamValidationError):
+        forms[dag].test(run_conf=given)
