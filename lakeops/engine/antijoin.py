@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lakeops.engine.addresses import managed
 from lakeops.engine.keys import Keys, address_keys, ascending
 from lakeops.engine.parts import Part, Place, Stretch, write_part
-from lakeops.ranges.file import open_range
+from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.store.base import ObjectStore
 
@@ -71,7 +71,7 @@ class JoinResult:
 
 def read_ranges(task: ReadTask, store: ObjectStore) -> ReadResult:
     """Write the sorted keys of what some ranges refer to. Raises ``Corrupted`` or ``ObjectNotFound``."""
-    read = (open_range(store, row).read(["physical_address"]).column(0) for row in task.rows)
+    read = (fetch_range(store, row).read(["physical_address"]).column(0) for row in task.rows)
     keys = np.concatenate([address_keys(managed(store.url, addresses), task.seed) for addresses in read])
     return ReadResult(task.index, write_part(store, task.place, ascending(keys)), len(task.rows))
 

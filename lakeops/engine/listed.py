@@ -29,10 +29,10 @@ LISTED_SCHEMA = pa.schema(
 )
 """One object a row: its address relative to the namespace, its size, the time of its last write in Unix seconds."""
 
-CHUNK = 262_144
+CHUNK = 131_072
 """Rows that are worked on at a time."""
 
-CHUNK_BYTES = 1 << 26
+CHUNK_BYTES = 1 << 25
 """The most text of one chunk; addresses may be long."""
 
 _PIECES = 16

@@ -137,7 +137,7 @@ class Unreferenced:
         packed = (np.frombuffer(found.unreferenced[index], np.uint8) for found in self._joins)
         bits = [np.unpackbits(some, count=size) for some, size in zip(packed, sizes, strict=True)]
         chosen: Mask = np.concatenate(bits).astype(np.bool_)
-        return chunk.rows(chosen)
+        return chunk.rows(chosen) if chosen.any() else LISTED_SCHEMA.empty_table()
 
 
 @dataclass(frozen=True)

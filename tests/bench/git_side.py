@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.compute as pc
+from bench.candidates import measured
 from bench.dataset import BLOBS, Changes, DataSet, blob
 from bench.sample import Sample
 
@@ -101,6 +102,10 @@ class GitSide:
     def branch_list(self) -> Sample:
         """``git branch``."""
         return self._timed((), "branch", "--list")
+
+    def candidates(self) -> Sample:
+        """Not git's work: DuckDB stands in."""
+        return measured("duckdb", self._folder.parent / "candidates", self.data.size)
 
     # --- what rows stand on ---
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import re
 import resource
 import shutil
 import subprocess
@@ -21,8 +20,9 @@ from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
+from bench.candidates import measured
 from bench.dataset import Changes, DataSet
-from bench.sample import Sample
+from bench.sample import MARKS, Sample, peak_mb
 
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.apply import apply, merge
@@ -47,7 +47,6 @@ from lakeops.store.open import Stores, StoreSettings
 _RANGES = "_lakefs/ranges/"
 _METARANGES = "_lakefs/metaranges/"
 _NAME = "bench"
-_MARKS = Path("/proc/self/clear_refs")
 
 
 class Counters(Faults):
@@ -227,6 +226,10 @@ class LakeSide:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return Sample(wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
+    def candidates(self) -> Sample:
+        """What garbage collection may delete; a process of its own."""
+        return measured("lakeops", self._folder.parent / "candidates", self.data.size)
+
     # --- what rows stand on ---
 
     def settle(self) -> dict[str, float]:
@@ -298,7 +301,7 @@ class LakeSide:
             written=counters.written(),
             bytes_read=counters.bytes_read(),
             bytes_written=counters.bytes_written,
-            peak_mb=_peak_mb(),
+            peak_mb=peak_mb(),
         )
 
 
@@ -306,13 +309,6 @@ def _forget_peak() -> None:
     """Give back what earlier rows freed, and set the mark of peak memory back, so that a row's peak is its own."""
     gc.collect()
     pa.default_memory_pool().release_unused()
-    if _MARKS.exists():
+    if MARKS.exists():
         ctypes.CDLL(None).malloc_trim(0)
-        _MARKS.write_text("5")
-
-
-def _peak_mb() -> float:
-    """The most memory that this process held since the mark was set back; 0 where only Linux could tell."""
-    if not _MARKS.exists():
-        return 0.0
-    return int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+        MARKS.write_text("5")

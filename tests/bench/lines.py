@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.git_side import PATIENCE
-from bench.rows import Row
+from bench.rows import CANDIDATES, Row
 from bench.sample import Sample
 
 HEADINGS = (
@@ -59,6 +59,12 @@ def facts(result: dict[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     peak = max(row["lakeops"]["peak_mb"] for row in result["rows"].values())
     yield "most memory of any row, MB", f"{peak:,.0f}", "≤ 1,000", "pass" if peak <= 1000 else "miss"
     yield "ranges", f"{found['ranges']:,}", "", ""
+    # Results of before this row was measured stay readable.
+    sides = result["rows"].get(CANDIDATES)
+    if sides and sides["git"] and sides["git"]["peak_mb"]:
+        share = sides["lakeops"]["peak_mb"] / sides["git"]["peak_mb"]
+        said = ("pass" if share <= 0.4 else "miss") if result["size"] >= 10_000_000 else ""
+        yield "GC candidates: peak memory beside DuckDB's", f"{share:.2f}x", "≤ 0.4x", said
 
 
 def _time(sample: Sample) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lines import HEADINGS, cells, facts, verdict
-from bench.rows import SECTIONS
+from bench.rows import SECTIONS, Row, Section
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "performance.md"
@@ -74,13 +74,20 @@ def _table(result: dict[str, Any]) -> Iterator[str]:
     yield f"| {' | '.join(HEADINGS)} |"
     yield f"|---|{'--:|' * (len(HEADINGS) - 1)}"
     for section in SECTIONS:
-        yield f"| **{section.title}** |{' |' * (len(HEADINGS) - 1)}"
-        for row in section.rows:
+        rows = _known_rows(section, result)
+        if rows:
+            yield f"| **{section.title}** |{' |' * (len(HEADINGS) - 1)}"
+        for row in rows:
             yield f"| {' | '.join(cells(row, result['rows'][row.name], result['size']))} |"
 
 
+def _known_rows(section: Section, result: dict[str, Any]) -> list[Row]:
+    """The rows of a section that were measured; an older result may lack some."""
+    return [row for row in section.rows if row.name in result["rows"]]
+
+
 def _misses(result: dict[str, Any]) -> Iterator[str]:
-    rows = [row for section in SECTIONS for row in section.rows]
+    rows = [row for section in SECTIONS for row in _known_rows(section, result)]
     missed = [row for row in rows if verdict(row, result["rows"][row.name], result["size"]) == "miss"]
     if missed:
         yield "Missed, and why:\n"

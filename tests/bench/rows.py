@@ -223,7 +223,23 @@ _LOAD = Section(
     ),
 )
 
-SECTIONS = (_IMPORT, _RANGES, _VERBS, _LOAD)
+CANDIDATES = "GC candidates"
+
+_GARBAGE = Section(
+    "Garbage collection, beside DuckDB in git's place",
+    (
+        Row(
+            CANDIDATES,
+            lambda lake, n: lake.candidates(),
+            lambda git, n: git.candidates(),
+            Goal(1.2, size=10_000_000),
+            why="every range is verified (SHA-256) before it is decoded, and the listing goes over the disk",
+            heavy=True,
+        ),
+    ),
+)
+
+SECTIONS = (_IMPORT, _RANGES, _VERBS, _LOAD, _GARBAGE)
 ROWS = {row.name: row for section in SECTIONS for row in section.rows}
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.big_listing import make_ranges
 from support.references import listing, names, referring, rows
 from support.rows import THOROUGH, Groups, RecordingStore, numbered
 from support.rows import built as built_from
@@ -296,6 +301,23 @@ def test_nothing_is_left_behind_whatever_fails(tmp_path, when):
     assert len(list(inner.list(TASKS))) >= (when == "before")
 
 
+def test_a_listing_that_breaks_off_is_no_listing(store, tmp_path):
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+
+    def broken():
+        yield from listing(["data/1/a", "data/1/b"], 1)
+        raise StoreUnavailable("the store answers 503")
+
+    with (
+        pytest.raises(StoreUnavailable, match="503"),
+        unreferenced(store, broken(), Metarange.empty().table, engine=Elsewhere(2), folder=folder),
+    ):
+        pass
+    assert list(store.list(TASKS)) == []
+    assert list(folder.iterdir()) == []
+
+
 def test_in_process_the_namespace_is_only_read(tmp_path):
     inner = RecordingStore(tmp_path / "namespace")
     some = [f"data/1/{number:03}" for number in range(60)]
@@ -351,3 +373,31 @@ def test_parts_are_read_by_the_stretch(store):
         expected = keys[(keys >> np.uint64(56) >= start) & (keys >> np.uint64(56) < stop)]
         assert stretch.read(store).tolist() == expected.tolist()
         assert len(stretch) == len(expected)
+
+
+def test_memory_does_not_grow_with_the_listing(tmp_path):
+    """Counted in a process of its own: four times the names in the same memory."""
+    make_ranges(tmp_path, 300_000)
+    peaks = []
+    for names_listed in (500_000, 2_000_000):
+        done = subprocess.run(
+            [sys.executable, "-m", "support.big_listing", str(tmp_path), str(names_listed)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=250,
+        )
+        assert done.returncode == 0, done.stderr
+        found_there = json.loads(done.stdout)
+        peaks.append(found_there.pop("peak_mb"))
+        assert found_there == {
+            "listed": names_listed,
+            "referenced": 300_000,
+            "kept": 300_000,
+            "count": names_listed - 300_000,
+            "rows": names_listed - 300_000,
+        }
+    # The rows alone would take 180 MB more.
+    assert peaks[1] - peaks[0] < 70
+    assert peaks[1] < 450

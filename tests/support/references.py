@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import strategies as st
 from support.rows import SMALL, attempt
+from support.synthetic import hex_text, padded
 
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import ObjectStore
+
+_FILES_A_JOB = 50
+_JOBS_AN_HOUR = 10_000
+_UUID = [(0, 8), (8, 12), (12, 16), (16, 20), (20, 32)]
+
+
+def spark_addresses(which: np.ndarray) -> pa.Array:
+    """Addresses as jobs leave them that write into output directories, about 100 bytes; numbers order as they do."""
+    job = which // _FILES_A_JOB
+    text = hex_text(which, 32, salt=62)
+    uuid = pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(text, *cut) for cut in _UUID), "-")
+    folder = pc.binary_join_element_wise(padded(job % _JOBS_AN_HOUR, 8), hex_text(job, 12, salt=61), "")
+    file = pc.binary_join_element_wise(padded(which % _FILES_A_JOB, 5), uuid, "c000.snappy.parquet", "-")
+    return pc.binary_join_element_wise("data/", padded(job // _JOBS_AN_HOUR, 10), "/", folder, "/part-", file, "")
 
 
 def referring(store: ObjectStore, addresses: Sequence[str]) -> Metarange:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lakeops.engine.antijoin import ReadResult, ReadTask, read_ranges
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
 from lakeops.ranges.rewrite import run_task
 from lakeops.ranges.task import Task, TaskResult
@@ -101,14 +104,30 @@ def held_rewrite(task: Task, store) -> TaskResult:
 
 def slow_first_try(task: Task, store) -> TaskResult:
     """``run_task``; the first task's first try waits until another try of it is done."""
+    return _after_twin(run_task, task, store)
+
+
+def slow_first_reading(task: ReadTask, store) -> ReadResult:
+    """``read_ranges``; the same."""
+    return _after_twin(read_ranges, task, store)
+
+
+def reading_again(task: ReadTask, store) -> ReadResult:
+    """``read_ranges``; each task's first try fails when its work is done."""
+    result = read_ranges(task, store)
+    unavailable_at_first(Number(task.index), store)
+    return result
+
+
+def _after_twin(work: Callable[[Any, Any], Any], task: Any, store) -> Any:
     from pyspark import TaskContext
 
     done = Path(store.root) / "twin-done"
     if task.index != 0:
-        return run_task(task, store)
+        return work(task, store)
     if TaskContext.get().attemptNumber() == 0:
         wait_for(done)
-        return run_task(task, store)
-    result = run_task(task, store)
+        return work(task, store)
+    result = work(task, store)
     done.touch()
     return result
