@@ -20,8 +20,8 @@ from lakeops.ranges.metarange import Metarange, RangeRow, Rows
 from lakeops.ranges.read import RangeReader
 
 NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_address", "checksum", "size_bytes", "path")])
-"""One object a row; ``path`` is the first of its paths in this range. Addresses are as the ranges hold them: relative
-to the namespace, absolute for imported objects."""
+"""One object a row; ``path`` is one of its paths in this range, the first where the object is new. Addresses are as the
+ranges hold them: relative to the namespace, absolute for imported objects."""
 
 _OBJECT = NEEDED_SCHEMA.names[:3]
 

@@ -66,7 +66,8 @@ def test_nothing_is_left_out_and_little_is_too_much(fresh_store, data):
             value = mine[row["path"]]
             assert (row["physical_address"], row["checksum"], row["size_bytes"]) == (address(value), value[0], 1)
             assert before.get(row["path"]) != value
-            assert row["path"] == first[row["physical_address"]]
+            # An object that was there at another path may have lost its first path to that one.
+            assert row["path"] == first[row["physical_address"]] or row["physical_address"] in there
     assert len(store.read) == len(set(store.read))
     ours = {item.row.key for item in found}
     others = {
