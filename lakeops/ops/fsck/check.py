@@ -69,7 +69,7 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
             whole = True
             for finding in chain(
                 files.check(),
-                () if records.follows else check_claim(ctx.store, records.repository),
+                check_claim(ctx.store, records.repository),
                 check_history(records),
                 _check_committed(ctx, records, inventory, entries, checked),
                 _check_staging(ctx, records, entries, checked),

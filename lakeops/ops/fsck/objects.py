@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from os.path import commonprefix
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +21,7 @@ from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.split import path_hashes
 from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.layout import is_absolute
 from lakeops.store.open import Stores
 
 _PIECE = 1 << 20
@@ -26,6 +29,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
 _MOST_REMEMBERED = 1_000_000
+_WORTH_LISTING = 20
+_LISTED_FOR_EACH = 50
+"""Objects that a listing may pass over for each that is wanted: a page has a thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +83,10 @@ class ObjectCheck:
         todo = np.ones(len(rows), np.bool_)
         todo[listed] = self._settled[rows[listed]] != hashes[listed]
         picked = np.flatnonzero(todo)
-        wanted = self._wanted(table.take(pa.array(picked)), rows[picked], hashes[picked])
+        wanted = list(self._wanted(table.take(pa.array(picked)), rows[picked], hashes[picked]))
+        elsewhere = [item for item in wanted if item.listed is None and is_absolute(item.address)]
+        known = listed_elsewhere(self._stores, self._namespace, [item.address for item in elsewhere])
+        wanted = [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
         self._settled[rows[listed]] = hashes[listed]
         for flaw in prefetched(self._look, wanted):
             self.looked_at += 1
@@ -111,6 +120,38 @@ class ObjectCheck:
         return (
             None if reason is None else ObjectFlaw(reason[0], wanted.path, f"its object {wanted.address} {reason[1]}")
         )
+
+
+def listed_elsewhere(stores: Stores, namespace: str, addresses: Sequence[str]) -> dict[str, StoredObject]:
+    """What listings of other buckets say of objects there, where they are cheaper than a question an object.
+
+    Objects of one bucket that lie close together come on one page of a listing. What a listing does not have within
+    its budget is left out: it has to be asked for, whatever the reason. Directories are not listed, because a question
+    costs no more there.
+    """
+    places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
+    for address in addresses:
+        if address.startswith("s3://"):
+            try:
+                store, key = stores.locate(namespace, address)
+            except LakeopsError:
+                continue  # told when it is asked for
+            places.setdefault(store.url, (store, {}))[1][key] = address
+    found: dict[str, StoredObject] = {}
+    for store, keys in places.values():
+        if len(keys) >= _WORTH_LISTING:
+            first, last = min(keys, key=str.encode), max(keys, key=str.encode)
+            budget = _LISTED_FOR_EACH * len(keys)
+            try:
+                prefix = commonprefix([first, last])  # noqa: RUF071 - of keys, which are text
+                for item in islice(store.list(prefix, first[:-1]), budget):
+                    if item.key in keys:
+                        found[keys[item.key]] = item
+                    elif item.key.encode() > last.encode():
+                        break
+            except LakeopsError:
+                continue  # a reader who may not list may still read
+    return found
 
 
 def _flaw(wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str) -> tuple[str, str] | None:
