@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from lakeops.engine.build import build
 from lakeops.engine.replace import replace_prefix
 from lakeops.model.errors import NoChanges, ObjectNotFound
 from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
@@ -23,7 +24,6 @@ from lakeops.ops.resolve import require_branch
 from lakeops.ops.source import check_source, entries
 from lakeops.ops.uncommitted import uncommitted
 from lakeops.ops.write import dirty, require_clean
-from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
@@ -121,6 +121,7 @@ def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: b
         entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),
         ctx.repository.split,
         layout.attempt(begun, ctx.ids),
+        engine=ctx.engine,
         known=base.rows(*base.overlapping(folder)),
         on_progress=lambda done: ctx.progress("import", done, 0),
     )

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import group_digest
 from lakeops.ranges.split import Hashes, cut_ends, group_ends, path_hashes
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of one whole range (``RANGE_SCHEMA``), and where its row groups end."""
+    """The rows of one whole range, and where its row groups end."""
 
     table: pa.Table
     ends: tuple[int, ...]
@@ -29,14 +28,14 @@ class Cut:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        """The digest of each row group: 32 raw bytes."""
+        """The digest of each row group, 32 raw bytes; the rows must have their digests (``RANGE_SCHEMA``)."""
         return [group_digest(group.column("digest")) for group in self.groups]
 
 
 class Cutter:
     """Rows come in, in order, and go out as whole ranges; what is left is the range still open.
 
-    Rows must start right after a cut, and be of ``RANGE_SCHEMA``.
+    Rows must start right after a cut, and have one schema with a ``path``.
     """
 
     def __init__(self, split: Split) -> None:
@@ -79,8 +78,8 @@ class Cutter:
         return cut
 
     def carry(self) -> pa.Table:
-        """The rows of the open range, for whoever goes on with it; none are left here."""
-        rows = pa.concat_tables([RANGE_SCHEMA.empty_table(), *self._tables])
+        """The rows of the open range, for whoever goes on with it; none are left here. Needs at least one row."""
+        rows = pa.concat_tables(self._tables)
         self._tables, self._hashes, self._open = [], [], 0
         return rows
 

@@ -26,13 +26,13 @@ from bench.sample import MARKS, Sample, peak_mb
 
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.apply import apply, merge
+from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.lake import Branch, Lake, Repository
 from lakeops.model.clock import Ids, SystemClock
 from lakeops.model.records import Commit, Split, Summary
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ops.publish import Draft, Move, publish
-from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way
@@ -105,10 +105,11 @@ class LakeSide:
         """All entries into an empty namespace."""
         root = self._folder / f"import-{again}"
         store = self._counters.around(LocalStore(root, fsync=False))
-        digests = entry_digests if computed else lambda table: table["digest"]
+        columns = (ENTRY_SCHEMA if computed else RANGE_SCHEMA).names
 
         def work() -> None:
-            write_metarange(store, build(store, self._batches(), Split(), self._ids.new(), digests=digests), "a")
+            tables = (table.select(columns) for table in self._batches())
+            write_metarange(store, build(store, tables, Split(), self._ids.new()), "a")
 
         sample = self._timed(work)
         shutil.rmtree(root)
@@ -236,7 +237,7 @@ class LakeSide:
         """Commit the data set; how large it is on the disk."""
         handle = self._repository()
         store = LocalStore(self._root, fsync=False)
-        base = build(store, self._batches(), Split(), self._ids.new(), digests=lambda table: table["digest"])
+        base = build(store, self._batches(), Split(), self._ids.new())
         file = write_metarange(store, base, self._ids.new())
         publish(
             handle._ctx,

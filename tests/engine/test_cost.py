@@ -8,9 +8,9 @@ from support import synthetic
 from support.rows import RecordingStore, attempt
 
 from lakeops.engine.apply import Applied, apply, merge
+from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
-from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
@@ -50,8 +50,8 @@ def repositories(tmp_path_factory) -> dict[int, Built]:
     found = {}
     for size in SIZES:
         store = RecordingStore(tmp_path_factory.mktemp("cost"))
-        tables = (synthetic.entries(which) for which in synthetic.numbers(size))
-        found[size] = Built(store, build(store, tables, SPLIT, attempt(), digests=synthetic.quick_digests))
+        tables = (synthetic.quick_entries(which) for which in synthetic.numbers(size))
+        found[size] = Built(store, build(store, tables, SPLIT, attempt()))
     return found
 
 

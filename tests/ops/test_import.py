@@ -15,9 +15,9 @@ from support.s3_servers import S3_KINDS
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split
+from lakeops.engine.build import build
 from lakeops.model import errors
 from lakeops.ops import source as source_listing
-from lakeops.ranges.build import build
 from lakeops.store import layout
 from lakeops.store.faulty import Faults
 from lakeops.store.local import LocalStore

@@ -20,8 +20,8 @@ from support.rows import (
 )
 
 from lakeops.engine.apply import apply
+from lakeops.engine.build import build
 from lakeops.model.records import Change, Split, Summary
-from lakeops.ranges.build import build
 from lakeops.ranges.diff import DIFF_SCHEMA, ROWS_SCHEMA, changes, diff, summary
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

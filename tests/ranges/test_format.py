@@ -11,12 +11,13 @@ from support import synthetic
 from support.format_page import example
 from support.rows import attempt, built
 
+from lakeops.engine.build import build
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.build import build, with_digests
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.format import METARANGE_SCHEMA, decode_metarange, encode_metarange, encode_range
+from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key

@@ -33,8 +33,18 @@ def lake(home: Path, engine: str) -> Iterator[Lake]:
         yield opened
 
 
-def history(opened: Lake) -> list[str]:
-    """A repository with commits and merges; its log."""
+@pytest.fixture
+def source(tmp_path) -> str:
+    """A directory to import."""
+    for number in range(300):
+        file = tmp_path / "source" / f"{number % 7}" / f"{number:03}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x" * (number % 5))
+    return (tmp_path / "source").as_uri()
+
+
+def history(opened: Lake, source: str) -> list[str]:
+    """A repository with commits, an import and merges; its log."""
     repo = opened.create_repository("repo", split=SMALL)
     main = repo.branch("main")
     main.stage(entry_table(numbered(range(500))))
@@ -46,6 +56,7 @@ def history(opened: Lake) -> list[str]:
     for number in range(2, 200, 3):
         main.delete(f"{'ab'[number % 2]}/{number:05}")
     main.commit("main")
+    main.import_objects(source, "from/", "import")
     repo.merge("dev", "main")
     dev.stage(entry_table(numbered([1], "3")))
     dev.commit("conflicting")
@@ -73,11 +84,11 @@ def test_a_cluster_without_room_is_said_in_bounded_time(master, monkeypatch):
     assert active() is None
 
 
-def test_commits_and_merges_are_those_of_a_process(distributed, master, tmp_path):
+def test_commits_imports_and_merges_are_those_of_a_process(distributed, master, tmp_path, source):
     with lake(tmp_path / "local", "local") as opened:
-        expected = history(opened)
+        expected = history(opened, source)
     with lake(tmp_path / "spark", "spark") as opened:
-        assert history(opened) == expected
+        assert history(opened, source) == expected
     assert [app["state"] for app in master.state()["activeapps"]] == ["RUNNING"]
 
 

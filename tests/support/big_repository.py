@@ -18,9 +18,9 @@ from support import synthetic
 from support.rows import RecordingStore
 
 from lakeops.engine.apply import Applied, apply
+from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
-from lakeops.ranges.build import build
 from lakeops.ranges.diff import diff
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -60,8 +60,8 @@ def main() -> None:
     folder, entries = Path(sys.argv[1]), int(sys.argv[2])
     store = RecordingStore(folder)
     steps = Steps(store)
-    tables = (synthetic.entries(which) for which in synthetic.numbers(entries))
-    base = build(store, tables, Split(), "base", digests=synthetic.quick_digests)
+    tables = (synthetic.quick_entries(which) for which in synthetic.numbers(entries))
+    base = build(store, tables, Split(), "base")
     steps.done("build", ranges=len(base), entries=base.count)
 
     found = changed(base, store, np.arange(entries // 2, entries // 2 + 1_000), "clustered")

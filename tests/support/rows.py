@@ -13,10 +13,10 @@ import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split, Summary
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
-from lakeops.ranges.build import build
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.base import ObjectStore

@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import synthetic
-from support.rows import QUICK, SMALL, attempt, built, contents, entry_table, numbered, repositories
+from support.rows import QUICK, SMALL, Groups, attempt, built, contents, entry_table, numbered, repositories
 
+from lakeops.engine.build import build
+from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import InvalidInput
-from lakeops.ranges.build import build, with_digests
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, entry_digests, group_digest, metarange_id, range_id
+from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import cut_ends, group_ends, path_hashes
 
 
@@ -20,7 +22,7 @@ def test_batches_and_attempts_do_not_show_in_the_id(fresh_store, repository, siz
     store = fresh_store()
     table = entry_table(repository)
     batches = [table.slice(start, size) for start in range(0, table.num_rows, size)]
-    metarange = build(store, batches, SMALL, attempt(), threads=2)
+    metarange = build(store, batches, SMALL, attempt(), engine=LocalEngine(2))
     assert metarange.id == built(store, repository).id
     assert contents(store, metarange) == repository
     ends = cut_ends(path_hashes(table["path"]), SMALL).tolist()
@@ -63,14 +65,54 @@ def test_nulls_are_refused(store):
     table = entry_table({"a": ("0", 0)}).cast(pa.schema([f.with_nullable(True) for f in entry_table({}).schema]))
     holed = table.set_column(5, "content_type", pa.array([None], pa.string()))
     with pytest.raises(InvalidInput, match="content_type"):
-        build(store, [holed], SMALL, attempt(), digests=lambda batch: batch["path"])
+        build(store, [holed], SMALL, attempt())
 
 
 def test_digests_may_be_passed_through(store):
     table = synthetic.entries(np.arange(100, dtype=np.uint64))
     known = with_digests(table)
-    passed = build(store, [known], SMALL, attempt(), digests=lambda batch: batch["digest"].combine_chunks())
+    passed = build(store, [known], SMALL, attempt())
     assert passed.id == build(store, [table], SMALL, attempt()).id
+
+
+class Growing(Groups):
+    """Remembers for how much work it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.asked: list[int] = []
+
+    @property
+    def in_process(self) -> bool:
+        return False
+
+    def for_work(self, ranges: int) -> LocalEngine:
+        self.asked.append(ranges)
+        return self
+
+
+def test_the_engine_is_chosen_anew_as_more_comes(store):
+    engine = Growing()
+    repository = numbered(range(3_000))
+    metarange = build(store, [entry_table(repository)], SMALL, attempt(), engine=engine)
+    assert metarange.id == built(store, repository).id
+    assert engine.asked[:4] == [32, 32, 64, 128]
+    assert sum(engine.asked[:-1]) < len(metarange) <= sum(engine.asked)
+
+
+class Twice(LocalEngine):
+    """Runs every task twice, as a speculating cluster may."""
+
+    def run(self, work, tasks, store):
+        return super().run(work, (task for task in tasks for _ in range(2)), store)
+
+
+def test_what_runs_twice_is_there_once(store):
+    repository = numbered(range(500))
+    metarange = build(store, [entry_table(repository)], SMALL, attempt(), engine=Twice(2))
+    assert len(store.written) == 2 * len(metarange)
+    assert contents(store, metarange) == repository
+    assert len(set(store.written)) == len(store.written)
 
 
 def test_progress_counts_entries(store):

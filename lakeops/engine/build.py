@@ -1,0 +1,141 @@
+"""Building a metarange from nothing: sorted batches in, ranges written as they close, a metarange out.
+
+The measure of everything else: applying changes to a metarange must give the ids that building the result gives. Rows
+are cut where they come in, which costs little; digests, encoding and writing are tasks for any engine. How much there
+is shows only as it comes, so the engine is chosen anew each time as much has come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, count, islice
+
+import pyarrow as pa
+
+from lakeops.engine.base import Engine, once_each
+from lakeops.engine.local import LocalEngine
+from lakeops.model.clock import Ids
+from lakeops.model.records import Split
+from lakeops.ranges.cutter import Cut
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.rows import cut, with_digests
+from lakeops.ranges.split import check_split
+from lakeops.ranges.task import from_ipc, to_ipc
+from lakeops.ranges.write import RangeWriter, release_memory
+from lakeops.store.base import ObjectStore
+
+_FIRST = 32
+"""Ranges that are built before the engine is chosen anew."""
+
+_Span = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildTask:
+    """Consecutive ranges to write.
+
+    Attributes:
+        index: which task this is; one that ran twice has two results with one index.
+        rows: the rows of all its ranges, as an Arrow IPC stream; with or without digests.
+        cuts: where the row groups of each range end, counted from the range's first row.
+        attempt: the operation's attempt; each run of the task adds a fresh suffix of its own.
+        known: ranges that may be referred to where the outcome equals them.
+    """
+
+    index: int
+    rows: bytes
+    cuts: tuple[tuple[int, ...], ...]
+    attempt: str
+    known: tuple[RangeRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What became of a task: the metarange rows of its ranges."""
+
+    index: int
+    rows: tuple[RangeRow, ...]
+
+
+def build(
+    store: ObjectStore,
+    tables: Iterable[pa.Table],
+    split: Split,
+    attempt: str,
+    *,
+    engine: Engine | None = None,
+    known: Iterable[RangeRow] = (),
+    on_progress: Callable[[int], None] | None = None,
+) -> Metarange:
+    """The metarange of these entries, its ranges written (the metarange itself is not).
+
+    Args:
+        store: the namespace.
+        tables: batches of ``ENTRY_SCHEMA``, paths strictly ascending within and across them; else ``InvalidInput``.
+            Digests that are known already may come along (``RANGE_SCHEMA``).
+        split: the repository's split.
+        attempt: fresh for every try.
+        engine: where ranges are written; in process by default.
+        known: ranges to refer to where the outcome equals them, instead of writing them again; the commits that they
+            come from must be checked live when this is published.
+        on_progress: called with the number of entries that are in written ranges so far.
+    """
+    check_split(split)
+    engine = engine or LocalEngine()
+    standing = {_span(row): row for row in known}
+    cuts = cut(tables, split)
+    numbers = count()
+    built: dict[int, tuple[RangeRow, ...]] = {}
+    ranges = entries = 0
+    for first in cuts:
+        size = max(_FIRST, ranges)
+        place = engine.for_work(size)
+        group = 1 if place.in_process else place.group(size)
+        tasks = _tasks(chain([first], islice(cuts, size - 1)), group, numbers, attempt, standing)
+        for result in once_each(place.run(build_ranges, tasks, store)):
+            built[result.index] = result.rows
+            ranges += len(result.rows)
+            entries += sum(row.count for row in result.rows)
+            release_memory(len(built))
+            if on_progress:
+                on_progress(entries)
+    if on_progress:
+        on_progress(entries)
+    return Metarange.from_rows(row for index in sorted(built) for row in built[index])
+
+
+def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
+    """Write the task's ranges; safe to run any number of times, as ``run_task`` is."""
+    writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
+    table = with_digests(from_ipc(task.rows))
+    rows: list[RangeRow] = []
+    start = 0
+    for ends in task.cuts:
+        rows.append(writer.write(Cut(table.slice(start, ends[-1]), ends)))
+        start += ends[-1]
+    return Built(task.index, tuple(rows))
+
+
+def _tasks(
+    cuts: Iterator[Cut], group: int, numbers: Iterator[int], attempt: str, standing: dict[_Span, RangeRow]
+) -> Iterator[BuildTask]:
+    while some := list(islice(cuts, group)):
+        spans = [_span_of(one) for one in some]
+        yield BuildTask(
+            next(numbers),
+            to_ipc(pa.concat_tables([one.table for one in some])),
+            tuple(one.ends for one in some),
+            attempt,
+            tuple(standing[span] for span in spans if span in standing),
+        )
+
+
+def _span(row: RangeRow) -> _Span:
+    return row.first_path, row.last_path, row.count
+
+
+def _span_of(one: Cut) -> _Span:
+    """What a range must be like to equal the rows, as far as can be told without digests."""
+    paths = one.table.column("path")
+    return paths[0].as_py(), paths[-1].as_py(), len(paths)
