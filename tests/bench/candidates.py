@@ -50,17 +50,17 @@ def _orphans(size: int) -> int:
 def _make(folder: Path, size: int) -> None:
     import numpy as np
     import pyarrow.parquet as pq
-    from support.synthetic import quick_digests
+    from support.synthetic import with_quick_digests
 
+    from lakeops.engine.build import build
     from lakeops.model.records import Split
-    from lakeops.ranges.build import build
     from lakeops.store.local import LocalStore
 
     folder.mkdir()
     store = LocalStore(folder, fsync=False)
     for version in (0, 1):
-        tables = (_entries(which, version) for which in _batches(np.arange(size, dtype=np.uint64)))
-        ranges = build(store, tables, Split(), f"version{version}", digests=quick_digests)
+        tables = (with_quick_digests(_entries(which, version)) for which in _batches(np.arange(size, dtype=np.uint64)))
+        ranges = build(store, tables, Split(), f"version{version}")
         pq.write_table(ranges.table, folder / f"ranges-{version}.parquet")
     # Five names of six are the repository's, spread over all of it; numbers order as addresses do.
     kept = np.random.default_rng(1).permutation(size)[: size - _orphans(size)]

@@ -18,11 +18,11 @@ from support import synthetic
 from support.big_repository import peak_megabytes
 from support.references import spark_addresses
 
+from lakeops.engine.build import build
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.unreferenced import unreferenced
 from lakeops.model.records import Split
-from lakeops.ranges.build import build
 from lakeops.store.local import LocalStore
 
 _RANGES = "ranges.parquet"
@@ -31,8 +31,8 @@ _RANGES = "ranges.parquet"
 def make_ranges(folder: Path, count: int) -> int:
     """Ranges that refer to the first ``count`` names; how many ranges there are."""
     store = LocalStore(folder, fsync=False)
-    tables = (_entries(which) for which in synthetic.numbers(count))
-    metarange = build(store, tables, Split(), "made", digests=synthetic.quick_digests)
+    tables = (synthetic.with_quick_digests(_entries(which)) for which in synthetic.numbers(count))
+    metarange = build(store, tables, Split(), "made")
     pq.write_table(metarange.table, folder / _RANGES)
     return len(metarange)
 

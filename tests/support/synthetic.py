@@ -60,8 +60,12 @@ def staged(which: np.ndarray, version: int = 1) -> pa.Table:
 
 
 def quick_entries(which: np.ndarray, version: int = 0) -> pa.Table:
-    """Entries with stand-ins for their digests, half of each checksum: where hashing is not the point."""
-    table = entries(which, version)
+    """Entries with stand-ins for their digests: where hashing is not the point."""
+    return with_quick_digests(entries(which, version))
+
+
+def with_quick_digests(table: pa.Table) -> pa.Table:
+    """Entries, and half of each checksum as what stands for the digest."""
     checksums = table.column("checksum").combine_chunks()
     view = np.frombuffer(checksums.buffers()[2], np.uint8)[checksums.offset * 32 :][: len(checksums) * 32]
     digests = pa.Array.from_buffers(
