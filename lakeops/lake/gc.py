@@ -10,6 +10,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc import rules as rule_verbs
 
 if TYPE_CHECKING:
+    from lakeops.ops.gc.idle import IdleRef
     from lakeops.ops.gc.sweep import Swept
 
 
@@ -67,3 +68,15 @@ class GarbageCollection:
     def live_commits(self) -> set[str]:
         """The ids of the commits that the rules keep now. Others are refused from the next mark on."""
         return rule_verbs.live_commits(self._ctx)
+
+    def idle_refs(self) -> list[IdleRef]:
+        """Branches and tags that have been idle for as long as the rules allow; ``kept`` says why one stays."""
+        from lakeops.ops.gc.idle import idle_refs
+
+        return list(idle_refs(self._ctx))
+
+    def expire_refs(self) -> list[IdleRef]:
+        """Delete the branches and tags that the rules let go; returns them, and those that stay with the reason."""
+        from lakeops.ops.gc.idle import expire_refs
+
+        return expire_refs(self._ctx)

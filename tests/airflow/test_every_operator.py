@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.airflow_tasks import kill_at
+from support.airflow_tasks import kill_at, with_garbage
 from support.scenes import tree
 
 from lakeops import Lake, Repository
@@ -35,8 +35,12 @@ class Case:
     arguments: dict[str, Any]
     prepare: Callable[[Lake, str], None]
 
-    def make(self, repo: str, place: Path, **more: Any) -> LakeopsOperator:
-        return self.kind(task_id=self.operator, repo=repo, **self.given(place), **more)
+    def make(self, lake: Lake, repo: str, place: Path) -> LakeopsOperator:
+        return self.kind(task_id=self.operator, repo=repo, **self.given(place), **self.bound(lake, repo))
+
+    def bound(self, lake: Lake, repo: str) -> dict[str, Any]:
+        """Arguments that are another for each repository."""
+        return {"mark_id": lake.repository(repo).gc.marks()[0].id} if self.operator == "GcSweep" else {}
 
     @property
     def kind(self) -> Any:
@@ -80,6 +84,15 @@ def protected(lake: Lake, name: str) -> None:
     history(lake, name).protect("main")
 
 
+def garbage(lake: Lake, name: str) -> None:
+    with_garbage(name)
+
+
+def marked(lake: Lake, name: str) -> None:
+    with_garbage(name)
+    lake.repository(name).gc.mark()
+
+
 CASES = [
     Case("CreateRepository", {"storage_namespace": None, "default_branch": "trunk"}, nothing),
     Case("DeleteRepository", {}, history),
@@ -100,8 +113,12 @@ CASES = [
     Case("Upload", {"data": "text", "path": "up.txt", "branch": "dev"}, history),
     Case("DeleteObjects", {"paths": ["a", "not there"], "prefix": "b", "branch": "dev"}, history),
     Case("Diff", {"left": "main", "right": "dev"}, history),
+    Case("Fsck", {"data": "true"}, history),
+    Case("ExpireRefs", {}, garbage),
+    Case("GcMark", {}, garbage),
+    Case("GcSweep", {"force": "false"}, marked),
 ]
-READS = {"Diff"}
+READS = {"Diff", "Fsck", "GcMark"}
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
 
@@ -133,7 +150,12 @@ def state(lake: Lake, name: str) -> dict[str, Any] | None:
         },
         "tags": {tag.id: repo.ref(tag.commit_id).commit.message for tag in repo.tags()},
         "protections": repo.protections(),
+        "objects": repo.gc.rules() and len(list((place_of(repo) / "data").rglob("*"))),
     }
+
+
+def place_of(repo: Repository) -> Path:
+    return Path(repo.storage_namespace.removeprefix("file://"))
 
 
 @pytest.fixture
@@ -143,7 +165,7 @@ def wanted(lake: Lake, place: Path, run: Run) -> Callable[[Case], dict[str, Any]
     def wanted(case: Case) -> dict[str, Any] | None:
         case.prepare(lake, "once")
         before = state(lake, "once")
-        run(case.make("once", place))
+        run(case.make(lake, "once", place))
         after = state(lake, "once")
         assert (before == after) is (case.operator in READS), "the case shows what its operator does"
         return after
@@ -161,9 +183,10 @@ def test_the_table_has_every_operator() -> None:
 def test_run_twice_is_run_once(case: Case, lake: Lake, place: Path, run: Run, wanted: Any) -> None:
     end = wanted(case)
     case.prepare(lake, "twice")
-    first = run(case.make("twice", place))
+    task = case.make(lake, "twice", place)
+    first = run(task)
     assert isinstance(first, dict)
-    second = run(case.make("twice", place), try_number=2)
+    second = run(task, try_number=2)
     assert state(lake, "twice") == end
     if "parents" in first or "reference" in first or case.operator in {"CreateTag", "CreateRepository"}:
         assert second == first, "what was published is found again"
@@ -179,8 +202,9 @@ def test_killed_at_every_effect_and_cleared_is_run_once(
     for effect in range(1, 60):
         name = f"killed-{effect}"
         case.prepare(lake, name)
-        died = kill_at(home, effect, when, partial(run, case.make(name, place)))
-        run(case.make(name, place), try_number=2)
+        task = case.make(lake, name, place)
+        died = kill_at(home, effect, when, partial(run, task))
+        run(task, try_number=2)
         assert state(lake, name) == end, f"killed {when} effect {effect}"
         if not died:
             break
@@ -198,12 +222,12 @@ def test_mapped_over_two_repositories_each_is_run_once(
     for number, case in enumerate(CASES):
         for part in ("alone", "a", "b"):
             case.prepare(lake, f"{part}-{number:02}")
-        run(case.make(f"alone-{number:02}", place))
+        run(case.make(lake, f"alone-{number:02}", place))
         ends.update(dict.fromkeys((f"a-{number:02}", f"b-{number:02}"), state(lake, f"alone-{number:02}")))
     with sdk.DAG("every-operator-mapped", schedule=None) as dag:
         for number, case in enumerate(CASES):
-            names = [f"a-{number:02}", f"b-{number:02}"]
-            case.kind.partial(task_id=f"task-{number}", **case.given(place)).expand(repo=names)
+            each = [{"repo": name, **case.bound(lake, name)} for name in (f"a-{number:02}", f"b-{number:02}")]
+            case.kind.partial(task_id=f"task-{number}", **case.given(place)).expand_kwargs(each)
     bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
     bag.bag_dag(dag)
     sync_bag_to_db(bag, "dags-folder", None)
@@ -214,6 +238,8 @@ def test_mapped_over_two_repositories_each_is_run_once(
 
 FLAGS = {
     "allow_empty_source",
+    "fail_on",
+    "max_findings",
     "exist_ok",
     "max_changes",
     "on_empty",

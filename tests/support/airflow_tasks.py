@@ -1,16 +1,18 @@
-"""Tasks that are killed: an operator's work in a process of its own, ended by SIGKILL at a chosen effect."""
+"""What tests of tasks share: work that is ended by SIGKILL at a chosen effect, and repositories with old garbage."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import open_faulty
 
-from lakeops import Settings
+from lakeops import Lake, Settings
 from lakeops.store.faulty import Faults
 
 
@@ -29,7 +31,7 @@ def kill_at(home: Path, effect: int, when: str, act: Callable[[], object]) -> bo
                 action=lambda _: os.kill(os.getpid(), signal.SIGKILL),
             )
             settings = Settings.load(home=home, fsync=False, committer="ada")
-            LakeopsHook.get_conn = lambda _: open_faulty(settings, faults)  # type: ignore[method-assign]
+            LakeopsHook.get_conn = lambda _: open_faulty(settings, faults, clock=ManualClock(datetime.now(UTC)))  # type: ignore[method-assign]
             act()
             os._exit(0)
         finally:
@@ -39,3 +41,28 @@ def kill_at(home: Path, effect: int, when: str, act: Callable[[], object]) -> bo
         return True
     assert os.WEXITSTATUS(status) == 0
     return False
+
+
+def with_garbage(name: str, *, days: int = 40) -> Path:
+    """Where a repository lies that was left alone some days ago, with an object that nobody needs.
+
+    Its rules let branches ``idle-*`` go after ten days; there is one, and one with uncommitted changes.
+    """
+    moment = datetime.now(UTC) - timedelta(days=days)
+    with Lake.open(clock=ManualClock(moment)) as lake:
+        repo = lake.create_repository(name)
+        main = repo.branch("main")
+        main.put("kept", b"kept")
+        main.commit("one")
+        main.put("lost", b"garbage")
+        main.reset()
+        for branch in ("idle-1", "idle-2"):
+            repo.create_branch(branch)
+        repo.branch("idle-2").put("staged", b"1")
+        repo.gc.set_rules(
+            {"default_retention_days": 90, "branches": [{"branch_id": "idle-*", "expire_after_days": 10}]}
+        )
+        place = Path(repo.storage_namespace.removeprefix("file://"))
+    for file in place.rglob("*"):
+        os.utime(file, (moment.timestamp(), moment.timestamp()))
+    return place

@@ -22,12 +22,19 @@ from lakeops.airflow.operators.commit import (
 )
 from lakeops.airflow.operators.diff import LakeopsDiffOperator
 from lakeops.airflow.operators.failing import failing_at_once
+from lakeops.airflow.operators.fsck import FailOn, LakeopsFsckOperator
+from lakeops.airflow.operators.gc import (
+    LakeopsExpireRefsOperator,
+    LakeopsGcMarkOperator,
+    LakeopsGcSweepOperator,
+)
 from lakeops.airflow.operators.merge import LakeopsMergeOperator
 from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsUploadOperator
 from lakeops.airflow.operators.repository import LakeopsCreateRepositoryOperator, LakeopsDeleteRepositoryOperator
 from lakeops.airflow.operators.tag import LakeopsCreateTagOperator, LakeopsDeleteTagOperator
 
 __all__ = [
+    "FailOn",
     "LakeopsCherryPickOperator",
     "LakeopsCommitOperator",
     "LakeopsCreateBranchOperator",
@@ -38,6 +45,10 @@ __all__ = [
     "LakeopsDeleteRepositoryOperator",
     "LakeopsDeleteTagOperator",
     "LakeopsDiffOperator",
+    "LakeopsExpireRefsOperator",
+    "LakeopsFsckOperator",
+    "LakeopsGcMarkOperator",
+    "LakeopsGcSweepOperator",
     "LakeopsImportOperator",
     "LakeopsMergeOperator",
     "LakeopsOperator",

@@ -13,6 +13,7 @@ from lakeops.airflow.assets import COMMITS
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink
 from lakeops.airflow.operators.base import LakeopsOperator
+from lakeops.airflow.operators.values import number
 from lakeops.model.errors import InvalidInput, NoChanges
 
 if TYPE_CHECKING:
@@ -252,13 +253,3 @@ class LakeopsImportOperator(LakeopsPublishOperator):
             allow_empty_source=self.allow_empty_source,
             skip_special=self.skip_special,
         )
-
-
-def number(text: int | str | None) -> int | None:
-    """A number that may have come out of a template, where empty means none. Raises ``InvalidInput``."""
-    if text is None or text == "":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is not a number") from None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
-from lakeops.model.errors import AttemptExpired, LakeopsError, MergeConflict, Transient
+from lakeops.model.errors import AttemptExpired, LakeopsError, MergeConflict, SweepIncomplete, Transient
 
 
 @contextmanager
@@ -18,7 +18,7 @@ def failing_at_once() -> Iterator[None]:
     """
     try:
         yield
-    except (Transient, AttemptExpired):
+    except (Transient, AttemptExpired, SweepIncomplete):
         raise
     except MergeConflict as conflict:
         paths = "\n".join(conflict.conflicts)

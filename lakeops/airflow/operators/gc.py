@@ -1,0 +1,115 @@
+"""Operators of garbage collection: let idle refs go, mark, sweep.
+
+A mark deletes nothing, and a newer one takes the place of an older, so marking again is always fine. A sweep goes on
+where it was killed; of a mark that was swept it does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakeops.airflow.operators.base import LakeopsOperator
+from lakeops.airflow.operators.values import truth
+from lakeops.model.words import human_size
+
+if TYPE_CHECKING:
+    from lakeops.airflow.run import TaskRun
+    from lakeops.lake import Repository
+
+
+class LakeopsExpireRefsOperator(LakeopsOperator):
+    """Deletes branches and tags that the retention rules let go (``expire_after_days``); returns them.
+
+    The result has ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``,
+    ``kept``: why it stays). Default and protected branches stay, and those with uncommitted changes.
+
+    Args:
+        only_show: delete nothing; ``deleted`` is then what would be.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "only_show")
+
+    def __init__(
+        self,
+        *,
+        only_show: bool | str = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.only_show = only_show
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - deleting needs no key
+        """What goes, and what stays."""
+        shown = truth(self.only_show)
+        found = repository.gc.idle_refs() if shown else repository.gc.expire_refs()
+        for ref in found:
+            said = f"stays: {ref.kept}" if ref.kept else "would be deleted" if shown else "is deleted"
+            self.log.info(
+                "%s lakefs://%s/%s, idle for %d days, %s", ref.type, repository.id, ref.id, ref.idle_days, said
+            )
+        return {
+            "deleted": [ref.to_json() for ref in found if ref.kept is None],
+            "kept": [ref.to_json() for ref in found if ref.kept is not None],
+        }
+
+
+class LakeopsGcMarkOperator(LakeopsOperator):
+    """Finds what no live commit needs; returns the mark's ``id``, ``objects``, ``bytes`` and ``report``.
+
+    Deletes nothing. The log has the report. A mark that a later one has followed cannot be swept any more.
+
+    Args:
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - marking needs no key
+        """The mark and its report."""
+        mark = repository.gc.mark()
+        report = repository.gc.report(mark.id)
+        self.log.info("%s", summary(repository.id, report))
+        return {"id": mark.id, "objects": mark.objects, "bytes": mark.bytes, "files": mark.rows, "report": report}
+
+
+class LakeopsGcSweepOperator(LakeopsOperator):
+    """Deletes exactly what a mark holds; returns ``mark``, ``deleted``, ``bytes`` and ``versioned``.
+
+    What the store refused to delete is tried again by the task's ``retries``.
+
+    Args:
+        mark_id: the mark, ``mark.output["id"]`` of a mark task.
+        force: also when it is a large share of the repository.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "mark_id", "force")
+
+    def __init__(
+        self,
+        *,
+        mark_id: str,
+        force: bool | str = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.mark_id = mark_id
+        self.force = force
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - sweeping needs no key
+        """What was deleted."""
+        swept = repository.gc.sweep(self.mark_id, force=truth(self.force))
+        self.log.info("Deleted %d files, %s, of lakefs://%s", swept.deleted, human_size(swept.bytes), repository.id)
+        return swept.to_json()
+
+
+def summary(repository_id: str, report: dict[str, Any]) -> str:
+    """A mark's report as lines for a log or a form."""
+    size, share = human_size(report["bytes"]), report["share"]
+    lines = [f"lakefs://{repository_id}: {report['objects']:,} of {report['listed']['count']:,} objects are garbage"]
+    lines[0] += f" ({size}, {share:.1%}), and {report['files'] - report['objects']:,} metadata files"
+    lines += [f"  {row['age']}: {row['objects']:,} objects, {human_size(row['bytes'])}" for row in report["by_age"]]
+    lines += [f"  {name}" for name in report["sample"].get("object", ())[:10]]
+    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in report["commits"]["live"].items() if count)
+    lines.append(f"Commits: {report['commits']['expired_now']:,} expired now; alive: {live or 'none'}")
+    return "\n".join([*lines, *report["notes"]])

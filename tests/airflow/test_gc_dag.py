@@ -1,0 +1,166 @@
+"""The daily garbage collection: real runs of its DAG, and when a person is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.airflow_tasks import with_garbage
+
+from lakeops import Lake
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
+
+from lakeops.airflow.gc_approval import LakeopsGcApprovalOperator
+from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOperator, LakeopsGcSweepOperator
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_gc.py"
+
+
+@pytest.fixture(scope="module")
+def lakeops_gc(airflow_database: None) -> Any:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
+    assert bag.import_errors == {}
+    sync_bag_to_db(bag, "dags-folder", None)
+    return bag.dags["lakeops_gc"]
+
+
+def states(run: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for task in sorted(run.get_task_instances(), key=lambda task: task.map_index):
+        found.setdefault(task.task_id.removeprefix("collect."), []).append(str(task.state))
+    return found
+
+
+def objects(name: str) -> int:
+    with Lake.open() as lake:
+        place = Path(lake.repository(name).storage_namespace.removeprefix("file://"))
+    return sum(1 for file in (place / "data").rglob("*") if file.is_file())
+
+
+def branches(name: str) -> set[str]:
+    with Lake.open() as lake:
+        return {ref.id for ref in lake.repository(name).branches()}
+
+
+# --- runs of the DAG ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_collects_every_repository_but_mirrors(lake: Lake, lakeops_gc: Any) -> None:
+    for name in ("one", "two", "mirrored"):
+        with_garbage(name)
+    lake.repository("mirrored").set_read_only()
+    lake.create_repository("clean")
+    assert objects("one") == 3
+    run = lakeops_gc.test()
+    assert str(run.state) == "success"
+    found = states(run)
+    assert found["mark"] == ["success"] * 3
+    assert sorted(found["sweep"]) == ["skipped", "success", "success"], "there is nothing to sweep in a clean one"
+    assert [objects(name) for name in ("one", "two", "mirrored")] == [2, 2, 3]
+    assert branches("one") == {"main", "idle-2"}
+    assert list(lake.repository("one").fsck(data=True)) == []
+
+
+def test_a_dry_run_deletes_nothing(lake: Lake, lakeops_gc: Any) -> None:
+    with_garbage("one")
+    run = lakeops_gc.test(run_conf={"repository": "one", "dry_run": True})
+    assert str(run.state) == "success"
+    assert (states(run)["approve"], states(run)["sweep"]) == (["skipped"], ["skipped"])
+    assert objects("one") == 3
+    assert branches("one") == {"main", "idle-1", "idle-2"}
+
+
+def test_a_repository_that_does_not_exist_fails_before_anything(lake: Lake, lakeops_gc: Any) -> None:
+    run = lakeops_gc.test(run_conf={"repository": "nosuch"})
+    assert states(run)["repositories"] == ["failed"]
+
+
+# --- asking ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mark(lake: Lake) -> Any:
+    with_garbage("one")
+    return lake.repository("one").gc.mark()
+
+
+def ask(mark: Any, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+    """An approval of a mark, a context for it, and what was asked."""
+    from airflow.providers.standard.operators import hitl
+
+    asked: list[Any] = []
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **given: asked.append(given))
+    task = LakeopsGcApprovalOperator(task_id="approve", repo="one", mark_id=mark.id, **arguments)
+
+    class Instance:
+        id = "ti"
+
+    return task, {"task_instance": Instance(), "ti": Instance()}, asked
+
+
+@pytest.mark.parametrize("limit", [None, "", "7", 1000])
+def test_a_small_sweep_asks_nobody(mark: Any, monkeypatch: pytest.MonkeyPatch, limit: Any) -> None:
+    task, context, asked = ask(mark, monkeypatch, above_bytes=limit)
+    assert task.execute(context) == {"mark_id": mark.id, "approved_by": None}
+    assert asked == []
+
+
+def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, context, asked = ask(mark, monkeypatch, above_bytes="6")
+    with pytest.raises(TaskAwaitingInput):
+        task.execute(context)
+    (form,) = asked
+    assert form["subject"] == "Delete 7 B of lakefs://one?"
+    assert "1 of 3 objects are garbage" in form["body"]
+    answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": {"id": "7", "name": "ada"}}
+    found = task.execute_complete(context, {**answer, "chosen_options": ["Sweep"]})
+    assert found == {"mark_id": mark.id, "approved_by": "ada"}
+    with pytest.raises(AirflowSkipException, match=f"ada chose to leave mark {mark.id} unswept"):
+        task.execute_complete(context, {**answer, "chosen_options": ["Leave it"]})
+
+
+def test_bad_values_fail_at_once(mark: Any, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    task, context, _ = ask(mark, monkeypatch, above_bytes="much")
+    with pytest.raises(AirflowFailException, match="'much' is not a number"):
+        task.execute(context)
+    with pytest.raises(AirflowFailException, match="'perhaps' is neither true nor false"):
+        run(LakeopsExpireRefsOperator(task_id="t", repo="one", only_show="perhaps"))
+    with pytest.raises(AirflowFailException, match=r"mark_not_found: .*nosuch"):
+        run(LakeopsGcSweepOperator(task_id="t", repo="one", mark_id="nosuch"))
+    with_garbage("two")
+    with pytest.raises(AirflowFailException, match="mark_not_found"):
+        run(LakeopsGcSweepOperator(task_id="t", repo="two", mark_id=mark.id))
+    assert branches("one") == {"main", "idle-1", "idle-2"}
+
+
+def test_a_newer_mark_makes_a_sweep_refuse_the_older(mark: Any, lake: Lake, run: Any) -> None:
+    lake.repository("one").gc.mark()
+    with pytest.raises(AirflowFailException, match=r"mark_refused: .*stale"):
+        run(LakeopsGcSweepOperator(task_id="t", repo="one", mark_id=mark.id))
+    assert objects("one") == 3
+
+
+# --- checking ----------------------------------------------------------------------------------------------------
+
+
+def test_fsck_fails_over_damage_and_says_what_to_do(lake: Lake, run: Any) -> None:
+    place = with_garbage("one")
+    sound = run(LakeopsFsckOperator(task_id="t", repo="one"))
+    assert sound["ok"]
+    assert sound["severities"]["error"] == 0
+    for file in (place / "_lakefs" / "metaranges").rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(AirflowFailException, match=r"fsck of lakefs://one found .* errors?.*metarange"):
+        run(LakeopsFsckOperator(task_id="t", repo="one"))
+    assert {finding["severity"] for finding in run.xcoms["findings"]} >= {"error"}
+    looked = run(LakeopsFsckOperator(task_id="t", repo="one", fail_on="never", max_findings=1))
+    assert (looked["ok"], len(looked["findings"])) == (False, 1)

@@ -1,0 +1,84 @@
+"""Branches and tags that the rules let go, and those that stay whatever their age."""
+
+from __future__ import annotations
+
+import pytest
+
+RULES = {
+    "default_retention_days": 90,
+    "branches": [{"branch_id": "*", "expire_after_days": 10}, {"branch_id": "keep-*"}],
+    "tags": [{"tag_id": "nightly-*", "expire_after_days": 5}],
+}
+RULES["branches"][1]["retention_days"] = 1
+
+
+@pytest.fixture
+def ruled(repo):
+    repo.gc.set_rules(RULES)
+    for name in ("dev", "protected", "dirty", "busy"):
+        repo.create_branch(name)
+    repo.protect("prot*")
+    repo.branch("dirty").put("a", b"1")
+    repo.create_tag("nightly-1", "main")
+    repo.create_tag("v1", "main")
+    return repo
+
+
+def names(found):
+    return {(ref.type, ref.id): ref.kept for ref in found}
+
+
+def test_without_rules_nothing_is_idle(repo, clock):
+    repo.create_branch("dev")
+    clock.advance(days=1000)
+    assert repo.gc.idle_refs() == repo.gc.expire_refs() == []
+
+
+def test_what_is_as_old_as_its_rule_says_goes_and_three_things_stay(ruled, clock):
+    clock.advance(days=5)
+    assert names(ruled.gc.idle_refs()) == {("tag", "nightly-1"): None}
+    clock.advance(days=5, seconds=-1)
+    ruled.branch("busy").put("a", b"1")
+    ruled.branch("busy").commit("still at work")
+    assert len(ruled.gc.idle_refs()) == 1, "a second too early"
+    clock.advance(seconds=1)
+    idle = ruled.gc.idle_refs()
+    assert names(idle) == {
+        ("branch", "dev"): None,
+        ("branch", "dirty"): "it has uncommitted changes, 'a' for one",
+        ("branch", "main"): "it is the default branch",
+        ("branch", "protected"): "it is protected by 'prot*'",
+        ("tag", "nightly-1"): None,
+    }
+    assert {ref.idle_days for ref in idle} == {10}
+    assert names(ruled.gc.expire_refs()) == names(idle)
+    assert [ref.id for ref in ruled.branches()] == ["busy", "dirty", "main", "protected"]
+    assert [ref.id for ref in ruled.tags()] == ["v1"]
+    assert {ref.kept is None for ref in ruled.gc.expire_refs()} == {False}
+
+
+def test_a_branch_that_moves_meanwhile_stays(ruled, clock, monkeypatch):
+    from lakeops.ops.gc import idle
+
+    clock.advance(days=20)
+    before = idle.idle_refs
+
+    def and_then_somebody_commits(ctx):
+        yield from list(before(ctx))
+        ruled.branch("dev").put("a", b"1")
+        ruled.branch("dev").commit("just now")
+        ruled.branch("busy").put("a", b"1")
+        ruled.delete_tag("nightly-1")
+
+    monkeypatch.setattr(idle, "idle_refs", and_then_somebody_commits)
+    assert {ref.id for ref in ruled.gc.expire_refs() if ref.kept is None} == set()
+    assert {"dev", "busy"} <= {ref.id for ref in ruled.branches()}
+
+
+def test_a_tag_of_a_branchs_name_does_not_keep_it_young(ruled, clock):
+    clock.advance(days=9)
+    ruled.branch("busy").put("a", b"1")
+    other = ruled.branch("busy").commit("elsewhere")
+    ruled.create_tag("dev", other.id)
+    clock.advance(days=1)
+    assert ("branch", "dev") in names(ruled.gc.idle_refs())
