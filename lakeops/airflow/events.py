@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MAX_PARTITIONS = 1000
 """A commit that touches more partitions than this tells of none: its consumers have to look at all."""
 
+MAX_KEY = 250
+"""Characters of a partition key in Airflow's database. A longer one counts as too many."""
+
 
 def describe(
     repository: Repository, branch: str, commit_id: str, *, since: str | None = None, partition_by: str | None = None
@@ -81,7 +84,7 @@ def announce(context: Context, repository: Repository, branch: str, commit_id: s
             event = describe(repository, branch, commit_id, partition_by=by)
             partitions = event.pop("partitions", [])
             context["outlet_events"][outlet].extra = event
-            if 0 < len(partitions) <= MAX_PARTITIONS:
+            if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):
                 context["outlet_events"][outlet].add_partitions(partitions)
 
 

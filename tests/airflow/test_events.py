@@ -105,6 +105,16 @@ def test_too_many_partitions_are_none(flights: Repository, monkeypatch: pytest.M
     assert task["outlet_events"][asset].partition_keys == set()
 
 
+@pytest.mark.parametrize("value", ["x" * 251, " "])
+def test_what_cannot_be_a_partition_key_fails_no_task_that_has_published(flights: Repository, value: str) -> None:
+    asset = branch_asset("flights", "main", partition_by="day")
+    head = load(flights, "day=1/a", f"day={value}/a")
+    task = context(asset)
+    announce(task, flights, "main", head)
+    event = task["outlet_events"][asset]
+    assert (event.extra["commit_id"], event.partition_keys) == (head, set())
+
+
 def test_a_task_without_outlets_costs_nothing(flights: Repository) -> None:
     task = context()
     announce(task, flights, "main", "no such commit")

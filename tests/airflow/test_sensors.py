@@ -16,7 +16,6 @@ pytest.importorskip("airflow.sdk")
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
-    AirflowNotFoundException,
     AirflowSensorTimeout,
     AirflowSkipException,
 )
@@ -220,7 +219,7 @@ def test_a_commit_that_expires_meanwhile_is_named(lake: Lake, flights: Repositor
 
 
 def test_a_missing_connection_is_named(flights: Repository, wait: Wait) -> None:
-    with pytest.raises(AirflowNotFoundException, match="no connection 'mine'"):
+    with pytest.raises(AirflowFailException, match="no connection 'mine'"):
         wait().end(sensor(LakeopsTagSensor, tag="v1", lakeops_conn_id="mine"))
 
 

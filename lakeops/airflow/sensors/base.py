@@ -11,7 +11,6 @@ them to its ``retries``. Those that waiting cannot mend fail the task at once, w
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -78,13 +77,17 @@ class LakeopsSensor(BaseSensorOperator):
         self.lakeops_conn_id = lakeops_conn_id
         self.deferrable = deferrable
 
-    @abstractmethod
-    def condition(self, repository: Repository, context: Context) -> Condition:
-        """What is waited for. The same for the whole wait, whichever process asks."""
+    def asked(self) -> Condition:
+        """What is waited for, by the sensor's arguments alone."""
+        raise NotImplementedError
 
-    @abstractmethod
+    def condition(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - for those that need it
+        """What is waited for. The same for the whole wait, whichever process asks."""
+        return self.asked()
+
     def awaited(self) -> str:
         """The same in words, for messages."""
+        return str(self.asked())
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Whether the condition is met now, and what was found."""

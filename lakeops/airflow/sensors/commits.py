@@ -80,13 +80,9 @@ class LakeopsUncommittedSensor(LakeopsSensor):
         self.branch = branch
         self.prefix = prefix
 
-    def condition(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - the base's
+    def asked(self) -> Condition:
         """A clean branch."""
         return NothingUncommitted(self.branch, self.prefix)
-
-    def awaited(self) -> str:
-        """The same in words."""
-        return str(NothingUncommitted(self.branch, self.prefix))
 
 
 def _last_result(context: Context) -> str | None:

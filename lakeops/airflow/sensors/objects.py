@@ -10,10 +10,7 @@ from lakeops.airflow.sensors.base import LakeopsSensor
 from lakeops.model.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from lakeops.airflow.conditions import Condition
-    from lakeops.lake import Repository
 
 
 class LakeopsObjectSensor(LakeopsSensor):
@@ -33,13 +30,9 @@ class LakeopsObjectSensor(LakeopsSensor):
         self.ref = ref
         self.path = path
 
-    def condition(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - the base's
+    def asked(self) -> Condition:
         """The object."""
         return ObjectPresent(self.ref, self.path)
-
-    def awaited(self) -> str:
-        """The same in words."""
-        return str(ObjectPresent(self.ref, self.path))
 
 
 class LakeopsPrefixSensor(LakeopsSensor):
@@ -62,10 +55,6 @@ class LakeopsPrefixSensor(LakeopsSensor):
         self.prefix = prefix
         self.min_objects = min_objects
 
-    def condition(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - the base's
+    def asked(self) -> Condition:
         """The objects."""
         return PrefixPresent(self.ref, self.prefix, self.min_objects)
-
-    def awaited(self) -> str:
-        """The same in words."""
-        return str(PrefixPresent(self.ref, self.prefix, self.min_objects))

@@ -9,10 +9,7 @@ from lakeops.airflow.conditions import TagExists
 from lakeops.airflow.sensors.base import LakeopsSensor
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from lakeops.airflow.conditions import Condition
-    from lakeops.lake import Repository
 
 
 class LakeopsTagSensor(LakeopsSensor):
@@ -29,10 +26,6 @@ class LakeopsTagSensor(LakeopsSensor):
         super().__init__(**kwargs)
         self.tag = tag
 
-    def condition(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - the base's
+    def asked(self) -> Condition:
         """The tag."""
         return TagExists(self.tag)
-
-    def awaited(self) -> str:
-        """The same in words."""
-        return str(TagExists(self.tag))
