@@ -67,22 +67,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="how long the source commits (60)")
     parser.add_argument("--seed", type=int, default=7, help="decides what the replicator does")
     given = parser.parse_args()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
         del os.environ[name]
     os.environ["LAKEOPS_FSYNC"] = "false"
     with tempfile.TemporaryDirectory(prefix="lakeops-mirror-") as place:
-        try:
-            wrong = run(Path(place), given.seconds, given.seed)
-        except KeyboardInterrupt:
-            console.print("Stopped.")
-            return 130
-    for line in wrong:
-        console.print(f"[red]wrong:[/] {line}")
-    if not wrong:
-        console.print("\n[green]Everything is as it should be[/], and nothing is left behind.")
-    return 1 if wrong else 0
+        wrong = run(Path(place), given.seconds, given.seed)
+    console.print(*(f"[red]wrong:[/] {line}" for line in wrong), sep="\n")
+    if wrong:
+        return 1
+    console.print("[green]Everything is as it should be[/], and nothing is left behind.")
+    return 0
 
 
 def run(place: Path, seconds: float, seed: int) -> list[str]:
@@ -144,6 +140,7 @@ def process(*command: str, out: Path | None = None) -> Iterator[subprocess.Popen
             stdout=stack.enter_context(out.open("w")) if out else subprocess.DEVNULL,
             text=True,
             env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for this process; the others end with their input
         )
         try:
             yield started
