@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.http_answers import Answers, answer, error
+from support.s3_servers import S3_KINDS
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
 from lakeops.store.base import ObjectStore, StoredObject
@@ -59,6 +60,10 @@ def places(make_s3, local, tmp_path, two_buckets):
                 return make_s3("moto"), local
             case "s3 to s3":
                 return make_s3("moto"), make_s3("moto")
+            case "s3 to s3 on a real server":
+                return make_s3("real"), make_s3("real")
+            case "real server to file":
+                return make_s3("real"), local
             case "s3 to another server":
                 return make_s3("moto"), two_buckets("ministack")[1]
             case _:
@@ -67,7 +72,11 @@ def places(make_s3, local, tmp_path, two_buckets):
     return pair
 
 
-PAIRS = ["file to file", "file to s3", "s3 to file", "s3 to s3", "s3 to another server", "s3 to s3 on ministack"]
+REAL = ["s3 to s3 on a real server", "real server to file"]
+PAIRS = [
+    *("file to file", "file to s3", "s3 to file", "s3 to s3", "s3 to another server", "s3 to s3 on ministack"),
+    *(pytest.param(name, marks=pytest.mark.s3) for name in REAL),
+]
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", BIG], ids=["empty", "small", "big"])
@@ -93,8 +102,9 @@ def test_what_arrives_is_what_was_there(places, pair, data):
         [3],
     ],
 )
-def test_a_copy_by_the_server_keeps_the_parts(make_s3, sizes):
-    source, destination = make_s3("moto"), make_s3("moto")
+@pytest.mark.parametrize("kind", S3_KINDS)
+def test_a_copy_by_the_server_keeps_the_parts(make_s3, sizes, kind):
+    source, destination = make_s3(kind), make_s3(kind)
     data = in_parts(source, "data/x", sizes)
     copy_object(source, destination, item := listed(source, "data/x"))
     assert part_count(item.etag) == len(sizes)
@@ -133,7 +143,15 @@ def test_what_is_gone(places, pair):
     assert not [*destination.list()]
 
 
-@pytest.mark.parametrize("pair", ["s3 to file", "s3 to s3", "s3 to s3 on ministack"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "s3 to file",
+        "s3 to s3",
+        "s3 to s3 on ministack",
+        pytest.param("s3 to s3 on a real server", marks=pytest.mark.s3),
+    ],
+)
 @pytest.mark.parametrize("data", [b"ABC", b"longer"])
 def test_what_was_replaced_since_it_was_listed(places, pair, data):
     source, destination = places(pair)

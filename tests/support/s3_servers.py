@@ -98,8 +98,9 @@ def buckets(aws_environment) -> Iterator[Callable[[str], str]]:
 
 
 @pytest.fixture
-def two_buckets(endpoint_of) -> Callable[..., tuple[S3Store, S3Store]]:
-    """Two fresh buckets on a kind of server, as stores of one prefix."""
+def two_buckets(endpoint_of) -> Iterator[Callable[..., tuple[S3Store, S3Store]]]:
+    """Two fresh buckets on a kind of server, as stores of one prefix; removed again where they would stay."""
+    lasting: list[S3Store] = []
 
     def make(kind: str, prefix: str = "flights") -> tuple[S3Store, S3Store]:
         settings = replace(QUICK, endpoint_url=endpoint_of(kind))
@@ -107,9 +108,13 @@ def two_buckets(endpoint_of) -> Callable[..., tuple[S3Store, S3Store]]:
         for name in names:
             client(settings).create_bucket(Bucket=name)
         source, mirror = (S3Store(name, prefix, settings) for name in names)
+        lasting.extend(S3Store(name, "", settings) for name in names if kind == "real")
         return source, mirror
 
-    return make
+    yield make
+    for store in lasting:
+        assert store.delete(item.key for item in store.list()) == []
+        client(store.settings).delete_bucket(Bucket=store.bucket)
 
 
 @pytest.fixture
