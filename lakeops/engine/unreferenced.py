@@ -156,7 +156,10 @@ class _Search:
             ChunkTask(index, rows, prefixes, self.seed, self.place, self.folder)
             for index, rows in enumerate(chunks(listing))
         )
-        return sorted(LocalEngine().run(keep_chunk, tasks, self.store), key=lambda chunk: chunk.first)
+        found = sorted(LocalEngine().run(keep_chunk, tasks, self.store), key=lambda chunk: chunk.first)
+        # The threads that worked on chunks are gone, and what they had freed would stay with them.
+        pa.default_memory_pool().release_unused()
+        return found
 
     def read(self, ranges: pa.Table, on_progress: OnProgress | None) -> Iterator[Part]:
         """The keys of what ranges refer to."""

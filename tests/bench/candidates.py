@@ -23,6 +23,7 @@ from bench.sample import Sample, peak_mb
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 TESTS = Path(__file__).parent.parent
 
@@ -83,6 +84,12 @@ def _entries(which: np.ndarray, version: int) -> pa.Table:
     return table.set_column(1, table.schema.field(1), spark_addresses(which))
 
 
+def _groups(file: pq.ParquetFile) -> Iterator[pa.Table]:
+    """The rows, a group at a time: ``iter_batches`` keeps what it has read until the end."""
+    for index in range(file.num_row_groups):
+        yield file.read_row_group(index)
+
+
 def _lakeops(folder: Path) -> Callable[[], int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -97,7 +104,7 @@ def _lakeops(folder: Path) -> Callable[[], int]:
         store = LocalStore(folder, fsync=False)
         with (
             pq.ParquetFile(folder / _LISTING) as listing,
-            unreferenced(store, listing.iter_batches(), ranges, engine=LocalEngine(), folder=folder) as found,
+            unreferenced(store, _groups(listing), ranges, engine=LocalEngine(), folder=folder) as found,
             pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA) as writer,
         ):
             for table in found.batches():
