@@ -1,8 +1,8 @@
 """Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
 
 A task brings the store that it copies from; the store that it is given is the one that it copies to. What fails is
-told, object by object, and the rest goes on: one object that cannot be read must not hold up all others. Only when many
-fail a task gives up, because then it is the store that refuses.
+told, object by object, and the rest goes on: one object that cannot be read must not hold up all others. Only when a
+store refuses again and again a task gives up.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from itertools import count, islice
 from typing import TypeVar
 
 from lakeops.engine.choose import RANGE_SECONDS
-from lakeops.model.errors import LakeopsError, ObjectNotFound
+from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
 
 GIVE_UP = 20
-"""Failures of one task, or of a run, after which nothing more is tried."""
+"""Refusals of a store, in one task or one run, after which nothing more is tried."""
 
 MOST_OBJECTS = 200
 MOST_BYTES = 256 * 1024 * 1024
@@ -39,6 +39,11 @@ class Failure:
 
     key: str
     error: LakeopsError
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether a store is at fault, and not this object: one that changes, is damaged or has an odd name."""
+        return isinstance(self.error, StoreError | StoreUnavailable | Unsupported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
     asked, failures = _each(lambda key: _is_there(task.source, key), task.keys)
     doomed = [key for key, is_there in asked if not is_there]
     refused = destination.delete(doomed) if doomed else []
-    failures += [Failure(one.key, LakeopsError(f"could not be deleted: {one.reason}")) for one in refused]
+    failures += [Failure(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
     return Moved(task.index, objects=len(doomed) - len(refused), failures=tuple(failures))
 
 
@@ -120,6 +125,11 @@ def delete_tasks(source: ObjectStore, keys: Iterable[str]) -> Iterator[DeleteTas
         yield DeleteTask(index, source, some)
 
 
+def gives_up(failures: Sequence[Failure]) -> bool:
+    """Whether so many of these are refusals that trying more is in vain."""
+    return sum(failure.is_refusal for failure in failures) >= GIVE_UP
+
+
 def worth_in_ranges(items: Sequence[StoredObject]) -> int:
     """How many ranges' rewriting takes about as long as copying these objects; what engines are chosen by."""
     seconds = len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
@@ -127,12 +137,12 @@ def worth_in_ranges(items: Sequence[StoredObject]) -> int:
 
 
 def _each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
-    """What ``do`` gave for each item, and which ones failed; after ``GIVE_UP`` failures the rest is left out."""
+    """What ``do`` gave for each item, and which ones failed; after ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
     failures: list[Failure] = []
 
     def attempt(item: Item) -> None:
-        if len(failures) >= GIVE_UP:
+        if len(failures) >= GIVE_UP and gives_up(failures):
             return
         try:
             done.append((item, do(item)))

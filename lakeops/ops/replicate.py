@@ -18,12 +18,12 @@ from typing import Any, TypeVar
 
 from lakeops.engine.base import Engine
 from lakeops.engine.copy import (
-    GIVE_UP,
     Moved,
     copy_objects,
     copy_tasks,
     delete_objects,
     delete_tasks,
+    gives_up,
     worth_in_ranges,
 )
 from lakeops.model.errors import (
@@ -203,7 +203,7 @@ class _Run:
     def _stop_at(self, moved: Moved, verb: str, *, final: bool) -> None:
         """Raise when objects failed: at the end, or before it when so many did that the store must be at fault."""
         failures = moved.failures
-        if not failures or not (final or len(failures) >= GIVE_UP):
+        if not failures or not (final or gives_up(failures)):
             return
         objects = "object was" if len(failures) == 1 else "objects were"
         rest = "" if final else ", and the rest was not tried"

@@ -113,8 +113,8 @@ class ObjectStore(Protocol):
     def open_checked(self, item: StoredObject) -> Opened:
         """An object that was listed, to be read once from start to end.
 
-        The end raises ``Corrupted`` unless all came and it was what the store's own checksum says, where it has one.
-        Raises ``ObjectNotFound``, and ``Transient`` when it is not what was listed any more.
+        The end raises ``Corrupted`` unless it was what the store's own checksum says, where it has one. Raises
+        ``ObjectNotFound``, and ``Transient`` when it is not, or not as long as, what was listed any more.
         """
         ...
 

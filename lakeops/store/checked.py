@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from typing import BinaryIO, Protocol
 
-from lakeops.model.errors import Corrupted
+from lakeops.model.errors import Corrupted, Transient
 
 _PIECE = 1024 * 1024
 
@@ -48,7 +48,10 @@ class CheckedFile(io.BufferedIOBase, BinaryIO):
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Up to ``size`` bytes, all that is left when negative. Raises ``Corrupted`` at an end that is not the end."""
+        """Up to ``size`` bytes, all that is left when negative.
+
+        Raises ``Transient`` at an end that is not the end, ``Corrupted`` at the end of something else.
+        """
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(_PIECE), b""))
         data = self._inner.read(size)
@@ -66,8 +69,9 @@ class CheckedFile(io.BufferedIOBase, BinaryIO):
 
     def _check_end(self) -> None:
         if self._read != self._size:
-            raise Corrupted(
-                f"{self._where} gave {self._read:,} bytes instead of {self._size:,}; nothing was kept of it"
+            raise Transient(
+                f"{self._where} gave {self._read:,} bytes instead of {self._size:,}: it changed while it was read; "
+                "nothing was kept of it, copy it again"
             )
         if self._proof is not None and not self._proof.holds():
             raise Corrupted(f"{self._where} does not match its checksum; nothing was kept of it")

@@ -257,6 +257,29 @@ def test_a_destination_that_refuses_is_not_asked_for_ever(stores):
     assert len(caught.value.failures) >= copying.GIVE_UP
 
 
+def test_odd_objects_are_no_refusals(stores):
+    """However many there are of them: whatever can be copied is."""
+    source, destination = stores
+    fill(source, {f"data/20260105/{number:03}": b"x" for number in range(100)})
+    for number in range(40):
+        (destination.root / f"data/20260105/{number:03}/in the way").mkdir(parents=True)
+    with pytest.raises(NotAllReplicated, match="40 objects were not copied, for instance") as caught:
+        replicate(source, destination, ENGINE)
+    assert caught.value.done == 12 + 60
+    assert {error.kind for _, error in caught.value.failures} == {"invalid_path"}
+
+
+def test_a_file_that_a_program_still_writes_is_taken_later(stores):
+    source, destination = stores
+    faults = Faults()
+    faults.hook("open_checked", prefix="data/20260101/4", action=lambda _: source.put("data/20260101/4", b"444444"))
+    with pytest.raises(NotAllReplicated, match="6 bytes instead of 4") as caught:
+        replicate(faults.around(source), destination, ENGINE)
+    assert caught.value.failures[0][1].kind == "transient"
+    replicate(source, destination, ENGINE)
+    assert destination.get("data/20260101/4") == b"444444"
+
+
 def test_what_failed_is_told_to_programs(stores):
     source, destination = stores
     faults = Faults()

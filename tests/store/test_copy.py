@@ -168,7 +168,7 @@ def test_a_file_that_grew_since_it_was_listed(local, make_s3):
     local.put("data/x", b"abc")
     item = listed(local, "data/x")
     local.put("data/x", b"abcd")
-    with pytest.raises(Corrupted, match="4 bytes instead of 3"):
+    with pytest.raises(Transient, match="4 bytes instead of 3"):
         copy_object(local, destination, item)
     assert not [*destination.list()]
 
@@ -237,6 +237,20 @@ def test_a_part_that_fails_leaves_nothing(play):
     assert not asked.get("Uploads")
 
 
+def test_a_copy_by_the_server_is_one_request(make_s3):
+    source = make_s3("moto", connect_timeout=4.6)
+    destination = S3Store(source.bucket, "one-request", source.settings)
+    source.put("data/x", b"abc")
+    item = listed(source, "data/x")
+    requests = Answers(None)
+    client(source.settings).meta.events.register("before-send.s3", requests)
+    try:
+        copy_object(source, destination, item)
+    finally:
+        client(source.settings).meta.events.unregister("before-send.s3", requests)
+    assert len(requests.requests) == 1
+
+
 def test_a_copy_by_the_server_is_one_effect(make_s3):
     source, destination = make_s3("moto"), make_s3("moto")
     source.put("data/x", b"abc")
@@ -287,5 +301,5 @@ def test_part_counts(etag, count):
 def test_a_checked_file_reads_all_at_once_too():
     with CheckedFile(io.BytesIO(b"abc"), "here", 3) as file:
         assert (file.readable(), file.read()) == (True, b"abc")
-    with CheckedFile(io.BytesIO(b"abc"), "here", 4) as file, pytest.raises(Corrupted, match="3 bytes instead of 4"):
+    with CheckedFile(io.BytesIO(b"abc"), "here", 4) as file, pytest.raises(Transient, match="3 bytes instead of 4"):
         file.read()

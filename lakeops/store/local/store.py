@@ -90,7 +90,10 @@ class LocalStore:
             return os.fdopen(self._descriptor(key), "rb")
 
     def open_checked(self, item: StoredObject) -> Opened:
-        """An object to be read once; a file system keeps no checksum, so only its size is checked."""
+        """An object to be read once; a file system keeps no checksum, so only its size is checked.
+
+        Programs that write to an output directory themselves may still be at it.
+        """
         return Opened(CheckedFile(self.open(item.key), f"{self.url}/{item.key}", item.size_bytes))
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
