@@ -145,7 +145,6 @@ KINDS: dict[str, Kind] = {
     "range_order": _error(_SOFTWARE),
     "range_boundary": _error(_SOFTWARE),
     "entry_digest_mismatch": _error(_SOFTWARE),
-    "group_digest_mismatch": _error(_SOFTWARE),
     "entry_invalid": _error(_SOFTWARE),
     "address_invalid": _error(_SOFTWARE),
     "address_not_relative": _warning(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,8 +19,8 @@ from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNo
 from lakeops.model.paths import MAX_PATH_BYTES
 from lakeops.model.records import Split
 from lakeops.model.text import excerpt
-from lakeops.ranges.digest import entry_digests, group_digest
-from lakeops.ranges.file import RangeFile, fetch_range
+from lakeops.ranges.digest import entry_digests
+from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.split import cut_ends, group_ends, path_hashes
 from lakeops.ranges.write import release_memory
@@ -98,7 +97,7 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
         return _useless("range_damaged", f"the file is not what was written: {_line(error)}")
     except LakeopsError as error:
         return _useless("range_unreadable", f"the file cannot be read: {_line(error)}")
-    flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table), *_groups(file, table)]
+    flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table)]
     closed = True
     if split is not None:
         hashes = path_hashes(table["path"])
@@ -187,13 +186,6 @@ def _digests(table: pa.Table) -> Iterator[Flaw]:
         count = int(pc.sum(differ).as_py())
         shown = excerpt(table["path"][at].as_py())
         yield Flaw("entry_digest_mismatch", f"the row of {shown} is not what its digest covers{_more(count)}", count)
-
-
-def _groups(file: RangeFile, table: pa.Table) -> Iterator[Flaw]:
-    """Row groups whose digests, which make the range's id, are not those of their rows."""
-    for index, (start, stop) in enumerate(pairwise(file.starts.tolist())):
-        if group_digest(table["digest"].slice(start, stop - start)) != file.marks[index].digest:
-            yield Flaw("group_digest_mismatch", f"row group {index} has other rows than its digest covers")
 
 
 def _first(bad: pa.Array | pa.ChunkedArray) -> int | None:

@@ -94,6 +94,21 @@ def test_nothing_is_asked_of_what_a_process_remembers(repo: Repository) -> None:
     assert [finding.kind for finding in worse_than_information(repo)] == ["range_missing"]
 
 
+def test_staged_rows_are_read_a_page_at_a_time(in_database: Repository, monkeypatch) -> None:
+    monkeypatch.setattr("lakeops.ops.fsck.check.PAGE", 2)
+    for number in range(5):
+        in_database.branch("dev").put(f"more/{number}", b"x")
+    remove(in_database, _staged_key(in_database, "more/3"))
+    check = in_database.fsck(data=True)
+    assert [f.where for f in check if f.severity != Severity.INFO] == ["branch dev, path more/3"]
+    assert check.checked["staged"] == 8
+
+
+def _staged_key(repo: Repository, path: str) -> str:
+    _, row = catalog(repo).staged_one(repo.id, "dev", path)
+    return row.entry.physical_address
+
+
 # --- beside live writers ---
 
 

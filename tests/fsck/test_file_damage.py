@@ -151,7 +151,17 @@ def wrong_groups(repo: Repository) -> None:
     forge(repo, rows + metarange(repo).rows(1, len(others) + 1))
 
 
+def wrong_digests(repo: Repository) -> None:
+    """The first range's id comes from digests that are not those of its row groups."""
+    first, *others = tables(repo)
+    forged = cut(first.combine_chunks())
+    forged.__dict__["digests"] = [b"x" * 32 for _ in forged.ends]
+    rows = [write_range(store(repo), forged, attempt())]
+    forge(repo, rows + metarange(repo).rows(1, len(others) + 1))
+
+
 FORGED = {
+    "row groups that their digests do not cover": Damage(wrong_digests, ("range_damaged",), R),
     "row groups that end elsewhere": Damage(wrong_groups, ("range_boundary",), R),
     "a row that its digest does not cover": Damage(
         column("checksum", "x", digests=False), ("entry_digest_mismatch",), R

@@ -28,10 +28,13 @@ from lakeops.ops.fsck.inventory import Inventory
 from lakeops.ops.fsck.leftovers import leftovers
 from lakeops.ops.fsck.metaranges import Uses, check_metaranges, pointers, promised
 from lakeops.ops.fsck.ranges import check_ranges
-from lakeops.ops.fsck.staging import PAGE, StagedObjects, check_rows, check_tokens, check_uploads
+from lakeops.ops.fsck.staging import StagedObjects, check_rows, check_tokens, check_uploads
 from lakeops.ranges.read import RangeCache, RangeReader
 from lakeops.store import layout
 from lakeops.store.base import StoredObject
+
+PAGE = 10_000
+"""Staged rows that are read at a time."""
 
 
 class Fsck(Iterator[Finding]):

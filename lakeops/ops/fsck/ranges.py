@@ -15,6 +15,9 @@ from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.verify import Flaw, VerifyTask, row_flaw, verify
 from lakeops.store.base import ObjectStore
 
+_MOST_IN_A_TASK = 4
+"""Ranges a task: its result holds columns of all their rows."""
+
 OPEN = Flaw("range_boundary", "it ends where the cutting rule does not, and another range follows it")
 
 
@@ -42,7 +45,7 @@ def check_ranges(
     numbered = enumerate(uses.rows())
     waiting: dict[int, list[tuple[int, RangeRow]]] = {}
     spoilt: list[CheckedRange] = []
-    size = engine.group(len(uses))
+    size = min(engine.group(len(uses)), _MOST_IN_A_TASK)
 
     def tasks() -> Iterator[VerifyTask]:
         index = 0

@@ -15,10 +15,8 @@ from lakeops.model.paths import check_path
 from lakeops.model.text import excerpt
 from lakeops.ops.addresses import proper, relative
 
-PAGE = 10_000
-
 ReadPage = Callable[[tuple[str, str]], list[StagedLine]]
-"""Staged rows after a (token, path), at most ``PAGE``."""
+"""The next staged rows after a (token, path); none when there are no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,6 @@ def check_rows(records: Records, read: ReadPage) -> Iterator[Finding | StagedObj
                 message = f"the staged row has the address {excerpt(line.physical_address)}, which no object can have"
                 yield found("staged_row_invalid", f"branch {branch}, path {line.path}", message)
             yield StagedObjects(f"branch {branch}", table.filter(sound))
-        if len(page) < PAGE:
-            return
 
 
 def _flaw(line: StagedLine) -> str | None:
