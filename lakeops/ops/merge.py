@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lakeops.engine.merging import plan_merge
 from lakeops.model import graph
 from lakeops.model.errors import InvalidInput, MergeConflict, NoMergeBase
 from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
@@ -14,7 +15,7 @@ from lakeops.ops.diff import summary_of
 from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
 from lakeops.ops.resolve import lookup, require_branch, resolve_commit
 from lakeops.ops.write import apply_merge, require_clean
-from lakeops.ranges.merge import MergePlan, three_way
+from lakeops.ranges.merge import MergePlan
 
 
 class UpToDate(Exception):
@@ -95,7 +96,8 @@ def decide(
     names: tuple[str, str],
 ) -> MergePlan:
     """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
-    plan = three_way(ctx.reader, ctx.metarange(base), ctx.metarange(source), ctx.metarange(destination), strategy)
+    old, new, here = (ctx.metarange(commit) for commit in (base, source, destination))
+    plan = plan_merge(ctx.reader, old, new, here, strategy, engine=ctx.engine)
     if plan.conflicts:
         raise MergeConflict(*names, plan.conflicts)
     return plan

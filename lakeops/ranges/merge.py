@@ -68,13 +68,33 @@ def three_way(
     A revert is the same call with the reverted commit as base and its parent as source; a cherry-pick has the picked
     commit's parent as base.
     """
+    result = by_reference(base, source, dest)
+    if result is None:
+        return by_path(reader, base, source, dest, strategy)
+    return referred(result, Summary() if result is dest else summary(reader, base, source))
+
+
+def by_reference(base: Metarange, source: Metarange, dest: Metarange) -> Metarange | None:
+    """The merged metarange where ranges that exist already make it up, ``dest`` itself where nothing changes.
+
+    None when paths have to be looked at. Opens nothing.
+    """
     if source.id in (base.id, dest.id):
-        return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, Summary(), dest)
+        return dest
     if dest.id == base.id:
-        return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), source)
-    result = spliced(base, source, dest)
-    if result is not None:
-        return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, summary(reader, base, source), result)
+        return source
+    return spliced(base, source, dest)
+
+
+def referred(result: Metarange, changed: Summary) -> MergePlan:
+    """The plan of a merge whose outcome ``by_reference`` gave; ``changed`` is what differs from the destination."""
+    return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, changed, result)
+
+
+def by_path(
+    reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
+) -> MergePlan:
+    """The plan of a merge, from the paths that the source changed; of the destination only ranges near them matter."""
     merging = _Merging(reader, base, source, dest, strategy)
     for delta in deltas(reader, base, source, columns=([*SKETCH_COLUMNS, "digest"], RANGE_SCHEMA.names)):
         merging.add(delta)

@@ -1,0 +1,141 @@
+"""Planning a merge on an engine: the walk over three metaranges, cut into stretches of paths that share nothing.
+
+A stretch ends where a range ends in base and source alike, so no range of either is in two stretches; most of their
+ends are shared, because they are cut by the paths. The plan is the one that a single walk gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.engine.base import Engine, once_each
+from lakeops.model.errors import Transient
+from lakeops.model.records import Strategy, Summary
+from lakeops.ranges.diff import summary
+from lakeops.ranges.merge import MergePlan, by_path, by_reference, referred, three_way
+from lakeops.ranges.metarange import Metarange, Rows
+from lakeops.ranges.read import RangeReader
+from lakeops.ranges.task import from_ipc, to_ipc, total
+from lakeops.store.base import ObjectStore
+
+_READING = 2
+"""Ranges that are read and compared in the time that one is rewritten, which is what engines are chosen by."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeTask:
+    """One stretch of paths: the ranges of each side there, as Arrow IPC streams of metarange rows.
+
+    With ``count_only`` all that is asked is how much differs between base and source.
+    """
+
+    index: int
+    base: bytes
+    source: bytes
+    dest: bytes
+    strategy: Strategy | None
+    count_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What a stretch gave: a part of the merge plan, its changes as an Arrow IPC stream."""
+
+    index: int
+    changes: bytes
+    conflicts: tuple[str, ...]
+    settled: int
+    summary: Summary
+    opened: int
+
+
+def plan_merge(
+    reader: RangeReader,
+    base: Metarange,
+    source: Metarange,
+    dest: Metarange,
+    strategy: Strategy | None,
+    *,
+    engine: Engine,
+) -> MergePlan:
+    """What merging ``source`` into ``dest`` takes, worked out where ``engine`` says; see ``ranges.merge.three_way``."""
+    differing = len(base.without(source)) + len(source.without(base))
+    place = engine.for_work(differing // _READING)
+    result = by_reference(base, source, dest)
+    if place.in_process or result is dest:
+        return three_way(reader, base, source, dest, strategy)
+    group = place.group(max(1, differing // _READING)) * _READING
+    tasks = [
+        MergeTask(number, to_ipc(old.table), to_ipc(new.table), to_ipc(here.table), strategy, result is not None)
+        for number, (old, new, here) in enumerate(_stretches(base, source, dest, group))
+    ]
+    walked = sorted(once_each(place.run(walk, tasks, reader.store)), key=lambda one: one.index)
+    if len(walked) != len(tasks):
+        raise Transient(
+            f"the engine ({place.name}) gave back {len(walked)} of {len(tasks)} parts of a merge; try again"
+        )
+    changed = total(one.summary for one in walked)
+    if result is not None:
+        return referred(result, changed)
+    changes = pa.concat_tables([from_ipc(one.changes) for one in walked])
+    conflicts = [path for one in walked for path in one.conflicts]
+    nothing = not changes.num_rows and not conflicts
+    opened = sum(one.opened for one in walked)
+    return MergePlan(changes, conflicts, sum(one.settled for one in walked), changed, dest if nothing else None, opened)
+
+
+def walk(task: MergeTask, store: ObjectStore) -> Walked:
+    """Plan the merge of one stretch; reads only."""
+    reader = RangeReader(store)
+    base, source, dest = (Metarange(from_ipc(side)) for side in (task.base, task.source, task.dest))
+    if task.count_only:
+        return Walked(task.index, b"", (), 0, summary(reader, base, source), 0)
+    plan = by_path(reader, base, source, dest, task.strategy)
+    return Walked(task.index, to_ipc(plan.changes), tuple(plan.conflicts), plan.settled, plan.summary, plan.opened)
+
+
+def _stretches(
+    base: Metarange, source: Metarange, dest: Metarange, group: int
+) -> Iterator[tuple[Metarange, Metarange, Metarange]]:
+    """The differing ranges of base and source, about ``group`` of them at a time, and the destination's beside them."""
+    old, new = _only(base, base.without(source)), _only(source, source.without(base))
+    done = [0, 0]
+    for stops in _borders(old, new, group):
+        part = [_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True)]
+        yield part[0], part[1], _beside(dest, part)
+        done = stops
+
+
+def _borders(old: Metarange, new: Metarange, group: int) -> Iterator[list[int]]:
+    """Numbers of ranges on both sides after which a stretch may end, the last of them the ends themselves."""
+    place = pc.index_in(old.table.column("last_path"), value_set=new.table.column("last_path"))
+    ends = np.flatnonzero(pc.is_valid(place).to_numpy())
+    both = np.column_stack([ends, pc.drop_null(place).to_numpy().astype(np.int64)]) + 1
+    begun = 0
+    for pair in both.tolist():
+        if sum(pair) - begun >= group and pair != [len(old), len(new)]:
+            yield pair
+            begun = sum(pair)
+    yield [len(old), len(new)]
+
+
+def _beside(dest: Metarange, sides: list[Metarange]) -> Metarange:
+    """The destination's ranges among which a path of one of the sides would be."""
+    firsts = [side.first_paths[0] for side in sides if len(side)]
+    lasts = [side.last_paths[len(side) - 1] for side in sides if len(side)]
+    start = dest.last_paths.first_at(min(firsts))
+    stop = dest.first_paths.first_at(max(lasts) + b"\0")
+    return _slice(dest, start, max(start, stop))
+
+
+def _only(metarange: Metarange, rows: Rows) -> Metarange:
+    return Metarange(metarange.table.take(pa.array(rows)))
+
+
+def _slice(metarange: Metarange, start: int, stop: int) -> Metarange:
+    return Metarange(metarange.table.slice(start, stop - start))
