@@ -13,6 +13,7 @@ from lakeops.cli.output import Output, Part
 from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, namespaces
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted
+from lakeops.model.errors import InvalidInput
 
 if TYPE_CHECKING:
     from lakeops.ops.setup_s3 import Plan
@@ -50,11 +51,14 @@ def setup(
     print_policy: Annotated[
         bool, typer.Option("--print-policy", metavar="", help="Only print what the role must be allowed to do.")
     ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", metavar="", help="Take the rule away again, as after a fail-over.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would change.")] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Have S3 replicate a storage namespace to another bucket, deletions included.
+    """Have S3 replicate a storage namespace to another bucket, deletions included; or no longer.
 
     Shows how the buckets' versions, lifecycle and replication would change, and asks. Other rules stay as they are.
     """
@@ -66,15 +70,21 @@ def setup(
         if print_policy:
             _policies(out, setup_s3.replication_of(here, there, role=role, replica_key=replica_kms_key))
             return
-        plan = setup_s3.make_plan(
-            here,
-            there,
-            lake.stores().settings,
-            role=role,
-            batch_role=batch_role,
-            noncurrent_days=noncurrent_days,
-            replica_key=replica_kms_key,
-        )
+        settings = lake.stores().settings
+        if remove:
+            if start_batch:
+                raise InvalidInput("--remove takes a rule away, and --start-batch replicates by it; give one of them")
+            plan = setup_s3.make_removal_plan(here, there, settings)
+        else:
+            plan = setup_s3.make_plan(
+                here,
+                there,
+                settings,
+                role=role,
+                batch_role=batch_role,
+                noncurrent_days=noncurrent_days,
+                replica_key=replica_kms_key,
+            )
         _warn(out, plan)
         job_id = None
         if dry_run:
@@ -89,12 +99,12 @@ def setup(
     if json:
         out.document(_document(plan, applied=not dry_run, job_id=job_id))
         return
-    _tell(out, plan, dry_run=dry_run, job_id=job_id)
+    _tell(out, plan, removed=remove, dry_run=dry_run, job_id=job_id)
 
 
 def _question(plan: Plan, *, start_batch: bool) -> str:
-    wish = plan.wish
-    changes = f"Change {counted(len(plan.changes), 'setting')} of buckets {wish.source!r} and {wish.destination!r}"
+    buckets = " and ".join(sorted({repr(step.bucket.name) for step in plan.changes}))
+    changes = f"Change {counted(len(plan.changes), 'setting')} of {buckets}"
     batch = "start the batch replication job"
     if not plan.changes:
         return f"{batch.capitalize()}?"
@@ -114,10 +124,12 @@ def _show(out: Output, plan: Plan) -> None:
             out.say("  ", text)
 
 
-def _tell(out: Output, plan: Plan, *, dry_run: bool, job_id: str | None) -> None:
+def _tell(out: Output, plan: Plan, *, removed: bool, dry_run: bool, job_id: str | None) -> None:
     wish = plan.wish
     what = f"s3://{wish.source}/{wish.prefix} to s3://{wish.destination}/{wish.prefix}"
-    if not plan.changes:
+    if removed and not dry_run:
+        out.line("There is no replication of ", what, " any more." if plan.changes else "; nothing to change.")
+    elif not plan.changes:
         out.line("Replication of ", what, " is set up; nothing to change.")
     elif dry_run:
         out.line(counted(len(plan.changes), "setting"), " would change for replication of ", what, ".")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, Transient, Unsupported
+from lakeops.model.errors import InvalidInput, StoreError, Transient, Unsupported
 from lakeops.store.location import Location, parse_location
 from lakeops.store.s3.batch import batch_command, batch_job, control_client, start_job
 from lakeops.store.s3.bucket import Bucket, Setting
@@ -24,6 +24,8 @@ from lakeops.store.s3.rules import (
     merged_lifecycle,
     merged_replication,
     merged_versioning,
+    replicates_back,
+    without_replication,
 )
 from lakeops.store.s3.store import S3Store
 from lakeops.store.settings import StoreSettings
@@ -36,7 +38,7 @@ class Step:
     bucket: Bucket
     setting: Setting
     before: Document | None
-    after: Document
+    after: Document | None
 
     @property
     def changes(self) -> bool:
@@ -140,6 +142,11 @@ def make_plan(
         for one in (here, there)
         for danger in lifecycle_dangers(one.name, found[one.name, "lifecycle"], wish.prefix)
     ]
+    if replicates_back(_read_if_allowed(there), wish):
+        warnings.append(
+            f"bucket {wish.destination!r} replicates to {wish.source!r} as well: what is deleted on one side goes on "
+            "both. After a fail-over, take the old rule away first: setup-s3 --remove"
+        )
     if not replica_key and here.encrypts_with_kms():
         warnings.append(
             f"bucket {wish.source!r} encrypts with KMS, and S3 does not replicate such objects unless a key for the "
@@ -152,6 +159,18 @@ def make_plan(
         job = batch_job(wish, batch_role or after["Role"], (ids or Ids()).new())
         batch = Batch(job, batch_command(job, region), region)
     return Plan(wish, tuple(steps), tuple(warnings), batch, existing)
+
+
+def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> Plan:
+    """What has to change so that S3 replicates the namespace no longer; versions and lifecycle stay as they are.
+
+    Only the source bucket is asked, so it works when the other one is out of reach.
+    """
+    wish = replication_of(source, destination)
+    here = Bucket(wish.source, settings)
+    found = here.read("replication")
+    step = Step(here, "replication", found, without_replication(found, wish))
+    return Plan(wish, (step,), warnings=(), batch=None, existing=False)
 
 
 def replication_of(source: str, destination: str, **more: Any) -> Replication:  # noqa: ANN401 - Replication's fields
@@ -178,7 +197,10 @@ def carry_out(plan: Plan) -> None:
             raise Transient(
                 f"somebody else changed the {step.setting} of bucket {step.bucket.name!r} meanwhile; run it again"
             )
-        step.bucket.write(step.setting, step.after)
+        if step.after is None:
+            step.bucket.clear_replication()
+        else:
+            step.bucket.write(step.setting, step.after)
 
 
 def start_batch(plan: Plan) -> str:
@@ -194,6 +216,14 @@ def start_batch(plan: Plan) -> str:
             "'lakeops mirror replicate' copies what is there"
         )
     return start_job(control_client(plan.batch.region), plan.batch.job)
+
+
+def _read_if_allowed(bucket: Bucket) -> Document | None:
+    """The bucket's replication; None too where these credentials may not look."""
+    try:
+        return bucket.read("replication")
+    except StoreError:
+        return None
 
 
 _READ: tuple[Setting, ...] = ("versioning", "lifecycle")

@@ -125,3 +125,26 @@ def test_the_policy_is_printed_without_asking_the_buckets(run, args):
     document = run.json(*args[:5], "--print-policy")
     assert {*document} == {"policy", "trust"}
     assert json.loads(json.dumps(document)) == document
+
+
+def test_the_rule_is_taken_away_when_somebody_agrees(run, args, buckets_there):
+    source, _ = buckets_there
+    run.ok(*args, "--yes")
+    words = [*args[:5], "--remove"]
+    assert "--yes" in run.error(*words)["message"]
+    assert "1 setting would change" in run.ok(*words, "--dry-run")
+    assert replication(source) is not None
+    assert "There is no replication of" in run.ok(*words, "--yes")
+    assert replication(source) is None
+    assert run.json(*words)["changed"] == 0
+    assert run.error(*words, "--start-batch")["kind"] == "invalid_input"
+
+
+def test_a_mirror_knows_both_buckets(run, buckets_there, home, monkeypatch):
+    source, mirror = buckets_there
+    monkeypatch.setenv("LAKEOPS_HOME", str(home.parent / "other"))
+    with Lake.open() as lake:
+        lake.create_mirror("copy", mirror.url, source=f"{home}#flights")
+    document = run.json("mirror", "setup-s3", "lakefs://copy", "--role", ROLE, "--yes")
+    assert (document["source"], document["destination"]) == (f"{source.url}/", f"{mirror.url}/")
+    assert replication(source)["Role"] == ROLE

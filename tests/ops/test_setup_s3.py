@@ -16,7 +16,7 @@ from support.s3_servers import QUICK
 from lakeops import Lake, Settings, Split
 from lakeops.model.errors import InvalidInput, PreconditionFailed, StoreError, Transient, Unsupported
 from lakeops.ops import setup_s3
-from lakeops.ops.setup_s3 import carry_out, make_plan
+from lakeops.ops.setup_s3 import carry_out, make_plan, make_removal_plan
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.rules import lifecycle_id, replication_id
@@ -228,6 +228,39 @@ def test_dangers_are_told(on_moto):
     assert "--replica-kms-key" in encrypts
     key = "arn:aws:kms:us-east-1:123456789012:key/1"
     assert len(plan_for(on_moto, replica_key=key).warnings) == 1
+
+
+def test_the_rule_is_taken_away_again(on_ministack):
+    source, mirror = on_ministack
+    carry_out(plan_for(on_ministack))
+    source.put("data/before", b"1")
+    carry_out(removal := make_removal_plan(source.url, mirror.url, source.settings))
+    assert [(step.setting, step.after) for step in removal.changes] == [("replication", None)]
+    source.put("data/after", b"1")
+    source.delete(["data/before"])
+    assert [item.key for item in mirror.list()] == ["data/before"], "nothing arrives any more, deletes neither"
+    assert make_removal_plan(source.url, mirror.url, source.settings).changes == []
+    assert [step.setting for step in plan_for(on_ministack).changes] == ["replication"]
+
+
+def test_taking_a_rule_away_leaves_the_others(on_ministack):
+    source, mirror = on_ministack
+    third = S3Store(f"{mirror.bucket}-2", "flights", source.settings)
+    client(source.settings).create_bucket(Bucket=third.bucket)
+    for store in (mirror, third):
+        carry_out(plan_for((source, store)))
+    carry_out(make_removal_plan(source.url, mirror.url, source.settings))
+    (rule,) = client(source.settings).get_bucket_replication(Bucket=source.bucket)["ReplicationConfiguration"]["Rules"]
+    assert rule["Destination"]["Bucket"] == f"arn:aws:s3:::{third.bucket}"
+
+
+def test_replication_both_ways_is_warned_of(on_ministack):
+    source, mirror = on_ministack
+    carry_out(plan_for(on_ministack))
+    (warning,) = plan_for((mirror, source)).warnings
+    assert "--remove" in warning
+    carry_out(make_removal_plan(source.url, mirror.url, source.settings))
+    assert plan_for((mirror, source)).warnings == ()
 
 
 @pytest.mark.parametrize(

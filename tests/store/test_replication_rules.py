@@ -22,10 +22,12 @@ from lakeops.store.s3.rules import (
     merged_lifecycle,
     merged_replication,
     merged_versioning,
+    replicates_back,
     replication_id,
     replication_rule,
     role_policy,
     trust_policy,
+    without_replication,
 )
 
 ROLE = "arn:aws:iam::123456789012:role/service/replicate"
@@ -146,6 +148,32 @@ def test_merging_is_idempotent_and_adds_one_rule(found, days, at):
     lifecycle = merged_lifecycle(merged_lifecycle({"Rules": found}, WISH), wish)
     assert lifecycle == merged_lifecycle(lifecycle, wish)
     assert lifecycle["Rules"][:-1] == found
+
+
+@given(found=st.lists(rules, max_size=4, unique_by=lambda rule: rule["ID"]))
+def test_removing_takes_our_rule_alone(found):
+    added = merged_replication({"Role": ROLE, "Rules": found}, WISH)
+    left = without_replication(added, WISH)
+    assert left == ({"Role": ROLE, "Rules": found} if found else None)
+    assert without_replication(left, WISH) == left
+
+
+@pytest.mark.parametrize(
+    ("prefix", "destination", "status", "expected"),
+    [
+        ("flights/", "here", "Enabled", True),
+        ("", "here", "Enabled", True),
+        ("flights/data/", "here", "Enabled", True),
+        ("flights/", "here", "Disabled", False),
+        ("flights/", "elsewhere", "Enabled", False),
+        ("weather/", "here", "Enabled", False),
+    ],
+)
+def test_two_buckets_that_replicate_to_each_other_are_noticed(prefix, destination, status, expected):
+    back = Replication("there", destination, prefix, ROLE)
+    found = {"Role": ROLE, "Rules": [{**replication_rule(back, 1), "Status": status}]}
+    assert replicates_back(found, WISH) is expected
+    assert not replicates_back(None, WISH)
 
 
 def test_a_rule_that_somebody_switched_off_is_put_right():

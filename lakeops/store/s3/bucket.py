@@ -72,6 +72,11 @@ class Bucket:
                 raise
         return {key: value for key, value in answer.items() if key != "ResponseMetadata"} or None
 
+    def clear_replication(self) -> None:
+        """Remove all replication rules. Raises ``StoreError``."""
+        with self._allowed("removing its replication", _RIGHTS["replication"][1]):
+            self._client.delete_bucket_replication(Bucket=self.name)
+
     def write(self, setting: Setting, document: Document) -> None:
         """Replace the setting's document. Raises ``StoreError``."""
         with self._allowed(f"writing its {setting}", _RIGHTS[setting][1]):

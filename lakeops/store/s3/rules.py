@@ -133,6 +133,22 @@ def merged_replication(found: Document | None, wish: Replication) -> Document:
     return {"Role": role, "Rules": _replaced(rules, rule)}
 
 
+def without_replication(found: Document | None, wish: Replication) -> Document | None:
+    """The bucket's replication without our rule; None when no rule is left."""
+    rules = [rule for rule in (found or {}).get("Rules", ()) if rule.get("ID") != replication_id(wish)]
+    return {**(found or {}), "Rules": rules} if rules else None
+
+
+def replicates_back(found: Document | None, wish: Replication) -> bool:
+    """Whether the destination's own replication leads to the source, below the same prefix."""
+    return any(
+        rule.get("Status") == "Enabled"
+        and rule["Destination"]["Bucket"].rpartition(":")[2] == wish.source
+        and _meet(_prefix_of(rule), wish.prefix)
+        for rule in (found or {}).get("Rules", ())
+    )
+
+
 # --- lifecycle ---
 
 
