@@ -112,3 +112,38 @@ def test_a_teardown_drops_only_what_is_published(flights: Repository, run_dag: R
     assert states["merge"][0] == ("upstream_failed" if fails else "success")
     assert flights.ref("main").exists("a") is not fails
     assert [branch.id for branch in flights.branches()] == (["dev", "main"] if fails else ["main"])
+
+
+def test_a_published_commit_is_an_event_and_a_link(
+    flights: Repository, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    import lakeops.airflow.plugin
+
+    assert lakeops.airflow.plugin.PREFIX == "/lakeops"
+    with sdk.DAG("told", schedule=None) as dag:
+        LakeopsCommitOperator(task_id="commit", repo="flights", branch="main", message="empty", on_empty="commit")
+    assert run_dag(dag) == {"commit": ("success", 1)}
+    head = flights.branch("main").commit_id
+    with create_session() as session:
+        links = dict(
+            session.execute(
+                select(XComModel.key, XComModel.value).where(
+                    XComModel.dag_id == "told", XComModel.key.startswith("_link")
+                )
+            ).all()
+        )
+        events = session.execute(
+            select(AssetModel.uri, AssetEvent.extra)
+            .join(AssetEvent, AssetEvent.asset_id == AssetModel.id)
+            .where(AssetEvent.source_dag_id == "told")
+        ).all()
+    assert links == {
+        "_link_LakeopsCommitLink": f"/lakeops/lakeops_default/flights/commit/{head}",
+        "_link_LakeopsBranchLink": "/lakeops/lakeops_default/flights/ref/main",
+    }
+    assert [(uri, extra["commit_id"]) for uri, extra in events] == [("lakefs://flights/main", head)]

@@ -136,6 +136,25 @@ def test_the_database_password_comes_from_the_password_field(home: Path, monkeyp
     assert "s3cret" not in repr(settings)
 
 
+def test_a_database_that_does_not_answer_is_said_without_its_password(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "postgresql+psycopg://127.0.0.1:1/lakeops"
+    _connection(monkeypatch, "pg", login="ada", password="s3cret", extra={"database_url": url})
+    works, message = LakeopsHook("pg").test_connection()
+    assert not works
+    assert message.startswith("catalog_unavailable: ")
+    assert "s3cret" not in message
+
+
+def test_a_connection_of_another_type_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "postgres", "host": "db.example"}))
+    assert LakeopsHook("other").test_connection() == (
+        False,
+        "invalid_settings: connection 'other' is of type 'postgres'; name one of type 'lakeops'",
+    )
+
+
 def test_a_password_that_airflow_would_show_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _connection(monkeypatch, "pg", extra={"database_url": "postgresql+psycopg://ada:s3cret@db.example/lakeops"})
     with pytest.raises(InvalidSettings, match="move it to the connection's password field") as caught:

@@ -38,9 +38,9 @@ SPARK_CONF = {
 T = TypeVar("T")
 
 
-def until(found: Callable[[], T | None], what: str) -> T:
-    """What ``found`` gives once it gives something."""
-    end = time.monotonic() + LONGEST
+def until(found: Callable[[], T | None], what: str, *, within: float = LONGEST) -> T:
+    """What ``found`` gives once it gives something, within so many seconds."""
+    end = time.monotonic() + within
     while not (value := found()):
         assert time.monotonic() < end, f"waited too long for {what}"
         time.sleep(0.05)
