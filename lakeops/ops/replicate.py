@@ -108,7 +108,7 @@ def replicate(
     if overlap(source.url, destination.url):
         raise InvalidInput(f"{source.url} and {destination.url} overlap; copy to another place")
     _claim(source, destination)
-    walk = _Walk(source, destination)
+    walk = _Walk(source, destination, keep_extra=delete)
     run = _Run(engine, destination, progress, walk)
     run.copy(source)
     if delete:
@@ -122,17 +122,21 @@ class _Walk:
 
     source: ObjectStore
     destination: ObjectStore
+    keep_extra: bool
     present: int = 0
     missing: int = 0
     replaced: int = 0
-    extra: list[str] = field(default_factory=list)
+    extra: int = 0
+    extra_keys: list[str] = field(default_factory=list)
 
     def lacking(self) -> Iterator[StoredObject]:
         """What has to be copied, in the order of the source's listings."""
         for prefix in MANAGED:
             for there, here in _side_by_side(self.source.list(prefix), self.destination.list(prefix)):
                 if there is None:
-                    self.extra += [here.key] if here else []
+                    self.extra += 1
+                    if self.keep_extra and here is not None:
+                        self.extra_keys.append(here.key)
                 elif here is not None and here.size_bytes == there.size_bytes:
                     self.present += 1
                 else:
@@ -166,7 +170,7 @@ class _Run:
 
     def delete(self, source: ObjectStore, *, force: bool) -> None:
         """Delete what the source does not have: what names others first."""
-        doomed, stays = self._walk.extra, self._walk.present + self._walk.missing
+        doomed, stays = self._walk.extra_keys, self._walk.present + self._walk.missing
         if not force and len(doomed) > max(FUSE_OBJECTS, FUSE_SHARE * (len(doomed) + stays)):
             raise PreconditionFailed(
                 f"{len(doomed):,} of the {len(doomed) + stays:,} objects in {self._destination.url} are not in "
@@ -186,7 +190,7 @@ class _Run:
             present=self._walk.present,
             replaced=self._walk.replaced,
             vanished=self._copied.vanished,
-            extra=len(self._walk.extra),
+            extra=self._walk.extra,
             deleted=self._deleted.objects,
         )
 

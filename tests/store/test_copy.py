@@ -215,6 +215,24 @@ def test_etags_of_encrypted_objects_are_no_checksums(make_s3, local):
     assert source.open_checked(replace(item, etag="")).file._proof is None  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("refusal", [None, 501, 400])
+@pytest.mark.parametrize("by_server", [True, False])
+def test_servers_that_do_not_tell_of_parts(play, local, refusal, by_server):
+    """The size has to do then; the copy's ETag is another one."""
+
+    def answers(request):
+        if "partNumber" not in request.url:
+            return None
+        return error(refusal, "NotImplemented") if refusal else answer(200, content_length="3", etag='"x"')
+
+    source, heads = play("HeadObject", answers)
+    data = in_parts(source, "data/x", [MIN_PART_BYTES, 3])
+    destination = S3Store(source.bucket, f"{source.prefix}-copied", source.settings) if by_server else local
+    copy_object(source, destination, listed(source, "data/x"))
+    assert destination.get("data/x") == data
+    assert sum("partNumber" in request.url for request in heads.requests) in {1, 2}
+
+
 def test_a_copy_with_another_etag_is_removed(play):
     body = b"<CopyObjectResult><ETag>&quot;ffffffffffffffffffffffffffffffff&quot;</ETag></CopyObjectResult>"
     source, _ = play("CopyObject", answer(200, body, content_type="application/xml"))

@@ -12,8 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from botocore.exceptions import ClientError
+
+from lakeops.store.s3.failures import status_of
+
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+_UNKNOWN = frozenset({400, 405, 416, 501})
+"""Statuses of servers that do not know what a part is."""
 
 _PLAIN = re.compile(r"[0-9a-f]{32}")
 _OF_PARTS = re.compile(r"[0-9a-f]{32}-([1-9]\d{0,4})")
@@ -42,7 +49,12 @@ def part_sizes(client: S3Client, target: dict[str, Any], etag: str, size: int) -
 
     def part(number: int) -> int | None:
         if number not in asked:
-            head = client.head_object(**target, PartNumber=number)
+            try:
+                head = client.head_object(**target, PartNumber=number)
+            except ClientError as error:
+                if status_of(error) in _UNKNOWN:
+                    return None
+                raise
             if head.get("PartsCount") != count:
                 return None
             asked[number] = head["ContentLength"]
