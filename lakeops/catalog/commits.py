@@ -88,7 +88,7 @@ class Commits(Part):
 
         def work(conn: Connection) -> list[Commit]:
             values = {"repository": repository_id, "commit": commit_id, "limit": limit}
-            found = [commit_record(row) for row in conn.execute(_WALK, values)]
+            found = [commit_record(row) for row in conn.execute(_WALK, values).all()]
             if not found:
                 find_repository(conn, repository_id)
                 raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")

@@ -13,6 +13,10 @@ from lakeops.catalog.tables import BRANCH, REFLOG, RETIRED
 from lakeops.model.clock import unix_seconds
 from lakeops.model.records import Ref
 
+# Built once: building a statement takes as long as running it.
+_NEW_BRANCH = insert(BRANCH)
+_NEW_RECORD = insert(REFLOG)
+
 
 class Part:
     """A group of transitions over one database.
@@ -42,29 +46,31 @@ class Part:
     def _insert_branch(conn: Connection, repository_id: str, name: str, commit_id: str, token: str) -> None:
         """A branch with an empty staging area."""
         conn.execute(
-            insert(BRANCH).values(
-                repository_id=repository_id,
-                name=name,
-                commit_id=commit_id,
-                staging_token=token,
-                sealed_tokens=[],
-                resets=0,
-            )
+            _NEW_BRANCH,
+            {
+                "repository_id": repository_id,
+                "name": name,
+                "commit_id": commit_id,
+                "staging_token": token,
+                "sealed_tokens": [],
+                "resets": 0,
+            },
         )
 
     def _record_move(
         self, conn: Connection, repository_id: str, ref: str, old: str | None, new: str | None, action: str, actor: str
     ) -> None:
         conn.execute(
-            insert(REFLOG).values(
-                repository_id=repository_id,
-                ref=ref,
-                old=old,
-                new=new,
-                action=action,
-                actor=actor,
-                at=unix_seconds(self.database.dialect.now(conn)),
-            )
+            _NEW_RECORD,
+            {
+                "repository_id": repository_id,
+                "ref": ref,
+                "old": old,
+                "new": new,
+                "action": action,
+                "actor": actor,
+                "at": unix_seconds(self.database.dialect.now(conn)),
+            },
         )
 
     def _retire(

@@ -9,7 +9,7 @@ insertion or of a hash table shows in them. Expired commits are walked like any 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from lakeops.model.records import Commit
 
@@ -104,16 +104,29 @@ def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterato
 
 
 def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
+    commit: Commit | None = get(start)
+    while commit is not None:
+        if len(commit.parents) > 1:
+            commit = yield from _tangle(get, commit)
+        else:  # a line has one order
+            yield commit
+            commit = get(commit.parents[0]) if commit.parents else None
+
+
+def _tangle(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit | None]:
+    """The log from a merge on; gives back the commit whose ancestors are all that is left then, None at the end."""
     # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
     # all its children, everything reachable of a higher generation must have been expanded: that is the inner walk,
     # which runs only as far ahead as the next commit asks.
     walk = _Walk(get, start)
-    ready = [_by_age(walk.commits[start])]
+    ready = [_by_age(start)]
     while ready:
         commit = heapq.heappop(ready)[-1]
         walk.expand_above(commit.generation)
         if commit.id not in walk.commits or walk.children[commit.id]:
             continue  # Yielded before; or a child turned up that was not known, and the commit comes back after it.
+        if len(walk.commits) == 1 and commit is not start:
+            return commit
         yield commit
         walk.expand(commit)
         for parent in dict.fromkeys(commit.parents):
@@ -121,17 +134,17 @@ def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
             if not walk.children[parent]:
                 heapq.heappush(ready, _by_age(walk.commits[parent]))
         del walk.commits[commit.id]
+    return None
 
 
 class _Walk:
     """The part of a graph that was seen: commits, how many children of each are known and not yielded yet."""
 
-    def __init__(self, get: CommitSource, start: str) -> None:
+    def __init__(self, get: CommitSource, start: Commit) -> None:
         self._get = get
-        first = get(start)
-        self.commits = {start: first}
-        self.children = {start: 0}
-        self._queue = [_by_generation(first)]
+        self.commits = {start.id: start}
+        self.children = {start.id: 0}
+        self._queue = [_by_generation(start)]
         self._expanded: set[str] = set()
 
     def expand(self, commit: Commit) -> None:
