@@ -35,6 +35,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.ops.context import Progress, quiet
+from lakeops.store.ahead import chunk_ahead
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
@@ -132,7 +133,8 @@ class _Walk:
     def lacking(self) -> Iterator[StoredObject]:
         """What has to be copied, in the order of the source's listings."""
         for prefix in MANAGED:
-            for there, here in _side_by_side(self.source.list(prefix), self.destination.list(prefix)):
+            listings = (chunk_ahead(store.list(prefix)) for store in (self.source, self.destination))
+            for there, here in _side_by_side(*listings):
                 if there is None:
                     self.extra += 1
                     if self.keep_extra and here is not None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from lakeops.lake import Lake
+from lakeops.ops import setup_s3
 from lakeops.store.s3.client import client
 
 ROLE = "arn:aws:iam::123456789012:role/replicate"
@@ -148,3 +149,40 @@ def test_a_mirror_knows_both_buckets(run, buckets_there, home, monkeypatch):
     document = run.json("mirror", "setup-s3", "lakefs://copy", "--role", ROLE, "--yes")
     assert (document["source"], document["destination"]) == (f"{source.url}/", f"{mirror.url}/")
     assert replication(source)["Role"] == ROLE
+
+
+@pytest.fixture
+def as_on_aws(home, two_buckets, moto_endpoint, monkeypatch):
+    """Two buckets that no setting of lakeops names a server for, as AWS's are."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", moto_endpoint)
+    source, mirror = two_buckets("moto", f"p{home.parent.name}")
+    source.put("data/before", b"1")
+    return ["mirror", "setup-s3", "--source", source.url, "--destination", mirror.url, "--role", ROLE]
+
+
+def test_on_aws_the_batch_job_is_printed(run, as_on_aws):
+    result = run(*as_on_aws, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "--start-batch" in result.stderr
+    assert "aws s3control create-job --region us-east-1 --account-id 123456789012" in result.stderr
+    batch = run.json(*as_on_aws, "--dry-run")["batch"]
+    assert batch["job_id"] is None
+    assert batch["command"].startswith("aws s3control create-job")
+    assert batch["job"]["ManifestGenerator"]["S3JobManifestGenerator"]["Filter"]["EligibleForReplication"] is True
+
+
+def test_on_aws_the_batch_job_is_started(run, as_on_aws, monkeypatch):
+    started = []
+
+    class Control:
+        def create_job(self, **job):
+            started.append(job)
+            return {"JobId": "job-7"}
+
+    monkeypatch.setattr(setup_s3, "control_client", lambda _: Control())
+    assert "Batch replication job job-7" in run.ok(*as_on_aws, "--start-batch", "--yes")
+    (job,) = started
+    assert job["RoleArn"] == ROLE
+    assert "--yes" in run.error(*as_on_aws, "--start-batch")["message"], (
+        "once more it asks, though nothing would change"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
-from lakeops.store.ahead import in_order
+from lakeops.store.ahead import chunk_ahead, in_order
 from lakeops.store.base import Listing
 from lakeops.store.local import LocalStore, scan
 from lakeops.store.s3 import S3Store
@@ -277,3 +278,23 @@ def test_times_in_any_spelling_are_understood():
         _moment(text) for text in ("2026-11-21T11:44:00.250Z", "Sat, 21 Nov 2026 11:44:00 GMT", "2026-11-21 11:44")
     ]
     assert [moment.replace(microsecond=0).timestamp() for moment in moments] == [1795261440] * 3
+
+
+@given(count=st.integers(0, 12), size=st.integers(1, 5), taken=st.integers(0, 14))
+def test_chunks_are_taken_ahead_and_in_order(count, size, taken):
+    seen = []
+    ahead = chunk_ahead((seen.append(number) or number for number in range(count)), size=size)
+    assert [*islice(ahead, taken)] == [*range(min(taken, count))]
+    ahead.close()
+    assert len(seen) <= (taken // size + 2) * size
+
+
+def test_an_error_of_the_listing_comes_where_it_belongs():
+    def listing():
+        yield from range(3)
+        raise StoreError("denied")
+
+    ahead = chunk_ahead(listing(), size=3)
+    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(StoreError, match="denied"):
+        next(ahead)
