@@ -327,3 +327,27 @@ def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: li
 def test_a_missing_ref_is_named(flights: Repository, asked: list[dict[str, Any]]) -> None:
     with pytest.raises(AirflowFailException, match=r"ref_not_found.*'gone'"):
         approve(source="gone").execute(CONTEXT)
+
+
+@pytest.mark.parametrize("option", ["Approve", "Reject"])
+def test_the_answer_decides(flights: Repository, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    seen = []
+
+    def answered(self: LakeopsApprovalOperator, context: Any) -> dict[str, Any]:
+        seen.append(self.source)
+        at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
+        event = {"chosen_options": [option], "params_input": {}, "responded_at": at, "responded_by_user": user}
+        return self.execute_complete(context, event)
+
+    monkeypatch.setattr(LakeopsApprovalOperator, "execute", answered)
+    run = build(f"answer-{option}", approval={"subject": "Now?"}).test()
+    ended = states(run)
+    agreed = option == "Approve"
+    assert (ended["publish.merge"], ended["after"]) == (("success",) * 2 if agreed else ("skipped",) * 2)
+    assert ended["publish.drop_branch"] == "success"
+    assert flights.ref("main").exists("flights/part-0") is agreed
+    assert bool(branches(flights)) is not agreed, "what was rejected stays to be looked at"
+    head = flights.branch("main").head
+    if agreed:
+        assert head.metadata["approved_by"] == "ada"
+        assert seen == [head.parents[1]], "what was approved is what was merged"
