@@ -47,7 +47,7 @@ def form(**fields: Param) -> dict[str, Param]:
         "repository": text("Repository", "Its name, without lakefs://", pattern="^[a-z0-9][a-z0-9-]{2,62}$"),
         **fields,
         "dry_run": Param(True, type="boolean", title="Dry run", description="Show what would be done, and do nothing."),
-        "connection": text("Connection", "Airflow's connection to the lake.", "lakeops_default", section="Advanced"),
+        "connection": text("Connection", "Airflow's connection to the lake.", "lakeops_default", section="Connection"),
     }
 
 
@@ -120,11 +120,16 @@ def lakeops_branch() -> None:
         source=text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
         destination=maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
         strategy=Param(
-            None,
-            type=["null", "string"],
-            enum=[None, "source-wins", "dest-wins"],
+            "fail",
+            type="string",
+            enum=["fail", "source-wins", "dest-wins"],
+            values_display={
+                "fail": "Publish nothing, and list the conflicts",
+                "source-wins": "The source wins",
+                "dest-wins": "The destination wins",
+            },
             title="Conflicts",
-            description="Which side wins where both changed a path. Empty: a conflict fails, and nothing is published.",
+            description="What to do where both sides changed a path.",
         ),
         message=maybe("Message", "The merge commit's message."),
     ),
@@ -136,7 +141,7 @@ def lakeops_merge() -> None:
         LakeopsMergeOperator,
         source="{{ params.source }}",
         destination="{{ params.destination or '' }}",
-        strategy="{{ params.strategy or '' }}",
+        strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
         message="{{ params.message or 'Merge ' ~ params.source }}",
     )
 

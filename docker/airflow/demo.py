@@ -25,7 +25,7 @@ DAG = "publish_flights"
 DAYS = [f"2013-01-{number:02}" for number in range(1, 8)]
 DAMAGED = {"2013-01-04": "unknown-carrier"}
 TASKS = ("create_branch", "flights", "weather", "commit", "audit", "merge", "drop_branch")
-RUN_SECONDS = 150
+RUN_SECONDS = 300
 DAG_SECONDS = 60
 
 

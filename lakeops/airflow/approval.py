@@ -99,7 +99,20 @@ class LakeopsApprovalOperator(ApprovalOperator):
 
 
 def _form(text: str | None, destination: str, commit_id: str, tally: Tally) -> str:
-    """The form's text, in Markdown: what a person needs to decide."""
-    shown = str(tally).replace("`", "'")
-    parts = [text, f"Merging commit `{commit_id[:16]}` into `{destination}` changes this:", f"```\n{shown}\n```"]
+    """The form's text, in Markdown: what a person needs to decide. Airflow folds the lines of code blocks."""
+    counted = ", ".join(f"{count:,} {kind}" for kind, count in tally.counts.items() if count)
+    rows = [f"| {change.type.value} | {_code(change.path)} | {change.size_bytes:,} |" for change in tally.first]
+    rest = tally.total - len(tally.first)
+    parts = [
+        text,
+        f"Merging commit `{commit_id[:16]}` into {_code(destination)} changes this: **{counted}**",
+        "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]),
+        f"... and {rest:,} more" if rest else None,
+    ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _code(path: str) -> str:
+    """A path as it is, whatever it holds: no Markdown and no line break comes through."""
+    shown = "".join(letter if letter.isprintable() else "?" for letter in path)
+    return f"`{shown.replace('`', chr(39)).replace('|', chr(92) + '|')}`"

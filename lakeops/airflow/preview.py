@@ -70,9 +70,9 @@ def _merge(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: AR
             f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
         )
     tally = Tally.of(repository.compare(destination, source), MOST_CHANGES)
-    if tally.counts[ChangeType.CONFLICT] and not given["strategy"]:
+    if tally.counts[ChangeType.CONFLICT] and given["strategy"] == "fail":
         raise MergeConflict(source, destination, _conflicts(repository.compare(destination, source)))
-    settled = f", conflicts settled by {given['strategy']}" if given["strategy"] else ""
+    settled = "" if given["strategy"] == "fail" else f", conflicts settled by {given['strategy']}"
     return f"merges {_commit(repository, source)} into {_uri(repository, destination)}{settled}\n{tally}"
 
 

@@ -144,8 +144,8 @@ def test_every_verb_has_a_form() -> None:
         ("create branch", {"branch": "new", "source": "gone"}, "ref_not_found.*'gone'"),
         ("delete branch", {"branch": "main"}, "default_branch: 'main' is the default branch"),
         ("delete branch", {"branch": "gone"}, "ref_not_found.*'gone'"),
-        ("merge", {"source": "gone", "destination": None, "strategy": None}, "ref_not_found.*'gone'"),
-        ("merge", {"source": "main", "destination": "wip", "strategy": None}, "dirty_branch: branch 'wip'"),
+        ("merge", {"source": "gone", "destination": None, "strategy": "fail"}, "ref_not_found.*'gone'"),
+        ("merge", {"source": "main", "destination": "wip", "strategy": "fail"}, "dirty_branch: branch 'wip'"),
         ("revert", {"branch": "main", "ref": "main~2", "parent_number": None}, "invalid_ref.*'main~2'.*initial"),
         ("create tag", {"tag": "v1", "ref": None}, "already_exists: tag 'v1' exists"),
         ("delete tag", {"tag": "v9"}, "ref_not_found.*'v9'"),
@@ -165,7 +165,7 @@ def test_a_preview_refuses_what_the_verb_would(
 def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> None:
     history.branch("main").put("c/1", b"other")
     history.branch("main").commit("also c")
-    given = {"repository": "flights", "source": "dev", "destination": "main", "strategy": None}
+    given = {"repository": "flights", "source": "dev", "destination": "main", "strategy": "fail"}
     with pytest.raises(AirflowFailException, match=r"(?s)merge_conflict|conflicts with 'main'.*\nc/1"):
         preview("merge", given, lakeops_conn_id="lakeops_default")
     settled = preview("merge", given | {"strategy": "source-wins"}, lakeops_conn_id="lakeops_default")

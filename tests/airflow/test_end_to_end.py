@@ -104,7 +104,7 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         # A person is shown the diff; the answer is in the merge, whose event starts the same DAG.
         ask = "publish.approve"
         until(lambda: state("one", ask, "publish_approved") == "awaiting_input", "somebody is asked")
-        assert "+ weather/part-0 (4 B)" in rest.question("publish_approved", "one", ask)["body"]
+        assert "| added | `weather/part-0` | 4 |" in rest.question("publish_approved", "one", ask)["body"]
 
         def published() -> bool:
             # Answered before the scheduler has noticed that its process ended, Airflow 3.3 may ask again.

@@ -281,6 +281,7 @@ def approve(**kwargs: Any) -> LakeopsApprovalOperator:
     )
 
 
+HEADER = ("| change | path | bytes |", "|---|---|---|")
 CONTEXT: Any = {"task_instance": SimpleNamespace(id="1"), "ti": SimpleNamespace(task_id="approve")}
 
 
@@ -291,10 +292,27 @@ def test_a_person_sees_the_diff(flights: Repository, asked: list[dict[str, Any]]
     (form,) = asked
     assert form["subject"] == "Publish to main?"
     assert form["options"] == ["Approve", "Reject"]
-    assert form["body"] == (
-        f"Look closely.\n\nMerging commit `{head[:16]}` into `lakefs://flights/main` changes this:\n\n"
-        "```\n1 changes: 1 added\n+ flights/'a' (2 B)\n```"
-    )
+    assert form["body"].split("\n\n") == [
+        "Look closely.",
+        f"Merging commit `{head[:16]}` into `lakefs://flights/main` changes this: **1 added**",
+        "\n".join([*HEADER, "| added | `flights/'a'` | 2 |"]),
+    ]
+
+
+def test_a_form_is_safe_from_what_paths_hold_and_stays_short(
+    flights: Repository, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakeops.airflow.approval.MOST_CHANGES", 2)
+    branch = flights.create_branch("dev")
+    for path in ("a|b`![x](http://x)", "c\n| d |", "e", "f"):
+        branch.put(path, b"1")
+    branch.commit("load")
+    with pytest.raises(TaskAwaitingInput):
+        approve().execute(CONTEXT)
+    assert asked[0]["body"].split("\n\n")[1:] == [
+        "\n".join([*HEADER, "| added | `a\\|b'![x](http://x)` | 1 |", "| added | `c?\\| d \\|` | 1 |"]),
+        "... and 2 more",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -321,7 +339,7 @@ def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: li
     assert not asked
     with pytest.raises(TaskAwaitingInput):
         approve(strategy="source-wins").execute(CONTEXT)
-    assert "1 conflict" in asked[0]["body"]
+    assert "**1 conflict**" in asked[0]["body"]
 
 
 def test_a_missing_ref_is_named(flights: Repository, asked: list[dict[str, Any]]) -> None:
