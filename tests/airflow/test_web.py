@@ -117,7 +117,10 @@ def test_the_pages_show_what_the_command_line_shows(history: Repository, page: A
     assert "on dev" in ref
     assert "Not committed" in ref
     assert ">later<" in ref
-    assert "Not committed" not in page("flights/ref/main~1").text
+    earlier = page("flights/ref/main~1")
+    assert earlier.status_code == 200
+    assert "Repository created" in earlier.text
+    assert "Not committed" not in earlier.text
     commit = page(f"flights/commit/{head}").text
     assert head in commit
     assert "second line" in commit
@@ -157,6 +160,20 @@ def test_whatever_a_repository_holds_is_text(history: Repository, page: Any) -> 
     assert 'href="https://airflow.example/x"' in shown
     assert "javascript:alert(1)" in shown
     assert 'href="javascript' not in shown
+
+
+def test_a_branch_that_was_dropped_says_where_it_was(history: Repository, page: Any) -> None:
+    was = history.delete_branch("dev").commit_id
+    answer = page("flights/ref/dev")
+    assert answer.status_code == 200
+    assert "Deleted at" in answer.text
+    assert f"/lakeops/mine/flights/commit/{was}" in answer.text
+    assert page("flights/ref/dev~1").status_code == 404
+    history.create_tag("dev", "main")
+    assert "Deleted at" not in page("flights/ref/dev").text, "the name means a tag now"
+    history.delete_tag("dev")
+    history.create_branch("dev")
+    assert "Deleted at" not in page("flights/ref/dev").text
 
 
 def test_a_wide_difference_is_cut_short(flights: Repository, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +284,10 @@ def test_a_tasks_links_lead_to_pages(history: Repository, page: Any, run: Any, m
     )
     assert links("Upload", branch="dev", path="x#y", data="1")["Branch"]
     history.branch("dev").commit("more")
-    assert all(links("Merge", source="dev").values())
+    found = links("Merge", source="dev")
+    assert all(found.values())
+    assert ">raw/c<" in page(found["Diff"].removeprefix("/lakeops/mine/")).text, "what the merge changed, also later"
+    assert links("Merge", source="dev")["Diff"] == found["Diff"]
     for branch in ("dev", "main"):
         history.branch(branch).put("raw/c", branch.encode())
         history.branch(branch).commit("conflict")

@@ -95,7 +95,7 @@ class LakeopsDeleteBranchOperator(LakeopsOperator):
         return {**ref.to_json(), "deleted": True}
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
-        """The branch."""
+        """The branch, of which the page says where it was when it is gone."""
         return {"branch": self.page(repository, "ref", self.branch)}
 
 

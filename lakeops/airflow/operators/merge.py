@@ -94,15 +94,14 @@ class LakeopsMergeOperator(LakeopsOperator):
         )
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        """The destination, the merge commit, and what the source brings: its conflicts too, when there are any."""
+        """The destination, the merge commit and what it changed; what the source would bring, where there is none."""
         destination = self.destination or repository.default_branch
-        found = {
-            "branch": self.page(repository, "ref", destination),
-            "diff": self.page(repository, "diff", left=destination, right=self.source),
-        }
-        if record is not None and record["reference"]:
-            found["commit"] = self.page(repository, "commit", record["reference"])
-        return found
+        branch = {"branch": self.page(repository, "ref", destination)}
+        if record is None or record["reference"] is None:
+            return {**branch, "diff": self.page(repository, "diff", left=destination, right=self.source)}
+        made = record["reference"]
+        changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
+        return {**branch, "commit": self.page(repository, "commit", made), "diff": changed}
 
     def sides(self, repository: Repository) -> tuple[str, str] | None:
         """Source and destination."""

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 from lakeops.airflow.changes import SIGNS, Tally
 from lakeops.airflow.web.html import Cell, Markup, block, join, number, page, table, tag
 from lakeops.lake import Repository
-from lakeops.model.errors import CommitExpired, RefNotFound
+from lakeops.model.errors import CommitExpired, InvalidRef, RefNotFound
 from lakeops.model.records import Change, Commit
 from lakeops.model.words import human_size, moment
 
@@ -53,8 +53,11 @@ class Pages:
         repo = self._repository
         try:
             changes: Iterable[Change] | None = repo.branch(expression).uncommitted()
-        except RefNotFound:
+        except (RefNotFound, InvalidRef):
             changes = None
+            gone = self._gone(expression)
+            if gone is not None:
+                return gone
         log = islice(repo.log(expression, first_parent=True), COMMITS)
         rows = [(self._commit(c.id), moment(c.creation_date), c.committer, _subject(c)) for c in log]
         return page(
@@ -92,6 +95,19 @@ class Pages:
         sides = (self._to("ref", left), self._to("ref", right))
         what = ("From ", sides[0], " to ", sides[1]) if two_way else (sides[1], " since it left ", sides[0])
         return page(f"Changes in lakefs://{repo.id}", self._home(), tag("p", *what), _changes(changes))
+
+    def _gone(self, name: str) -> str | None:
+        """A page that says where a branch or tag was, if it was deleted and the name means nothing else now."""
+        repo = self._repository
+        last = next(iter(repo.reflog(name, limit=1)), None)
+        if last is None or last.old is None or last.new is not None:
+            return None
+        try:
+            repo.ref(name).commit_id  # noqa: B018 - a property that asks the catalog
+        except RefNotFound:
+            where = tag("p", f"Deleted at {moment(last.at)}; it was at ", self._commit(last.old), ".")
+            return page(f"lakefs://{repo.id}/{name}", self._home(), where)
+        return None
 
     def _since_parent(self, commit: Commit) -> Markup:
         if not commit.parents:
