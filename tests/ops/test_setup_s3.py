@@ -315,6 +315,14 @@ def test_a_missing_right_is_named(on_moto, listen, operation, right):
     assert "said the server" not in caught.value.message
 
 
+@pytest.mark.parametrize("operation", ["GetBucketReplication", "PutBucketReplication"])
+@pytest.mark.parametrize(("status", "code"), [(405, "MethodNotAllowed"), (501, "NotImplemented")])
+def test_a_server_that_cannot_replicate(on_moto, listen, operation, status, code):
+    listen(on_moto[0], operation, error(status, code))
+    with pytest.raises(Unsupported, match="mirror replicate"):
+        carry_out(plan_for(on_moto))
+
+
 # --- what was there before ---
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from botocore.exceptions import ClientError
 
-from lakeops.model.errors import StoreError
+from lakeops.model.errors import StoreError, Unsupported
 from lakeops.store.s3.batch import region_of
 from lakeops.store.s3.client import client
 from lakeops.store.s3.failures import code_of, status_of, translated
@@ -117,6 +117,11 @@ class Bucket:
             try:
                 yield
             except ClientError as error:
+                if status_of(error) in {405, 501}:
+                    raise Unsupported(
+                        f"bucket {self.name!r}: {doing} is nothing that its server knows ({code_of(error)}): it cannot "
+                        "replicate by itself; 'lakeops mirror replicate' copies"
+                    ) from None
                 if status_of(error) == 403 and code_of(error) in {"AccessDenied", "403", "Forbidden"}:
                     raise StoreError(
                         f"bucket {self.name!r}: {doing} is denied ({code_of(error)}); these credentials need {right}"
