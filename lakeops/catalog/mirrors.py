@@ -307,11 +307,7 @@ def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = Fals
     repository = lock_repository(conn, repository_id, exclusive=exclusive)
     query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
     mirror = mirror_record(_following(conn.execute(query), repository_id))
-    if mirror.promoted_writable is not None:
-        raise NotAMirror(
-            f"repository {repository_id!r} was promoted to a writable repository and follows no source any more; "
-            "to mirror it in turn, create a mirror of it elsewhere"
-        )
+    mirror.check_following()
     return mirror, repository
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine
+from lakeops.engine.base import Engine, once_each
 from lakeops.model.errors import ObjectNotFound, Transient
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.needed import needed
@@ -177,13 +177,10 @@ def prove(planned: ProvePlan, *, engine: Engine, store: ObjectStore, terms: Term
     if not planned.size:
         return
     engine = engine.for_work(planned.size)
-    seen: set[int] = set()
     answers = 0
-    for result in engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store):
-        if result.index not in seen:
-            seen.add(result.index)
-            answers += len(result.ranges)
-            yield from result.ranges
+    for result in once_each(engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store)):
+        answers += len(result.ranges)
+        yield from result.ranges
     if answers != planned.size:
         raise Transient(f"the engine ({engine.name}) answered for {answers} of {planned.size} ranges; try again")
 

@@ -13,6 +13,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from lakeops.model.errors import NotAMirror
 from lakeops.model.sources import SourceReference
 
 
@@ -67,6 +68,14 @@ class Mirror:
         """Whether a ref of the source is mirrored."""
         patterns = self.branches if kind is RefKind.BRANCH else self.tags
         return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+    def check_following(self) -> None:
+        """Refuse a mirror that is a writable repository by now. Raises ``NotAMirror``."""
+        if self.promoted_writable is not None:
+            raise NotAMirror(
+                f"repository {self.repository_id!r} was promoted to a writable repository and follows no source any "
+                "more; to mirror it in turn, create a mirror of it elsewhere"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The mirror's configuration, for people and programs; nothing in it is secret."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from lakeops.catalog.base import Catalog
 from lakeops.model.errors import NotAReplica
@@ -28,7 +28,7 @@ class Source:
     catalog: Catalog
     repository_id: str
 
-    @property
+    @cached_property
     def repository(self) -> Repository:
         """The repository's record. Raises ``RepositoryNotFound``."""
         return self.catalog.repository(self.repository_id)

@@ -21,10 +21,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 from lakeops.engine.presence import Terms
 from lakeops.model.errors import CommitExpired, Corrupted, LakeopsError, MirrorOvertaken, RefNotFound, Transient
-from lakeops.model.mirrors import MirrorRef, MirrorState, MirrorStatus
+from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, MirrorStatus
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.claim import check_claim
-from lakeops.ops.mirror.copy import copy_history
+from lakeops.ops.mirror.copy import BATCH, copy_history
 from lakeops.ops.mirror.look import Look, look, merged
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import status
@@ -50,17 +50,17 @@ def sync(ctx: Context, reach: Callable[[], AbstractContextManager[Source]]) -> M
             have gone on.
         CatalogUnavailable, CatalogError: the source cannot be reached.
     """
-    with _noted(ctx), reach() as source:
+    with _noted(ctx) as mirror, reach() as source:
         errors: list[LakeopsError] = []
+        source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
-            source.check_same(ctx.catalog.mirror(ctx.repository_id), ctx.catalog.initial_commit(ctx.repository_id))
             for _ in range(ROUNDS):
                 state = _observe(ctx, source)
                 if not any(ref.candidate for ref in state.refs):
                     break
                 check_claim(ctx.store, source.repository)
-                promoted, errors = _promote_complete(ctx, source, state)
-                if not promoted:
+                again, errors = _promote_complete(ctx, source, state)
+                if not again:
                     break
         if errors:
             raise errors[0]
@@ -68,15 +68,18 @@ def sync(ctx: Context, reach: Callable[[], AbstractContextManager[Source]]) -> M
 
 
 @contextmanager
-def _noted(ctx: Context) -> Iterator[None]:
-    """Record how a pass ended, so that a status tells it later."""
+def _noted(ctx: Context) -> Iterator[Mirror]:
+    """Record how a pass over the mirror ended, so that a status tells it later."""
+    mirror = ctx.catalog.mirror(ctx.repository_id)
+    mirror.check_following()
     try:
-        yield
+        yield mirror
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
             ctx.catalog.note_sync(ctx.repository_id, error.message)
         raise
-    ctx.catalog.note_sync(ctx.repository_id, None)
+    if mirror.error is not None:
+        ctx.catalog.note_sync(ctx.repository_id, None)
 
 
 def _observe(ctx: Context, source: Source) -> MirrorState:
@@ -88,8 +91,8 @@ def _observe(ctx: Context, source: Source) -> MirrorState:
         before = ctx.catalog.mirror_state(ctx.repository_id).mirror
         heads = source.heads(before)
         try:
-            if copy_history(ctx, source, heads.values()):
-                continue  # it may have taken long: what is recorded should be what the source shows now
+            if copy_history(ctx, source, heads.values()) > BATCH:
+                continue  # it took its time: what is recorded should be what the source shows now
             state = ctx.catalog.observe_source(ctx.repository_id, heads, since=before.sequence, actor=ctx.actor)
         except (MirrorOvertaken, RefNotFound):
             continue
@@ -122,12 +125,15 @@ def _agreed(source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
 
 
 def _promote_complete(ctx: Context, source: Source, state: MirrorState) -> tuple[bool, list[LakeopsError]]:
-    """Look at every candidate and promote those that are complete; whether any was, and what is wrong with others."""
+    """Look at every candidate and promote those that are complete.
+
+    Returns whether any of these waits for another commit now, and what is wrong with others.
+    """
     waiting = [ref for ref in state.refs if ref.candidate is not None]
     commits = ctx.catalog.commits(ctx.repository_id, {ref.candidate or "" for ref in waiting})
     arrived = ctx.catalog.arrivals(ctx.repository_id)
     terms = _terms(ctx, source, state)
-    promoted, errors = False, []
+    again, errors = False, []
     for number, ref in enumerate(waiting):
         ctx.progress("looking for what has arrived", number, len(waiting))
         try:
@@ -135,8 +141,9 @@ def _promote_complete(ctx: Context, source: Source, state: MirrorState) -> tuple
         except Corrupted as error:
             found = Look(missing_objects=1, error=error)
         arrived = merged(arrived, found.arrived)
-        if found.complete and _promote(ctx, source, state, ref):
-            promoted = True
+        moved = _promote(ctx, source, state, ref) if found.complete else None
+        if moved is not None:
+            again = again or moved.candidate is not None
             continue
         if found.error is not None:
             errors.append(found.error)
@@ -149,18 +156,20 @@ def _promote_complete(ctx: Context, source: Source, state: MirrorState) -> tuple
             missing_bytes=found.missing_bytes,
             error=None if found.error is None else found.error.message,
         )
-    return promoted, errors
+    return again, errors
 
 
-def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -> bool:
-    """Show a complete candidate, unless it expired at a source that could not be told to keep it."""
+def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -> MirrorRef | None:
+    """Show a complete candidate, unless it expired at a source that could not be told to keep it.
+
+    None as well when it is no longer waited for.
+    """
     candidate = ref.candidate or ""
     if not state.mirror.reports and source.lost([candidate]):
         ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
-        return False
+        return None
     token = ctx.ids.new()
-    moved = ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
-    return moved is not None
+    return ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
 
 
 def _terms(ctx: Context, source: Source, state: MirrorState) -> Terms:
