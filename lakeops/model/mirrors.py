@@ -82,8 +82,8 @@ class Mirror:
         return {
             "id": self.repository_id,
             "source": self.source.text,
-            "branches": list(self.branches),
-            "tags": list(self.tags),
+            "branch_patterns": list(self.branches),
+            "tag_patterns": list(self.tags),
             "reports": self.reports,
             "check_imported": self.check_imported,
             "creation_date": self.created,

@@ -42,3 +42,12 @@ def counted(count: int, noun: str) -> str:
     """A number and its noun: ``1 object``, ``3 objects``, ``2 branches``, ``4 entries``."""
     plural = noun[:-1] + "ies" if noun.endswith("ry") else noun + ("es" if noun.endswith(("s", "ch")) else "s")
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def span(seconds: int) -> str:
+    """A length of time in its largest unit: ``45 s``, ``12 min``, ``3 h``, ``5 days``."""
+    if seconds < 120:
+        return f"{seconds} s"
+    if seconds < 2 * 3600:
+        return f"{seconds // 60} min"
+    return f"{seconds // 3600} h" if seconds < 2 * 86_400 else f"{seconds // 86_400:,} days"

@@ -39,7 +39,7 @@ class LostRef:
 
     kind: str
     id: str
-    source_head: str | None
+    source_head: str
     promoted: str | None
     commits: int | None
 

@@ -1,0 +1,143 @@
+"""Proving what a metarange needs: nothing is taken for there that is not, on any engine, cut into any tasks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import THOROUGH, Groups, built, change_sets, numbered, repositories
+
+from lakeops.engine.local import LocalEngine
+from lakeops.engine.presence import Terms, is_memorable, plan, prove, remember
+from lakeops.model.errors import Transient
+from lakeops.ranges.metarange import Metarange
+from lakeops.store.settings import StoreSettings
+
+TERMS = Terms(StoreSettings(fsync=False))
+
+
+def address(value) -> str:
+    return f"data/2026010100/{value[0]}-{value[1]}"
+
+
+def run(store, wanted, known, arrived, engine=None):
+    planned = plan(wanted, known, arrived)
+    return list(prove(planned, engine=engine or LocalEngine(threads=2), store=store, terms=TERMS))
+
+
+@given(st.data())
+@THOROUGH
+def test_what_is_missing_is_missing_and_arrives_step_by_step(fresh_store, data):
+    store = fresh_store()
+    before = data.draw(repositories())
+    edits = data.draw(change_sets(before))
+    after = {path: value for path, value in {**before, **edits}.items() if value is not None}
+    known, wanted = built(store, before), built(store, after)
+    for value in before.values():
+        store.put(address(value), b"1")
+    objects = sorted({address(value) for value in after.values()} - {address(value) for value in before.values()})
+    there = data.draw(st.sets(st.sampled_from(objects))) if objects else set()
+    hidden = [row for row in wanted.at(wanted.without(known)) if data.draw(st.booleans())]
+    contents = {row.key: store.get(row.key) for row in hidden}
+    store.delete(contents)
+    for one in there:
+        store.put(one, b"1")
+
+    arrived: dict[str, str | None] = {}
+    for step in range(3):
+        proofs = run(store, wanted, known, arrived, data.draw(st.sampled_from([None, Groups()])))
+        arrived |= {proof.file: remember(proof) for proof in proofs if is_memorable(proof)}
+        missing = {one.address for proof in proofs for one in proof.missing}
+        gone = {row.file for row in hidden} if step == 0 else set()
+        assert {proof.file for proof in proofs if not proof.arrived} == gone
+        if step == 0:
+            assert missing <= set(objects) - there
+            for key, text in contents.items():
+                store.put(key, text)
+        elif step == 1:
+            assert missing == set(objects) - there
+            assert sum(proof.missing_objects for proof in proofs) >= len(missing)
+            for one in objects:
+                store.put(one, b"1")
+        else:
+            assert all(proof.complete for proof in proofs)
+    store.forget()
+    assert run(store, wanted, known, arrived) == []
+    assert store.read == []
+
+
+def test_a_file_of_a_known_range_is_looked_for_alone(store):
+    known = built(store, numbered(range(200)))
+    wanted = built(store, numbered(range(200)))  # the same ranges, in files of other names
+    assert known.id == wanted.id
+    planned = plan(wanted, known, {})
+    assert (planned.rows.num_rows, len(planned.files)) == (0, len(wanted))
+    proofs = run(store, wanted, known, {})
+    assert all(proof.complete for proof in proofs)
+    store.delete([wanted.row(2).key])
+    assert [proof.file for proof in run(store, wanted, known, {}) if not proof.complete] == [wanted.row(2).file]
+
+
+def test_a_known_range_that_was_deleted_proves_nothing(store):
+    known = built(store, numbered(range(200)))
+    wanted = built(store, {**numbered(range(200)), "a/new": ("9", 9)})
+    store.put("data/2026010100/9-9", b"9")
+    store.delete([row.key for row in known.rows(0, len(known))])
+    proofs = run(store, wanted, known, {})
+    assert sum(proof.missing_objects for proof in proofs) == 1  # the one object that all the others share
+    assert {one.address for proof in proofs for one in proof.missing} == {"data/2026010100/0-0"}
+
+
+def test_an_object_of_another_size_is_no_arrival(store):
+    wanted = built(store, {"a": ("1", 1)})
+    store.put("data/2026010100/1-1", b"too long")
+    [proof] = run(store, wanted, Metarange.empty(), {})
+    assert not proof.complete
+    assert not is_memorable(proof)
+    assert "'a'" in (proof.mismatch or "")
+
+
+@pytest.mark.parametrize(
+    ("etag", "etags", "differs"),
+    [("0" * 32, True, True), ("1" * 32, True, False), ("0" * 32, False, False), ("0" * 31 + "-2", True, False)],
+)
+def test_etags_are_compared_where_they_say_something(etag, etags, differs):
+    from lakeops.engine.presence import Awaited, _mismatch
+    from lakeops.store.base import StoredObject
+
+    one = Awaited("a", "data/1/x", "1" * 32, 5)
+    found = _mismatch(one, StoredObject("data/1/x", 5, 0, etag=etag), Terms(StoreSettings(), etags=etags))
+    assert (found is not None) == differs
+
+
+def test_imported_objects_are_looked_for_where_they_are_or_trusted(store, tmp_path):
+    import pyarrow as pa
+    from support.rows import SMALL, attempt, entry_table
+
+    from lakeops.engine.build import build
+
+    rows = entry_table({"a": ("1", 1), "b": ("1", 2)}).to_pylist()
+    for row in rows:
+        row["physical_address"] = f"file://{tmp_path}/outside/{row['path']}"
+    table = pa.Table.from_pylist(rows, entry_table({"a": ("1", 1)}).schema)
+    wanted = build(store, [table], SMALL, attempt())
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "a").write_bytes(b"x")
+    [proof] = run(store, wanted, Metarange.empty(), {})
+    assert [one.path for one in proof.missing] == ["b"]
+    planned = plan(wanted, Metarange.empty(), {})
+    trusting = Terms(StoreSettings(), imported=False)
+    assert all(one.complete for one in prove(planned, engine=LocalEngine(), store=store, terms=trusting))
+
+
+class Forgetful(LocalEngine):
+    """Loses the result of a task."""
+
+    def run(self, work, tasks, store):
+        yield from list(super().run(work, tasks, store))[1:]
+
+
+def test_an_engine_that_loses_a_result_proves_nothing(store):
+    wanted = built(store, numbered(range(200)))
+    with pytest.raises(Transient, match="answered for"):
+        run(store, wanted, Metarange.empty(), {}, Forgetful(threads=2))

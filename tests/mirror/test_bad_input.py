@@ -1,0 +1,283 @@
+"""What goes wrong between two lakes: clear errors, nothing changed, and the next pass goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.mirrors import SPLIT, open_lake
+
+from lakeops import Lake, Settings
+from lakeops.model.errors import (
+    AlreadyExists,
+    CatalogError,
+    CatalogUnavailable,
+    CatalogVersion,
+    Corrupted,
+    InvalidInput,
+    InvalidSettings,
+    NamespaceTaken,
+    NotAMirror,
+    NotAReplica,
+    ReadOnlyRepository,
+    ReplicaMismatch,
+    RepositoryNotFound,
+)
+from lakeops.model.sources import SourceKind, parse_source
+from lakeops.store import layout
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "place", "repository"),
+    [
+        ("/lakes/us#flights", SourceKind.HOME, "/lakes/us", "flights"),
+        ("/lakes/us", SourceKind.HOME, "/lakes/us", "mirror"),
+        ("file:///lakes/u%20s#flights", SourceKind.HOME, "/lakes/u s", "flights"),
+        ("/etc/us.toml#flights", SourceKind.SETTINGS, "/etc/us.toml", "flights"),
+        ("file:///etc/us.toml", SourceKind.SETTINGS, "/etc/us.toml", "mirror"),
+        ("sqlite:////x/catalog.db#flights", SourceKind.DATABASE, "sqlite:////x/catalog.db", "flights"),
+        ("postgresql+psycopg://ada@db/l#flights", SourceKind.DATABASE, "postgresql+psycopg://ada@db/l", "flights"),
+        ("env:SOURCE_URL#flights", SourceKind.ENVIRONMENT, "SOURCE_URL", "flights"),
+        ("airflow:us lake#flights", SourceKind.CONNECTION, "us lake", "flights"),
+    ],
+)
+def test_sources_are_places(text, kind, place, repository):
+    found = parse_source(text, "mirror")
+    assert (found.kind, found.place, found.repository) == (kind, place, repository)
+    again = parse_source(found.text, "other")
+    assert again == found
+    assert type(found).from_json(json.loads(json.dumps(found.to_json()))) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "#flights", "s3://bucket/flights", "env:", "env:a b", "airflow:", "/x#Not A Name", "file://host/x", "a\0b"],
+)
+def test_what_is_no_source_is_refused(text):
+    with pytest.raises(InvalidInput):
+        parse_source(text, "mirror")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://ada:s3cr3t@db/lake#flights",
+        "postgresql://db/lake?user=ada&password=s3cr3t#flights",
+        "postgresql+psycopg://db/lake?sslpassword=s3cr3t",
+        "postgresql://ada:s3cr3t@x@db/lake",
+    ],
+)
+def test_a_password_is_refused_and_not_repeated(pair, text):
+    with pytest.raises(InvalidInput, match=r"never stored.*env:VARIABLE") as caught:
+        pair.there.create_mirror("other", source=text)
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_lake_with_a_password_is_refused_as_a_source(pair, tmp_path):
+    url = "postgresql+psycopg://ada:s3cr3t@db/lake"
+    lake = Lake(pair.here.catalog, Settings.load(home=tmp_path, database_url=url))
+    with pytest.raises(InvalidInput, match="password") as caught:
+        pair.there.create_mirror("other", source=lake, source_repository="flights")
+    assert "s3cr3t" not in str(caught.value)
+
+
+def names(lake) -> list[str]:
+    return [repository.id for repository in lake.repositories()]
+
+
+def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
+    there, here = pair.there, pair.here
+    there.create_repository("writable", split=SPLIT)
+    before = names(there), here.catalog.history("flights").mirrors
+    own = pair.repo.storage_namespace
+    refused = [
+        (AlreadyExists, lambda: there.create_mirror("writable", source=here, source_repository="flights")),
+        (NamespaceTaken, lambda: there.create_mirror("mirror2", own, source=here, source_repository="flights")),
+        (NamespaceTaken, lambda: there.create_mirror("mirror2", own + "/x", source=here, source_repository="flights")),
+        (RepositoryNotFound, lambda: there.create_mirror("mirror2", source=here)),
+        (CatalogUnavailable, lambda: there.create_mirror("mirror2", source=str(tmp_path / "nothing"))),
+        (InvalidSettings, lambda: there.create_mirror("mirror2", source="env:NOT_SET_AT_ALL")),
+        (InvalidSettings, lambda: there.create_mirror("mirror2", source=str(tmp_path / "no.toml"))),
+        (InvalidSettings, lambda: there.create_mirror("mirror2", source="airflow:conn")),
+        (
+            InvalidInput,
+            lambda: there.create_mirror("mirror2", source=here, source_repository="flights", branches=("a/b",)),
+        ),
+        (
+            InvalidInput,
+            lambda: there.create_mirror("mirror2", source=str(tmp_path) + "#a-b-c", source_repository="flights"),
+        ),
+        (
+            NotAReplica,
+            lambda: there.create_mirror(
+                "mirror2",
+                there.repository("writable").storage_namespace,
+                source=here,
+                source_repository="flights",
+            ),
+        ),
+        (
+            NamespaceTaken,
+            lambda: there.create_mirror(
+                "mirror2",
+                pair.mirror.storage_namespace,
+                source=here,
+                source_repository="flights",
+            ),
+        ),
+    ]
+    for error, call in refused:
+        with pytest.raises(error):
+            call()
+        assert (names(there), here.catalog.history("flights").mirrors) == before, error
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_source_that_cannot_be_reached_is_noted_and_the_next_pass_goes_on(pair, tmp_path):
+    made = pair.commit(a="1")
+    pair.replicator.settle()
+    mirror = pair.there.mirror("flights")
+    home = tmp_path / "here"
+    pair.here.close()
+    home.rename(tmp_path / "away")
+    with pytest.raises(CatalogUnavailable, match="cannot be reached"):
+        mirror.sync()
+    assert "cannot be reached" in (mirror.status().mirror.error or "")
+    assert not home.exists()
+    (tmp_path / "away").rename(home)
+    assert mirror.sync()["main"].promoted == made.id
+    assert mirror.status().mirror.error is None
+
+
+def test_a_source_is_found_by_a_settings_file_or_a_variable(pair, tmp_path, monkeypatch):
+    made = pair.commit(a="1")
+    pair.replicator.settle()
+    file = tmp_path / "source.toml"
+    file.write_text(f'home = "{tmp_path}/here"\n')
+    monkeypatch.setenv("SOURCE_URL", f"sqlite:///{tmp_path}/here/catalog.db")
+    monkeypatch.setenv("LAKEOPS_DATABASE_URL", f"sqlite:///{tmp_path}/there/catalog.db")
+    for number, text in enumerate([str(file), "env:SOURCE_URL", f"{tmp_path}/here"]):
+        mirror = pair.there.create_mirror(f"mirror{number}", source=f"{text}#flights")
+        replica = tmp_path / "there" / "storage" / f"mirror{number}"
+        replica.parent.mkdir(exist_ok=True, parents=True)
+        import shutil
+
+        shutil.copytree(tmp_path / "here" / "storage" / "flights", replica, dirs_exist_ok=True)
+        assert pair.there.mirror(mirror.id).sync()["main"].promoted == made.id
+    file.write_text('database_url = "postgresql://ada:s3cr3t@\n')
+    with pytest.raises(InvalidSettings, match="is not TOML") as caught:
+        pair.there.mirror("mirror0").sync()
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_wrong_credentials_show_no_secret(pair, monkeypatch):
+    monkeypatch.setenv("SOURCE_URL", "postgresql+psycopg://ada:s3cr3t@127.0.0.1:1/lake?connect_timeout=2")
+    monkeypatch.setattr("lakeops.catalog.database.TRIES", 1)
+    with pytest.raises((CatalogUnavailable, CatalogError)) as caught:
+        pair.there.create_mirror("other", source="env:SOURCE_URL#flights")
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_a_database_without_a_catalog_is_left_alone(pair, tmp_path):
+    import sqlite3
+
+    file = tmp_path / "other.db"
+    sqlite3.connect(file).close()
+    with pytest.raises(CatalogVersion, match="holds no lakeops catalog"):
+        pair.there.create_mirror("other", source=f"sqlite:///{file}#flights")
+    with sqlite3.connect(file) as found:
+        assert found.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+    found.close()
+
+
+def test_an_object_of_another_size_is_named_and_nothing_is_shown(pair):
+    first = pair.head()
+    made = pair.commit(**{"dir/a": "right"})
+    pair.repo.create_branch("dev", source="main~1")
+    other = pair.commit("dev", b="2")
+    pair.replicator.settle()
+    address = layout.relative(pair.repo.storage_namespace, pair.repo.ref("main").stat("dir/a").physical_address)
+    pair.store.put(address, b"wrong size")
+    with pytest.raises(ReplicaMismatch, match=r"'dir/a'.*10 bytes and the source recorded 5"):
+        pair.mirror.sync()
+    assert pair.heads() == {"main": first, "dev": other.id}  # the other branch went on
+    status = pair.mirror.status()
+    assert "dir/a" in (status["main"].error or "")
+    assert "dir/a" in (status.mirror.error or "")
+    pair.store.put(address, b"right")
+    assert pair.mirror.sync()["main"].promoted == made.id
+    assert pair.mirror.status()["main"].error is None
+
+
+@pytest.mark.parametrize("prefix", [layout.RANGES, layout.METARANGES])
+def test_damaged_metadata_is_named_and_nothing_is_shown(pair, prefix):
+    first = pair.head()
+    made = pair.commit(a="1")
+    pair.replicator.settle()
+    [item] = pair.store.list(prefix)
+    data = pair.store.get(item.key)
+    pair.store.put(item.key, data[:-1] + b"!")
+    with pytest.raises(Corrupted, match=item.key.rpartition("/")[2]):
+        pair.mirror.sync()
+    assert pair.head() == first
+    pair.store.put(item.key, data)
+    assert pair.mirror.sync()["main"].promoted == made.id
+
+
+def test_a_namespace_that_is_another_repositorys_is_said_to_be(pair):
+    pair.commit(a="1")
+    other = pair.here.create_repository("other", split=SPLIT)
+    claim = pair.replicator.source.get(layout.CLAIM)
+    pair.store.put(layout.CLAIM, pair.here.stores().at(other.storage_namespace).get(layout.CLAIM))
+    for _ in range(2):
+        with pytest.raises(NotAReplica, match="belongs to repository 'other'"):
+            pair.mirror.sync()
+    pair.store.put(layout.CLAIM, claim)
+    pair.replicator.settle()
+    assert pair.mirror.sync().caught_up
+
+
+def test_a_repository_that_was_made_again_under_the_name_is_another_one(pair, clock):
+    pair.commit(a="1")
+    shown = pair.heads()
+    pair.here.delete_repository("flights")
+    clock.advance(hours=1)
+    pair.here.create_repository("flights", "file://" + pair.repo.storage_namespace.removeprefix("file://") + "-2")
+    with pytest.raises(NotAReplica, match="deleted and created again"):
+        pair.mirror.sync()
+    assert pair.heads() == shown
+
+
+def test_a_repository_that_is_gone_is_not_found(pair):
+    pair.here.delete_repository("flights")
+    with pytest.raises(RepositoryNotFound):
+        pair.mirror.sync()
+    assert pair.mirror.status().mirror.error is not None
+
+
+def test_only_mirrors_are_synced(pair):
+    with pytest.raises(NotAMirror, match="'flights' is no mirror"):
+        pair.here.mirror("flights")
+    with pytest.raises(RepositoryNotFound):
+        pair.here.mirror("nothing")
+
+
+def test_garbage_is_not_collected_on_mirrors(pair):
+    with pytest.raises(ReadOnlyRepository):
+        pair.mirror.gc.mark()
+
+
+def test_a_source_that_takes_no_reports_says_what_to_do(pair, monkeypatch):
+    def refuse(*_args, **_given):
+        raise CatalogError("permission denied for table lakeops_mirror_need")
+
+    monkeypatch.setattr(pair.here.catalog, "report_mirror", refuse)
+    with pytest.raises(CatalogError, match="--read-only-source"):
+        pair.there.create_mirror("other", source=pair.here, source_repository="flights")
+    assert names(pair.there) == ["flights"]
+    pair.there.create_mirror("other", source=pair.here, source_repository="flights", reports=False)
+
+
+def test_the_mirrors_own_name_and_namespace_are_not_taken_twice(pair, tmp_path, clock):
+    with open_lake(tmp_path / "there", clock) as again, pytest.raises(AlreadyExists):
+        again.create_mirror("flights", source=pair.here)

@@ -1,0 +1,157 @@
+"""What a pass costs, counted: it follows what changed, not the repository, and not how many commits were skipped."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lakeops.store import layout
+
+
+def fill(pair, count: int) -> None:
+    """A repository of ``count`` objects that is wholly mirrored. The contents are one object; only names count."""
+    address = pair.repo.branch("main").put("seed", b"x").physical_address
+    key = layout.relative(pair.repo.storage_namespace, address)
+    store = pair.replicator.source
+    keys = [f"data/2026010100/{number:07}" for number in range(count)]
+    for one in keys:
+        store.put(one, b"x")
+    checksum = store.checksum(store.head(key))
+    pair.repo.branch("main").stage(
+        pa.table(
+            {
+                "path": [f"p/{number:07}" for number in range(count)],
+                "physical_address": keys,
+                "checksum": [checksum] * count,
+                "size_bytes": [1] * count,
+                "mtime": [7] * count,
+            }
+        )
+    )
+    pair.repo.branch("main").commit("fill")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert pair.head() == pair.repo.branch("main").commit_id
+
+
+def sync_counted(pair):
+    pair.faults.revive()
+    status = pair.mirror.sync()
+    counts = dict(pair.faults.counts)
+    asked = [call.key for call in pair.faults.calls if call.operation in {"head", "list"}]
+    opened = pair.faults.keys_opened(layout.RANGES)
+    pair.faults.revive()
+    return status, counts, asked, opened
+
+
+@pytest.mark.parametrize("size", [200, 1_000])
+def test_k_changed_objects_take_k_checks_whatever_the_size_and_however_many_commits(pair, size):
+    fill(pair, size)
+    for number in range(15):
+        pair.commit_paths("main", {f"p/{number * 7:07}": str(number)})
+    pair.replicator.settle()
+    _, counts, asked, opened = sync_counted(pair)
+    assert pair.head() == pair.repo.branch("main").commit_id
+    assert len([key for key in asked if key.startswith(layout.DATA)]) <= 15
+    assert len(asked) <= 15 + 2
+    assert counts["promote"] == 1
+    assert len(opened) <= 2 * 15
+
+
+def test_a_pass_with_nothing_to_do_touches_no_object(pair):
+    fill(pair, 100)
+    _, counts, asked, opened = sync_counted(pair)
+    assert asked == []
+    assert opened == set()
+    assert "get" not in counts
+    assert "promote" not in counts
+
+
+def test_what_arrived_is_not_looked_at_again_by_any_later_pass(pair):
+    fill(pair, 100)
+    files = {f"p/{number:07}": "new" for number in range(0, 100, 5)}
+    pair.commit_paths("main", dict(files))
+    pair.replicator.hold(layout.DATA)
+    pair.replicator.settle()
+    _, _, asked, opened = sync_counted(pair)
+    assert len(asked) == 20
+    assert opened
+    status, _, asked, opened = sync_counted(pair)
+    assert len(asked) == 20  # the missing ones, from memory
+    assert not opened
+    assert status["main"].missing_objects == 20
+    keys = sorted(key for key in pair.replicator.pending if key.startswith(layout.DATA))
+    pair.replicator.release()
+    pair.replicator.deliver(*keys[:12])
+    status, _, asked, _ = sync_counted(pair)
+    assert (len(asked), status["main"].missing_objects) == (20, 8)
+    status, _, asked, opened = sync_counted(pair)
+    assert len(asked) == 8
+    assert not opened
+    pair.replicator.settle()
+    status, _, asked, opened = sync_counted(pair)
+    assert (len(asked), opened, status["main"].candidate) == (8, set(), None)
+
+
+def test_many_objects_are_listed_and_not_asked_for_one_by_one(pair):
+    pair.repo.branch("main").put("a", b"1")
+    store = pair.replicator.source
+    keys = [f"data/2026010100/{number:07}" for number in range(600)]
+    for one in keys:
+        store.put(one, b"x")
+    pair.repo.branch("main").stage(
+        pa.table(
+            {
+                "path": keys,
+                "physical_address": keys,
+                "checksum": ["c"] * 600,
+                "size_bytes": [1] * 600,
+                "mtime": [7] * 600,
+            }
+        )
+    )
+    pair.repo.branch("main").commit("many")
+    pair.replicator.settle()
+    _, counts, asked, _ = sync_counted(pair)
+    assert pair.head() == pair.repo.branch("main").commit_id
+    assert len(asked) < 150
+    assert counts["list"] >= 1
+
+
+def test_a_thousand_commits_behind_is_one_promotion_and_few_calls(pair):
+    """Commits are made in the catalog alone: only how many there are matters here."""
+    from support.catalogs import draft
+
+    from lakeops.model.ids import make_commit
+
+    catalog = pair.here.catalog
+    pair.commit(a="1")
+    head = pair.repo.ref("main").commit
+    for number in range(1000):
+        made = make_commit(
+            parents=[head],
+            committer="tester",
+            message=str(number),
+            creation_date=head.creation_date + 1,
+            meta_range_id=head.meta_range_id,
+            meta_range_file=head.meta_range_file,
+            meta_range_digest=head.meta_range_digest,
+        )
+        head = catalog.publish(draft(catalog, catalog.branch("flights", "main"), made))
+    pair.replicator.settle()
+    status, counts, asked, _ = sync_counted(pair)
+    assert pair.head() == head.id
+    assert (counts["promote"], counts["copy_commits"]) == (1, 3)
+    assert len(asked) <= 3
+    assert status["main"].lag_commits == 0
+    assert len(list(pair.mirror.log("main"))) == 1002
+
+
+def test_a_new_branch_of_what_is_shown_costs_nothing(pair):
+    fill(pair, 100)
+    pair.repo.create_branch("dev", source="main")
+    pair.repo.create_tag("v1", "main")
+    _, _, asked, opened = sync_counted(pair)
+    assert pair.heads()["dev"] == pair.heads()["tag:v1"] == pair.head()
+    assert asked == []
+    assert opened == set()
