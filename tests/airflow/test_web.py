@@ -106,6 +106,13 @@ def test_looking_changes_nothing(history: Repository, page: Any) -> None:
     assert (history.reflog(), list(history.branch("dev").uncommitted())) == before
 
 
+def test_looking_for_a_lake_makes_none(home: Path, page: Any) -> None:
+    answer = page("flights")
+    assert answer.status_code == 404
+    assert "there is no lake in" in answer.text
+    assert not home.exists()
+
+
 # --- what --------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakeops.airflow.run import TaskRun
@@ -117,17 +118,22 @@ def merge(
         number += 1
 
 
-def revert(
-    branch: Branch,
-    repository: Repository,
-    ref: str,
-    run: TaskRun,
-    *,
-    parent_number: int | None = None,
-    message: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-) -> Commit:
-    """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
+@dataclass(frozen=True)
+class Step:
+    """What a commit did, to be undone or done again: the commit, against which parent, and how to record it."""
+
+    ref: str
+    parent_number: int | None = None
+    message: str | None = None
+    metadata: Mapping[str, str] | None = None
+
+    def key(self, run: TaskRun, verb: str, branch: str, number: int) -> str:
+        """The idempotency key of doing it on a branch."""
+        return run.key(verb, branch, self.ref, str(self.parent_number or ""), number=number)
+
+
+def revert(repository: Repository, branch: Branch, step: Step, run: TaskRun) -> Commit:
+    """The commit that undoes a step, or the one that an earlier call of this task has published on the branch.
 
     Raises:
         NoChanges: it is undone already, by somebody else.
@@ -136,27 +142,18 @@ def revert(
 
     def make(number: int) -> Commit:
         return branch.revert(
-            ref,
-            parent_number,
-            message=message,
-            metadata=run.metadata(metadata),
-            idempotency_key=run.key("revert", branch.id, ref, str(parent_number or ""), number=number),
+            step.ref,
+            step.parent_number,
+            message=step.message,
+            metadata=run.metadata(step.metadata),
+            idempotency_key=step.key(run, "revert", branch.id, number),
         )
 
     return _on_the_branch(repository, branch.id, make)
 
 
-def cherry_pick(
-    repository: Repository,
-    ref: str,
-    destination: str,
-    run: TaskRun,
-    *,
-    parent_number: int | None = None,
-    message: str | None = None,
-    metadata: Mapping[str, str] | None = None,
-) -> Commit:
-    """The commit that does what ``ref`` did, or the one that an earlier call of this task has published on the branch.
+def cherry_pick(repository: Repository, branch: Branch, step: Step, run: TaskRun) -> Commit:
+    """The commit that does a step again, or the one that an earlier call of this task has published on the branch.
 
     Raises:
         NoChanges: the branch has these changes already, from elsewhere.
@@ -165,15 +162,15 @@ def cherry_pick(
 
     def make(number: int) -> Commit:
         return repository.cherry_pick(
-            ref,
-            destination,
-            parent_number,
-            message=message,
-            metadata=run.metadata(metadata),
-            idempotency_key=run.key("cherry-pick", destination, ref, str(parent_number or ""), number=number),
+            step.ref,
+            branch.id,
+            step.parent_number,
+            message=step.message,
+            metadata=run.metadata(step.metadata),
+            idempotency_key=step.key(run, "cherry-pick", branch.id, number),
         )
 
-    return _on_the_branch(repository, destination, make)
+    return _on_the_branch(repository, branch.id, make)
 
 
 def contains(repository: Repository, ref: str, commit_id: str) -> bool:

@@ -164,15 +164,11 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that undoes it."""
-        return once.revert(
-            branch,
-            repository,
-            self.ref,
-            run,
-            parent_number=number(self.parent_number),
-            message=self.message or None,
-            metadata=self.metadata,
-        )
+        return once.revert(repository, branch, self.step(), run)
+
+    def step(self) -> once.Step:
+        """What is undone, or done again."""
+        return once.Step(self.ref, number(self.parent_number), self.message or None, self.metadata)
 
 
 class LakeopsCherryPickOperator(LakeopsRevertOperator):
@@ -188,15 +184,7 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that does the same."""
-        return once.cherry_pick(
-            repository,
-            self.ref,
-            branch.id,
-            run,
-            parent_number=number(self.parent_number),
-            message=self.message or None,
-            metadata=self.metadata,
-        )
+        return once.cherry_pick(repository, branch, self.step(), run)
 
 
 class LakeopsImportOperator(LakeopsPublishOperator):

@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.web.pages import Pages, failure
 from lakeops.model.errors import CommitExpired, InvalidInput, InvalidSettings, LakeopsError, NotFound, Transient
+from lakeops.settings import CATALOG_FILE
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'",
@@ -67,8 +68,10 @@ def build() -> FastAPI:
 
 
 def _answer(request: Request, connection_id: str, repository: str, show: Callable[[Pages], str]) -> HTMLResponse:
+    hook = LakeopsHook(connection_id)
     try:
-        with LakeopsHook(connection_id).get_conn() as lake:
+        _require_catalog(hook)
+        with hook.get_conn() as lake:
             root = f"{request.scope.get('root_path', '')}/{connection_id}"
             return HTMLResponse(show(Pages(root, lake.repository(repository))), headers=HEADERS)
     except LakeopsError as error:
@@ -76,3 +79,10 @@ def _answer(request: Request, connection_id: str, repository: str, show: Callabl
         return HTMLResponse(failure(error.kind, error.message), status, headers=HEADERS)
     except AirflowNotFoundException as error:
         return HTMLResponse(failure("not_found", str(error)), 404, headers=HEADERS)
+
+
+def _require_catalog(hook: LakeopsHook) -> None:
+    """Refuse to look into an empty home: opening it would make a catalog there."""
+    settings = hook.settings()
+    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
+        raise NotFound(f"connection {hook.lakeops_conn_id!r}: there is no lake in {settings.home}")

@@ -70,4 +70,4 @@ def page(title: str, *parts: Cell) -> str:
 
 
 def _is_cell(cell: Cell) -> bool:
-    return isinstance(cell, Markup) and cell.startswith("<td")
+    return isinstance(cell, Markup) and cell.startswith(("<td", "<th"))
