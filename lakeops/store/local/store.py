@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,7 +67,7 @@ class LocalStore:
     def __repr__(self) -> str:
         return f"LocalStore({self.url!r})"
 
-    @property
+    @cached_property
     def url(self) -> str:
         """The root as a percent-encoded ``file://`` URL, without a trailing slash."""
         return "file://" + quote_path(str(self.root)).rstrip("/")
