@@ -297,8 +297,8 @@ class LakeSide:
         return Sample(
             wall=wall,
             cpu=cpu,
-            opened=counters.opened(_RANGES),
-            metaranges=counters.opened(_METARANGES),
+            opened=len(counters.keys_opened(_RANGES)),
+            metaranges=len(counters.keys_opened(_METARANGES)),
             written=counters.written(),
             bytes_read=counters.bytes_read(),
             bytes_written=counters.bytes_written,
