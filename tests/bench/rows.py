@@ -104,7 +104,7 @@ _RANGES = Section(
                 lambda lake, n, places=places: lake.diff("main", f"places-{places}"),
                 lambda git, n, places=places: git.diff("main", f"places-{places}"),
                 Goal(ratio),
-                why="of each range a footer and a row group of 2,600 rows are verified and decoded; git reads trees of a directory",
+                why="a footer and a row group of 2,600 rows are verified and decoded for each range and side",
             )
             for places, ratio in ((1, 2), (10, 4), (100, 4))
         ),
@@ -127,7 +127,7 @@ _RANGES = Section(
             lambda lake, n: lake.merge("random-b", "random-a"),
             lambda git, n: git.merge("random-b", "random-a", durable=False),
             Goal(1),
-            why="nearly all of base, source and (twice) destination is verified and decoded, and all of it is written again",
+            why="nearly all of base, source and (twice) destination is decoded, and all of it is written again",
             heavy=True,
         ),
         Row(
@@ -147,7 +147,7 @@ _RANGES = Section(
             lambda lake, n: lake.page(FOLDER),
             lambda git, n: git.page(FOLDER),
             Goal(0.3),
-            why="a cold page decodes all columns of a row group or two; git reads one tree of 1,300 names and nothing else",
+            why="a cold page decodes all columns of a row group; git reads one tree of 1,300 names, nothing else",
         ),
     ),
 )
