@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.exceptions import AirflowFailException
 
 from lakeops.airflow.changes import Tally
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
@@ -86,16 +88,30 @@ class LakeopsApprovalOperator(ApprovalOperator):
         return found
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Who decided, when, and what. Raises what Airflow's operator raises for a rejection or no answer."""
-        answer = super().execute_complete(context, event)
+        """Who decided, when, and what.
+
+        Raises:
+            AirflowFailException: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time. Asking
+                again is for people to decide, not for ``retries``.
+        """
+        try:
+            answer = super().execute_complete(context, event)
+        except HITLRejectException:
+            raise AirflowFailException(f"{_person(event['responded_by_user'])} rejected it: {self.subject}") from None
+        except HITLTimeoutError:
+            raise AirflowFailException(f"nobody answered in time: {self.subject}") from None
         user = answer["responded_by_user"]
         return {
             **answer,
             "responded_at": answer["responded_at"].isoformat(),
-            "approved_by": None if user is None else user["name"] or user["id"],
+            "approved_by": None if user is None else _person(user),
             "approved_at": answer["responded_at"].isoformat(),
             "source": self.source,
         }
+
+
+def _person(user: Mapping[str, str] | None) -> str:
+    return "somebody" if user is None else user["name"] or user["id"]
 
 
 def _form(text: str | None, destination: str, commit_id: str, tally: Tally) -> str:

@@ -6,6 +6,7 @@ its cursor outlives a triggerer that is killed, that a person's answer ends up i
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.xdist_group("airflow")
 
 ASSET = "lakefs://flights/main"
 DEADLINE = 120
+SECRET = "kept-from-every-log"
 QUICK = {
     "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
@@ -40,7 +42,10 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("airflow"), ROOT / "tests" / "support" / "airflow_dags", QUICK)
+    home = tmp_path_factory.mktemp("airflow")
+    connection = {"conn_type": "lakeops", "host": str(home / "lakeops"), "password": SECRET}
+    settings = {**QUICK, "AIRFLOW_CONN_LAKEOPS_DEFAULT": json.dumps(connection)}
+    running = Server(home, ROOT / "tests" / "support" / "airflow_dags", settings)
     running.start()
     try:
         yield running
@@ -48,6 +53,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     finally:
         running.stop()
         assert not running.running()
+    logs = [path for path in (*running.logs.rglob("*"), *(home / "logs").rglob("*")) if path.is_file()]
+    assert len(logs) > len(QUICK)
+    assert [path for path in logs if SECRET in path.read_text(errors="replace")] == []
 
 
 def until(holds: Callable[[], Any], what: str) -> Any:

@@ -13,11 +13,13 @@ from lakeops.model.errors import InvalidUri
 
 pytest.importorskip("airflow.sdk")
 
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import DAG, Asset, AssetAlias, PartitionedAtRuntime
 from airflow.sdk.execution_time.context import OutletEventAccessors
+from support.dags import known, states
 
 from lakeops.airflow.assets import COMMITS, branch_asset, branch_uri, watched_branch
 from lakeops.airflow.events import MAX_PARTITIONS, announce, describe, published
+from lakeops.airflow.operators import LakeopsMergeOperator
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -153,6 +155,40 @@ def test_a_watched_branch_has_one_watcher() -> None:
         "lakeops_conn_id": "lakeops_default",
         "poll_interval": 3,
     }
+
+
+# --- in a run of a DAG -------------------------------------------------------------------------------------------
+
+
+def stored(uri: str) -> list[tuple[str | None, str | None]]:
+    """Partition key and commit of each of an asset's events in Airflow's database."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        events = session.scalars(
+            select(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id).where(AssetModel.uri == uri)
+        )
+        return sorted(
+            [(event.partition_key, (event.extra or {}).get("commit_id")) for event in events],
+            key=lambda event: event[0] or "",
+        )
+
+
+def test_a_task_tells_of_what_it_has_published_and_of_nothing_else(lake: Lake, airflow_database: None) -> None:
+    repository = lake.create_repository("told")
+    asset = branch_asset("told", "main", partition_by="day")
+    with DAG("tells", schedule=PartitionedAtRuntime()) as dag:
+        first = LakeopsMergeOperator(task_id="merge", repo="told", source="dev", outlets=[asset, COMMITS])
+        first >> LakeopsMergeOperator(task_id="again", repo="told", source="dev")
+    dev = repository.create_branch("dev")
+    for path in ("f/day=1/a", "f/day=2/a"):
+        dev.put(path, b"x")
+    dev.commit("load")
+    assert states(known(dag).test()) == {"merge": "success", "again": "success"}
+    head = repository.branch("main").commit_id
+    assert stored("lakefs://told/main") == [(None, head), ("1", head), ("2", head)]
 
 
 # --- reading them ------------------------------------------------------------------------------------------------

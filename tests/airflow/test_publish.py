@@ -31,7 +31,15 @@ def write_to(url: str, text: str) -> None:
     Path(f"{url}/part-0".removeprefix("file://")).write_text(text)
 
 
-def build(name: str, *, finding: str | None = None, breaks: bool = False, meanwhile: Any = None, **block: Any) -> Any:
+def build(
+    name: str,
+    *,
+    finding: str | None = None,
+    breaks: bool = False,
+    checked: bool = True,
+    meanwhile: Any = None,
+    **block: Any,
+) -> Any:
     """A DAG that publishes two tables; ``meanwhile`` happens between the check and the merge."""
     with sdk.DAG(name, schedule=None, params={"weather": "rain"}) as dag:
         with WriteAuditPublish(
@@ -53,7 +61,7 @@ def build(name: str, *, finding: str | None = None, breaks: bool = False, meanwh
             @publish.check
             def complete(ref: Any, rows: int) -> list[str]:
                 assert ref.read("flights/part-0") == b"f" * rows
-                assert ref.read("weather/part-0") == b"rain"
+                assert ref.read("weather/part-0") == b"rain" or not checked
                 if meanwhile is not None:
                     meanwhile()
                 return [] if finding is None else [finding]
@@ -163,6 +171,19 @@ def test_a_run_that_brings_nothing_new_publishes_nothing(flights: Repository) ->
     run = build("second").test()
     assert set(states(run).values()) == {"success"}
     assert flights.branch("main").commit_id == head
+    assert branches(flights) == []
+
+
+@pytest.mark.parametrize(("data", "merges"), [("rain", 1), ("snow", 2)])
+def test_a_run_that_is_cleared_publishes_only_what_is_new(
+    flights: Repository, first_parents: Callable[[str], list[str]], data: str, merges: int
+) -> None:
+    dag, when = build(f"cleared-{data}", checked=False), datetime(2013, 1, 1, tzinfo=UTC)
+    first = dag.test(run_after=when, logical_date=when)
+    again = dag.test(run_after=when, logical_date=when, run_conf={"weather": data})
+    assert (first.run_id, str(first.state), str(again.state)) == (again.run_id, "success", "success")
+    assert first_parents("main") == ["Publish"] * merges
+    assert flights.ref("main").read("weather/part-0") == data.encode()
     assert branches(flights) == []
 
 
@@ -323,6 +344,15 @@ def test_the_answer_says_who_approved(user: Any, name: str | None) -> None:
     event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
     answer = approve(source="abc").execute_complete(CONTEXT, event)
     assert (answer["approved_by"], answer["approved_at"], answer["source"]) == (name, at.isoformat(), "abc")
+
+
+def test_a_rejection_and_silence_are_not_asked_about_again() -> None:
+    at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
+    rejected = {"chosen_options": ["Reject"], "params_input": {}, "responded_at": at, "responded_by_user": user}
+    with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\?$"):
+        approve(fail_on_reject=True).execute_complete(CONTEXT, rejected)
+    with pytest.raises(AirflowFailException, match=r"^nobody answered in time: Publish to main\?$"):
+        approve().execute_complete(CONTEXT, {"error": "no response", "error_type": "timeout"})
 
 
 def test_nobody_is_asked_about_nothing(flights: Repository, asked: list[dict[str, Any]]) -> None:

@@ -13,6 +13,7 @@ from lakeops.model.errors import CatalogUnavailable, InvalidInput
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -269,6 +270,8 @@ def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch: p
         "told": SENSORS["tag"](deferrable=True, retries=0).retries,
     }
     assert tries == {"plain": 0, "deferrable": 1, "told": 0}
+    with DAG("told", schedule=None, default_args={"retries": 5}):
+        assert SENSORS["tag"](deferrable=True).retries == 5
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
     assert SENSORS["tag"]().deferrable
 

@@ -69,7 +69,7 @@ class LakeopsSensor(BaseSensorOperator):
         kwargs.setdefault("multiple_outputs", True)
         if deferrable is None:
             deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
-        if deferrable and "retries" not in kwargs:
+        if deferrable and "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
             kwargs["retries"] = max(1, conf.getint("core", "default_task_retries", fallback=0))
             kwargs.setdefault("retry_delay", timedelta(seconds=5))
         super().__init__(**kwargs)
