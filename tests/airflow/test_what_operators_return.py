@@ -293,5 +293,18 @@ def test_sigterm_ends_the_verb_where_it_stands(history: Repository, run: Run, mo
             run(task)
         assert history.branch("main").commit_id == head
         task.on_kill()  # when nothing is under way, as after a timeout, there is nothing to end
+
+        def killed_again(self: Any, repository: Any, attempt: Any) -> dict[str, Any]:
+            try:
+                return killed(self, repository, attempt)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned.append(True)
+
+        cleaned: list[bool] = []
+        monkeypatch.setattr(type(task), "run_verb", killed_again)
+        with pytest.raises(TaskKilled):
+            run(task)
+        assert cleaned == [True], "a second signal lets the first one's way out end"
     finally:
         signal.signal(signal.SIGTERM, before)

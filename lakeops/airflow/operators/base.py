@@ -125,9 +125,11 @@ class LakeopsOperator(BaseOperator):
     def on_kill(self) -> None:
         """End a verb that is under way; Airflow calls this when the task gets SIGTERM, in its main thread.
 
-        Spark jobs are cancelled and uploads given up on the way out. Nothing is published from then on.
+        Spark jobs are cancelled and uploads given up on the way out. Nothing is published from then on. A second
+        signal does not disturb that.
         """
         if self._working:
+            self._working = False
             raise TaskKilled(f"task {self.task_id!r} was killed")
 
     @contextmanager
