@@ -202,8 +202,11 @@ class Catalog(MirrorTransitions, Protocol):
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         ...
 
-    def delete_branch(self, repository_id: str, name: str, *, actor: str) -> str:
-        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``."""
+    def delete_branch(self, repository_id: str, name: str, *, actor: str, expected: BranchState | None = None) -> str:
+        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
+
+        With ``expected`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
+        """
         ...
 
     def tag(self, repository_id: str, name: str) -> Ref:

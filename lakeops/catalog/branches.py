@@ -21,8 +21,9 @@ from lakeops.catalog.guards import (
     lock_repository,
 )
 from lakeops.catalog.part import Part
+from lakeops.catalog.staging import any_staged
 from lakeops.catalog.tables import BRANCH, PROTECTION
-from lakeops.model.errors import AlreadyExists, DefaultBranch, NotFound
+from lakeops.model.errors import AlreadyExists, BranchMoved, DefaultBranch, NotFound
 from lakeops.model.records import Ref
 
 
@@ -56,7 +57,7 @@ class Branches(Part):
 
         return self.database.write(work, settle=settle)
 
-    def delete_branch(self, repository_id: str, name: str, *, actor: str) -> str:
+    def delete_branch(self, repository_id: str, name: str, *, actor: str, expected: BranchState | None = None) -> str:
         """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``."""
 
         def work(conn: Connection) -> str:
@@ -65,6 +66,8 @@ class Branches(Part):
             check_writable(conn, repository, action="delete-branch", branch=name)
             if repository.default_branch == name:
                 raise DefaultBranch(f"{name!r} is the default branch of repository {repository_id!r}: it stays")
+            if expected is not None and (state != expected or any_staged(conn, state)):
+                raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
             conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
             self._retire(conn, repository_id, state.tokens)
             self._record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)

@@ -141,22 +141,22 @@ class Marks(Part):
 
 
 def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], since: datetime) -> None:
-    """Refuse to link old objects while a mark that may hold them was not looked into.
+    """Refuse to link old objects while there is a mark that may hold them and was not looked into.
+
+    Marks that were swept count too: one may have been made and swept since the caller looked.
 
     Args:
         conn: the transition's transaction, which holds the repository's row.
         repository_id: the repository.
-        cleared: marks that were found not to hold the objects.
+        cleared: marks that do not hold the objects, or were swept before the caller looked at the objects.
         since: a mark that was begun before this can no longer be finished.
 
     Raises:
         CollectionRunning: what a mark will hold is being worked out.
         BranchMoved: there is a mark that the caller does not know yet.
     """
-    pending = select(MARK).where(
-        MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in PENDING])
-    )
-    for row in conn.execute(pending):
+    deadly = [state.value for state in (*PENDING, MarkState.SWEPT)]
+    for row in conn.execute(select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.state.in_(deadly))):
         mark = _record(row)
         if mark.state is MarkState.MARKING:
             if mark.created >= since:

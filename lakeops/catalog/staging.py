@@ -193,6 +193,11 @@ def _under(prefix: str) -> list[Any]:
     return under(STAGED.c.path, prefix)
 
 
+def any_staged(conn: Connection, state: BranchState) -> bool:
+    """Whether a branch has any staged row, effective or not."""
+    return _any_row(conn, state, state.tokens)
+
+
 def _any_row(conn: Connection, state: BranchState, tokens: Sequence[str]) -> bool:
     return conn.execute(select(STAGED.c.token).where(*_mine(state, tokens)).limit(1)).first() is not None
 

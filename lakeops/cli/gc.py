@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakeops.cli import gc_rules
-from lakeops.cli.ask import agree
+from lakeops.cli.ask import SHOWN, agree
 from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
 from lakeops.cli.output import Output, Part
 from lakeops.cli.session import open_lake
@@ -18,6 +19,7 @@ from lakeops.model.clock import unix_seconds
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.marks import Mark
+    from lakeops.ops.gc.idle import IdleRef
 
 app = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
 app.add_typer(gc_rules.app, name="rules")
@@ -78,6 +80,38 @@ def sweep(
         from lakeops.ops.gc.report import VERSIONED
 
         out.note(("Note:", "yellow"), " ", VERSIONED)
+
+
+@app.command("idle")
+def idle(
+    uri: RepositoryUri,
+    delete: Annotated[bool, typer.Option("--delete", metavar="", help="Delete them.")] = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """List branches and tags that are idle for longer than the rules allow."""
+    out = Output(json)
+    with open_lake(out) as lake:
+        collection = lake.repository(uri.only_repository()).gc
+        refs = collection.idle_refs()
+        if delete:
+            doomed = [ref for ref in refs if not ref.kept]
+            if doomed:
+                show = partial(_show_idle, out, doomed)
+                agree(out, yes, f"Delete {counted(len(doomed), 'idle ref')}?", show)
+            refs = collection.expire_refs()
+    out.table(refs, ("Type", "Name", "Idle", "Stays"), _idle_row)
+
+
+def _show_idle(out: Output, refs: Sequence[IdleRef]) -> None:
+    for ref in refs[:SHOWN]:
+        out.say(f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
+    if len(refs) > SHOWN:
+        out.say(f"and {len(refs) - SHOWN:,} more")
+
+
+def _idle_row(ref: IdleRef) -> Sequence[Part]:
+    return (ref.type, (ref.id, "cyan"), counted(ref.idle_days, "day"), ref.kept or "-")
 
 
 def _show(out: Output, repository: Repository, mark_id: str) -> None:

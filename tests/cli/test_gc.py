@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
+
+from lakeops.model.clock import SystemClock
 
 RULES = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 
@@ -57,10 +60,6 @@ def test_a_file_that_cannot_be_read_is_named(run, flights, tmp_path):
 @pytest.fixture
 def garbage(lake, flights, monkeypatch):
     """The repository with an object that nobody refers to, two days later."""
-    from datetime import timedelta
-
-    from lakeops.model.clock import SystemClock
-
     now = SystemClock().now
     dev = flights.branch("dev")
     dev.put("raw/c.csv", b"again")
@@ -118,3 +117,21 @@ def test_expired_commits_are_marked_in_the_log(run, lake, garbage):
     assert run.ok("log", "lakefs://flights/main").count("(expired)") == 2
     assert [line.get("expired", False) for line in run.lines("log", "lakefs://flights/main")] == [False, True, True]
     assert run.error("fs", "ls", "lakefs://flights/main~1")["kind"] == "expired"
+
+
+def test_idle_branches_are_listed_and_deleted_when_asked_for(run, garbage, monkeypatch):
+    garbage.create_branch("spare")
+    rules = {"default_retention_days": 1, "branches": [{"branch_id": "*", "expire_after_days": 1}]}
+    garbage.gc.set_rules(rules)
+    found = run.json("gc", "idle", "lakefs://flights")
+    assert [(ref["id"], ref["idle_days"], ref["kept"] is None) for ref in found] == [
+        ("dev", 2, False),
+        ("main", 2, False),
+    ]
+    assert found[0].keys() == {"type", "id", "commit_id", "idle_days", "kept"}
+    now = SystemClock().now
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=2))
+    assert run.error("gc", "idle", "lakefs://flights", "--delete")["exit_code"] == 2
+    done = run.json("gc", "idle", "lakefs://flights", "--delete", "--yes")
+    assert [ref["id"] for ref in done if ref["kept"] is None] == ["spare"]
+    assert {ref.id for ref in garbage.branches()} == {"dev", "main"}

@@ -71,7 +71,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 """Arguments, shape and keys of each command but for those below."""
 
 ELSEWHERE = [
-    *("fs presign", "mirror setup-s3", "gc report", "gc sweep"),
+    *("fs presign", "mirror setup-s3", "gc report", "gc sweep", "gc idle"),
     *(f"mirror {verb}" for verb in ("create", "sync", "status", "list", "delete", "promote-writable")),
 ]
 """Tested elsewhere: for its error, on servers in place of S3, with a mark, between two lakes."""

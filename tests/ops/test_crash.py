@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS, count_effects
 from support.scenes import SCENES, Scene, make, open_faulty
 from support.soundness import assert_sound
@@ -33,14 +34,14 @@ def scene(request: pytest.FixtureRequest) -> Scene:
 def prepared(scene: Scene, tmp_path: Path) -> Path:
     """A home in which the scene may begin; copied for each kill."""
     home = tmp_path / "home"
-    with Lake.open(settings=settings_at(home)) as lake:
+    with Lake.open(settings=settings_at(home), clock=ManualClock()) as lake:
         make(lake, scene)
     return home
 
 
 def effects_of(scene: Scene, home: Path) -> int:
     faults = Faults()
-    with open_faulty(settings_at(home), faults) as lake:
+    with open_faulty(settings_at(home), faults, clock=scene.clock()) as lake:
         repo = lake.repository("repo")
         faults.revive()
         scene.act(repo)
@@ -70,13 +71,13 @@ def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
         for when in ("before", "after"):
             home = rewind()
             faults = Faults()
-            lake = open_faulty(settings_at(home), faults)
+            lake = open_faulty(settings_at(home), faults, clock=scene.clock())
             repo = lake.repository("repo")
             faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
             with pytest.raises(Crash):
                 scene.act(repo)
             lake.close()
-            with Lake.open(settings=settings_at(home)) as again:
+            with Lake.open(settings=settings_at(home), clock=scene.clock()) as again:
                 repo = again.repository("repo")
                 assert_sound(repo, data=True)
                 scene.act(repo)

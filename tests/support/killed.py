@@ -26,7 +26,8 @@ def main() -> None:
         action=lambda _: os.kill(os.getpid(), signal.SIGKILL),
     )
     settings = Settings.load(home=home, fsync=False, committer="tester")
-    SCENES[name].act(open_faulty(settings, faults).repository("repo"))
+    scene = SCENES[name]
+    scene.act(open_faulty(settings, faults, clock=scene.clock()).repository("repo"))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,13 @@ class Scene:
     prepare: Callable[[Repository], None]
     act: Callable[[Repository], None]
     check: Callable[[Repository], None]
+    days: int = 0
+
+    def clock(self) -> ManualClock:
+        """The time that ``act`` runs at: so many days after ``prepare`` did."""
+        clock = ManualClock()
+        clock.advance(days=self.days)
+        return clock
 
 
 def _files(count: int, text: str) -> dict[str, bytes]:
@@ -155,6 +162,30 @@ def _check_import(repo: Repository) -> None:
     assert messages == ["import", "work", "base", "Repository created"]
 
 
+def _prepare_collection(repo: Repository) -> None:
+    _put_all(repo, "main", _files(6, "old"))
+    repo.branch("main").commit("base")
+    _put_all(repo, "main", _files(4, "new"))
+    repo.branch("main").commit("work")
+    repo.gc.set_rules({"default_retention_days": 1})
+
+
+def _collect(repo: Repository) -> None:
+    repo.gc.sweep(repo.gc.mark().id)
+
+
+def _check_collection(repo: Repository) -> None:
+    assert tree(repo, "main") == {**_files(6, "old"), **_files(4, "new")}
+    assert [commit.expired for commit in repo.log("main")] == [False, True, True]
+    store = repo._ctx.store
+    assert len(list(store.list("data/"))) == 6
+    commit = repo.ref("main").commit
+    assert [item.key for item in store.list("_lakefs/metaranges/")] == [f"_lakefs/metaranges/{commit.meta_range_file}"]
+    files = {row.file for row in repo._ctx.metarange(commit).rows(0, 99)}
+    assert {item.key for item in store.list("_lakefs/ranges/")} == {f"_lakefs/ranges/{file}" for file in files}
+    assert "swept" in {mark.state.value for mark in repo.gc.marks()}
+
+
 SCENES = {
     scene.name: scene
     for scene in (
@@ -164,6 +195,7 @@ SCENES = {
         Scene("put", _prepare_put, _put, _check_put),
         Scene("output", _prepare_put, _output, _check_output),
         Scene("import", _prepare_import, _import, _check_import),
+        Scene("collect", _prepare_collection, _collect, _check_collection, days=3),
     )
 }
 

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import RefNotFound
+from lakeops.model.errors import BranchMoved, RefNotFound
 from lakeops.model.records import Ref
-from lakeops.ops.branch import delete_branch, delete_tag
+from lakeops.ops.branch import delete_tag
 from lakeops.ops.context import Context
 from lakeops.ops.gc.rules import get_rules
 from lakeops.ops.paging import pages
@@ -74,25 +74,24 @@ def expire_refs(ctx: Context) -> list[IdleRef]:
 
     Each is looked at again right before it is deleted; one that moved meanwhile stays.
     """
-    done = []
-    for found in list(idle_refs(ctx)):
-        if found.kept is not None:
-            done.append(found)
-        elif _still(ctx, found):
-            (delete_branch if found.type == "branch" else delete_tag)(ctx, found.id)
-            done.append(found)
-    return done
+    return [found for found in list(idle_refs(ctx)) if found.kept is not None or _gone(ctx, found)]
 
 
-def _still(ctx: Context, found: IdleRef) -> bool:
-    """Whether a ref is where it was, and still clean."""
+def _gone(ctx: Context, found: IdleRef) -> bool:
+    """Delete a ref that is where it was and still clean; whether it was. The catalog looks again as it deletes."""
     try:
         if found.type == "tag":
-            return ctx.catalog.tag(ctx.repository_id, found.id).commit_id == found.commit_id
-        same = ctx.catalog.branch(ctx.repository_id, found.id).commit_id == found.commit_id
-    except RefNotFound:
+            if ctx.catalog.tag(ctx.repository_id, found.id).commit_id != found.commit_id:
+                return False
+            delete_tag(ctx, found.id)
+            return True
+        state = ctx.catalog.branch(ctx.repository_id, found.id)
+        if state.commit_id != found.commit_id:
+            return False
+        ctx.catalog.delete_branch(ctx.repository_id, found.id, actor=ctx.actor, expected=state)
+    except (BranchMoved, RefNotFound):
         return False
-    return same and next(iter(uncommitted(ctx, found.id)), None) is None
+    return True
 
 
 def _idle_days(ctx: Context, ref: Ref, now: int, limit: int | None) -> int | None:

@@ -33,13 +33,15 @@ def old_objects(ctx: Context, addresses: pa.ChunkedArray, now: datetime) -> pa.A
 
 
 def cleared(ctx: Context, old: pa.Array) -> frozenset[str]:
-    """The marks that may still delete something, and that hold none of these objects.
+    """The marks that hold none of these objects, or have nothing left to delete.
 
     Raises:
         ObjectCollected: one of them holds one of the objects.
     """
     found = set()
     for mark in ctx.catalog.marks(ctx.repository_id):
+        if mark.state is not MarkState.MARKING:
+            found.add(mark.id)
         if mark.state not in (MarkState.MARKED, MarkState.SWEEPING):
             continue
         with opened(ctx, mark) as file:
@@ -51,5 +53,4 @@ def cleared(ctx: Context, old: pa.Array) -> frozenset[str]:
                         f"nothing refers to {name!r} any more, and mark {mark.id} is going to delete it: "
                         "upload the contents again"
                     )
-        found.add(mark.id)
     return frozenset(found)

@@ -52,7 +52,7 @@ def mark(ctx: Context) -> Mark:
     mark_id = layout.attempt(now, ctx.ids)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
         held = list_store(ctx, ctx.store, now - ctx.catalog.grace, Path(name))
-        decision = _Decision(unix_seconds(now))
+        decision = Decision(unix_seconds(now))
         begun, gone = ctx.catalog.begin_mark(
             ctx.repository_id, mark_id, cutoff=now - ctx.catalog.grace, expiring=decision
         )
@@ -75,7 +75,7 @@ def mark(ctx: Context) -> Mark:
         )
 
 
-class _Decision:
+class Decision:
     """Which commits to expire; asked inside the transaction, it remembers why the others live."""
 
     def __init__(self, now: int) -> None:
@@ -83,6 +83,7 @@ class _Decision:
         self.kept: dict[str, Kept] = {}
 
     def __call__(self, history: History) -> Iterable[str]:
+        """The commits that the rules keep no longer."""
         rules = None if history.rules is None else read_rules(history.rules)
         self.kept = live(history, rules, self._now)
         return history.commits.keys() - self.kept.keys()

@@ -1,0 +1,148 @@
+"""Every verb interleaved with every step of garbage collection: nothing that is needed goes, nothing else stays."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.clock import ManualClock
+from support.collected import BRANCHES, PATHS, Steps, World
+
+from lakeops.catalog.open import SqlCatalog, open_catalog
+from lakeops.model.errors import LakeopsError
+
+HOURS = (1, 5, 11, 13, 25, 72)
+_numbers = count()
+
+Start = Callable[[World, int], Steps]
+
+
+def _branch(number: int) -> str:
+    return BRANCHES[number % 3]
+
+
+def _path(number: int) -> str:
+    return PATHS[number // 3 % 3]
+
+
+VERBS: list[Start] = [
+    lambda w, n: w.put(_branch(n), _path(n)),
+    lambda w, n: w.put("main", _path(n)),
+    lambda w, n: w.output(_branch(n), _path(n)[0], fail=n % 5 == 0),
+    lambda w, n: w.delete(_branch(n), _path(n)),
+    lambda w, n: w.import_object(_branch(n), _path(n)),
+    lambda w, n: w.link(_branch(n), _path(n), n, absolute=n % 2 == 0),
+    lambda w, n: w.link("main", _path(n), n, absolute=False),
+    lambda w, n: w.commit(_branch(n)),
+    lambda w, n: w.commit("main"),
+    lambda w, n: w.merge(n, _branch(n), picks=False),
+    lambda w, n: w.merge(n, _branch(n), picks=True),
+    lambda w, n: w.create_branch(("dev", "old")[n % 2], n),
+    lambda w, n: w.delete_branch(("dev", "old")[n % 2]),
+    lambda w, n: w.tag(n),
+    lambda w, _: w.untag(),
+    lambda w, n: w.reset(_branch(n), None if n % 2 else _path(n)),
+    lambda w, n: w.report(n),
+    lambda w, n: w.rules(n % 4),
+]
+COLLECTION: list[Start] = [lambda w, _: w.mark(), lambda w, n: w.sweep(n)]
+
+firsts = st.sampled_from([99, 99, 1, 2, 3])
+"""How many steps something takes when it begins; most things run to their end at once."""
+
+steps = st.one_of(
+    st.tuples(st.just("verb"), st.integers(0, len(VERBS) - 1), st.integers(0, 35), firsts),
+    st.tuples(st.just("collect"), st.integers(0, 1), st.integers(0, 2), firsts),
+    st.tuples(st.just("on"), st.integers(0, 4), st.just(0), firsts),
+    st.tuples(st.sampled_from(["time", "time", "kill"]), st.integers(0, len(HOURS) - 1), st.just(0), st.just(0)),
+)
+Step = tuple[str, int, int, int]
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(scope="module")
+def catalog(clock: ManualClock) -> Iterator[SqlCatalog]:
+    memory = Path("/dev/shm")  # where there is one, databases cost no disk
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
+        opened = open_catalog(f"sqlite:///{place}/catalog.db", clock=clock)
+        assert isinstance(opened, SqlCatalog)
+        yield opened
+        opened.close()
+
+
+def play(world: World, program: list[Step]) -> None:
+    """Run a program: things are begun, taken a few steps on, run to their end, killed; time passes."""
+    running: list[Steps] = []
+
+    def step(steps: Steps, most: int) -> None:
+        try:
+            for _ in range(most):
+                next(steps)
+        except (StopIteration, LakeopsError):
+            running.remove(steps)
+
+    for what, which, number, first in program:
+        if what == "time":
+            world.clock.advance(hours=HOURS[which])
+        elif what in ("verb", "collect"):
+            started = (VERBS if what == "verb" else COLLECTION)[which](world, number)
+            running.append(started)
+            step(started, first)
+        elif running and what == "kill":
+            running.pop(which % len(running))
+        elif running:
+            step(running[which % len(running)], first)
+    for left in list(running):
+        step(left, 99)
+
+
+def begin(world: World) -> None:
+    """What histories start from: an old commit under a new one, a branch at the old one, and garbage of all kinds."""
+    for verb in (
+        world.put("main", "a/x"), world.put("main", "b/x"), world.commit("main"), world.create_branch("dev", 1),
+        world.put("main", "a/x"), world.commit("main"), world.put("dev", "a/y"), world.reset("dev", None),
+        world.rules(1),
+    ):  # fmt: skip
+        for _ in verb:
+            pass
+    world.clock.advance(hours=26)
+
+
+def history(catalog: SqlCatalog, clock: ManualClock, program: list[Step]) -> None:
+    world = World(catalog, clock, f"repo-{next(_numbers)}")
+    begin(world)
+    play(world, program)
+    clock.advance(days=60)
+    for _ in range(2):
+        world.collect()
+        clock.advance(days=2)
+    world.check()
+    assert world.store == world.referenced()
+
+
+PLAIN = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(4))
+@given(program=st.lists(steps, min_size=3, max_size=14))
+@settings(PLAIN, max_examples=500)
+def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part, program):
+    history(catalog, clock, program)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@given(program=st.lists(steps, min_size=3, max_size=50))
+@settings(PLAIN, max_examples=50_000)
+def test_nothing_needed_goes_and_nothing_else_stays_in_long_histories(catalog, clock, program):
+    history(catalog, clock, program)
