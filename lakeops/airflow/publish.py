@@ -127,14 +127,15 @@ class WriteAuditPublish:
         prefix: str,
         mode: Literal["replace", "append"] = "replace",
         **task_args: Any,  # noqa: ANN401 - @task's
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    ) -> Callable[[Callable[..., Any]], BlockTask]:
         """A decorator for a function that writes files below a URL, which are staged under ``prefix`` when it returns.
 
         The function gets the URL first, then the arguments that the task is called with. What it returns is the task's
-        result. When it fails nothing is staged.
+        result. When it fails nothing is staged. Where the task is mapped, ``{{ task.op_kwargs['day'] }}`` gives each of
+        its instances a prefix of its own.
         """
 
-        def decorate(write: Callable[..., Any]) -> Callable[..., Any]:
+        def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ANN401
                 at = lakeops_at
                 with (
@@ -146,11 +147,11 @@ class WriteAuditPublish:
 
             made = _task(run, write, task_args)
             at = {**self._common, "branch": self.branch, "prefix": prefix}
-            return lambda *args, **kwargs: made(*args, lakeops_at=at, **kwargs)
+            return BlockTask(made, at)
 
         return decorate
 
-    def check(self, look: Callable[..., Iterable[str] | None]) -> Callable[..., Any]:
+    def check(self, look: Callable[..., Iterable[str] | None]) -> BlockTask:
         """A decorator for a function that looks at the commit and returns what is wrong with it, one text a finding.
 
         It gets a handle for reading the commit first (``lakeops.lake.Ref``), then the arguments that the task is called
@@ -170,13 +171,7 @@ class WriteAuditPublish:
 
         made = _task(run, look, {})
         at = {**self._common, "branch": self.branch, "commit": self._committed}
-
-        def checked(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            result = made(*args, lakeops_at=at, **kwargs)
-            self._checks.add(result.operator.task_id)
-            return result
-
-        return checked
+        return BlockTask(made, at, self._checks)
 
     def __enter__(self) -> Self:
         self.group.__enter__()
@@ -271,6 +266,38 @@ class WriteAuditPublish:
         for found in _first(checks):
             self.commit >> found
         return _last(checks) or [self.commit]
+
+
+class BlockTask:
+    """A task of a block, to be called or mapped (``partial``, ``expand``) as any TaskFlow task."""
+
+    def __init__(
+        self,
+        made: Any,  # noqa: ANN401 - a TaskFlow decorator's
+        at: dict[str, Any],
+        names: set[str] | None = None,
+        given: dict[str, Any] | None = None,
+    ) -> None:
+        self._made = made
+        self._at = at
+        self._names = set() if names is None else names
+        self._given = given or {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the function takes, and Airflow gives
+        """Make the task; its result stands for what the function will return."""
+        return self._noted(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
+
+    def partial(self, **kwargs: Any) -> BlockTask:  # noqa: ANN401
+        """The same with some arguments given."""
+        return BlockTask(self._made, self._at, self._names, {**self._given, **kwargs})
+
+    def expand(self, **kwargs: Any) -> Any:  # noqa: ANN401
+        """Make the task once for each value of these arguments."""
+        return self._noted(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
+
+    def _noted(self, result: Any) -> Any:  # noqa: ANN401
+        self._names.add(result.operator.task_id)
+        return result
 
 
 def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[str, Any]) -> Any:  # noqa: ANN401

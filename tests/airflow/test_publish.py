@@ -252,6 +252,24 @@ def test_tasks_of_any_kind_may_stand_in_a_block(home: Any) -> None:
     )
 
 
+def test_tasks_of_a_block_may_be_mapped(flights: Repository) -> None:
+    with sdk.DAG("mapped-block", schedule=None) as dag, WriteAuditPublish(repo="flights", message="m") as publish:
+
+        @publish.output("days/{{ task.op_kwargs['day'] }}/")
+        def days(url: str, day: int, text: str) -> int:
+            write_to(url, text * day)
+            return day
+
+        @publish.check
+        def sizes(ref: Any, day: int) -> list[str]:
+            return [] if len(ref.read(f"days/{day}/part-0")) == day else [f"day {day}"]
+
+        sizes.expand(day=days.partial(text="x").expand(day=[1, 2, 3]))
+    assert set(states(known(dag).test()).values()) == {"success"}
+    assert [entry.path for entry in flights.ref("main").list()] == [f"days/{day}/part-0" for day in (1, 2, 3)]
+    assert len(list(flights.log("main", first_parent=True))) == 2, "one merge, whatever the number of days"
+
+
 def test_a_block_that_cannot_work_is_refused_when_the_dag_is_read(home: Any) -> None:
     with (
         pytest.raises(InvalidInput, match="block 'publish' has nothing to publish"),
