@@ -298,3 +298,53 @@ def test_an_error_of_the_listing_comes_where_it_belongs():
     assert [next(ahead) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(StoreError, match="denied"):
         next(ahead)
+
+
+def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monkeypatch):
+    """What others write and delete meanwhile may be in it or not."""
+    stay = [f"{folder}/{number}" for folder in ("a", "b/c", "d") for number in range(30)]
+    for key in [*stay, "b/gone/1", "e/gone"]:
+        store.put(key, b"x")
+    listings = store.scan(skip_special=True, moving=True)
+    found = list(next(listings).keys)
+    store.put("a/0new", b"x")
+    store.put("z/new", b"x")
+    store.delete(["b/gone/1", "e/gone"])
+    for listing in listings:
+        found += listing.keys
+    assert set(stay) <= set(found) <= {*stay, "b/gone/1", "e/gone", "a/0new", "z/new"}
+    assert found == sorted(found)
+
+
+def test_a_directory_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path / "root", fsync=False)
+    for key in ("a/1", "b/1", "b/2"):
+        store.put(key, b"x")
+    look = scan._Scan.folder
+
+    def vanish(self, names):
+        if names == (b"b",):
+            store.delete(["b/1", "b/2"])
+        return look(self, names)
+
+    monkeypatch.setattr(scan._Scan, "folder", vanish)
+    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/1"]
+
+
+def test_a_file_that_vanishes_while_a_moving_place_is_scanned_is_passed_over(tmp_path, monkeypatch):
+    store = LocalStore(tmp_path / "root", fsync=False)
+    for key in ("a/1", "a/2", "b/1"):
+        store.put(key, b"x")
+    look = scan._Scan._files
+
+    def vanish(self, names, base, run):
+        if base == "a/":
+            store.delete(["a/1"])
+        return look(self, names, base, run)
+
+    monkeypatch.setattr(scan._Scan, "_files", vanish)
+    assert [key for key, _, _ in scanned(store, moving=True, skip_special=True)] == ["a/2", "b/1"]
+
+
+def test_a_place_without_versions_says_so(store):
+    assert store.keeps_versions() is False
