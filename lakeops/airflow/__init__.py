@@ -18,7 +18,9 @@ def get_provider_info() -> dict[str, Any]:
         "name": "lakeops",
         "description": "Git for an object store, without a server: branches, atomic commits and merges for data.",
         "integrations": [{"integration-name": "lakeops", "tags": ["service"]}],
-        "operators": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.operators"]}],
+        "operators": [
+            {"integration-name": "lakeops", "python-modules": ["lakeops.airflow.operators", "lakeops.airflow.approval"]}
+        ],
         "sensors": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.sensors"]}],
         "triggers": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.triggers"]}],
         "hooks": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.hook"]}],

@@ -13,7 +13,16 @@ from lakeops.airflow import once
 from lakeops.airflow.changes import Tally
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators import failing_at_once
-from lakeops.model.errors import AlreadyExists, DefaultBranch, DirtyBranch, InvalidInput, MergeConflict, ObjectNotFound
+from lakeops.model.errors import (
+    AlreadyExists,
+    DefaultBranch,
+    DirtyBranch,
+    InvalidInput,
+    MergeConflict,
+    ObjectNotFound,
+    ReadOnlyRepository,
+    RefNotFound,
+)
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.paths import as_folder
 from lakeops.model.records import Change, ChangeType
@@ -43,13 +52,15 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> str:
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)
         with hook.get_conn() as lake:
-            return VERBS[verb](lake, lake.repository(hook.repository_name(given["repository"])), given)
+            repository = lake.repository(hook.repository_name(given["repository"]))
+            if repository.record.read_only:
+                raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
+            return VERBS[verb](lake, repository, given)
 
 
 def _create_branch(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001 - as the others
     name = check_branch(given["branch"])
-    if any(branch.id == name for branch in repository.branches(prefix=name)):
-        raise AlreadyExists(f"branch {name!r} exists")
+    _require_absent(repository.branch, name, f"branch {name!r} exists")
     return f"creates branch {_uri(repository, name)} at {_commit(repository, given['source'])}"
 
 
@@ -87,8 +98,7 @@ def _revert(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: A
 
 def _create_tag(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
     name = check_tag(given["tag"])
-    if any(tag.id == name for tag in repository.tags(prefix=name)):
-        raise AlreadyExists(f"tag {name!r} exists; tags do not move")
+    _require_absent(repository.tag, name, f"tag {name!r} exists; tags do not move")
     return f"creates tag {_uri(repository, name)} at {_commit(repository, given['ref'])}"
 
 
@@ -145,6 +155,14 @@ def _commit(repository: Repository, ref: str | None) -> str:
     message = repository.ref(commit).commit.message.splitlines()[0]
     name = "" if ref is None or parse_ref(ref).base == commit else f" ({ref})"
     return f"commit {commit[:16]}{name} {message!r}"
+
+
+def _require_absent(read: Callable[[str], object], name: str, message: str) -> None:
+    try:
+        read(name)
+    except RefNotFound:
+        return
+    raise AlreadyExists(message)
 
 
 def _conflicts(changes: Iterable[Change]) -> list[str]:

@@ -162,6 +162,12 @@ def test_a_preview_refuses_what_the_verb_would(
         preview(verb, {"repository": "flights", **given}, lakeops_conn_id="lakeops_default")
 
 
+def test_a_read_only_repository_is_told_at_once(history: Repository) -> None:
+    history.set_read_only()
+    with pytest.raises(AirflowFailException, match="read_only_repository: repository 'flights'"):
+        preview("reset", {"repository": "flights", "branch": "wip", "prefix": None}, lakeops_conn_id="lakeops_default")
+
+
 def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> None:
     history.branch("main").put("c/1", b"other")
     history.branch("main").commit("also c")
