@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from lakeops.airflow import once
 from lakeops.model.errors import InvalidInput, RefNotFound
+from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.refs import parse_ref
 
@@ -161,6 +162,23 @@ class NothingUncommitted(Condition):
 
     def __str__(self) -> str:
         return f"branch {self.branch!r} has no uncommitted changes" + (f" under {self.prefix!r}" if self.prefix else "")
+
+
+@dataclass(frozen=True)
+class Replicated(Condition):
+    """All that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
+
+    kind: ClassVar[str] = "replicated"
+    name: str
+    ref_kind: str = "branch"
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        """The ref's record, with the commit that it can show now."""
+        found = repository.as_mirror().arrived(RefName(RefKind(self.ref_kind), self.name))
+        return None if found is None else {"id": self.name, "commit_id": found}
+
+    def __str__(self) -> str:
+        return f"everything that {self.ref_kind} {self.name!r} waits for has been replicated"
 
 
 def _missing(repository: Repository, ref: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lakeops.model.errors import CommitExpired
+from lakeops.model.errors import CommitExpired, NotReplicated
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,7 +32,7 @@ def describe(
     Keys: ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before; the commit's
     first parent when nobody says), ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders
     and objects that changed, at most 100), ``more_prefixes``, and ``partitions`` when asked for. What changed is null
-    when retention took the commits meanwhile.
+    when retention took the commits meanwhile, or a mirror does not have the older one.
     """
     commit = repository.ref(commit_id).commit
     before = since or (commit.parents[0] if commit.parents else None)
@@ -49,7 +49,7 @@ def describe(
     }
     try:
         changed = None if before is None else repository.changed(before, commit.id, partition_by=partition_by)
-    except CommitExpired:
+    except (CommitExpired, NotReplicated):
         changed = None
     if changed is not None:
         event |= {
@@ -62,12 +62,21 @@ def describe(
     return event
 
 
-def announce(context: Context, repository: Repository, branch: str, commit_id: str) -> None:
+def announce(
+    context: Context,
+    repository: Repository,
+    branch: str,
+    commit_id: str,
+    *,
+    since: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
     """Tell Airflow that a task has published a commit on a branch.
 
     The event goes to every outlet of the task that is the branch's asset, with partition keys where the asset has
     ``partition_by``; and to the branch's asset through every alias among the outlets. Nothing is sent before the task
-    has succeeded, and nothing at all when it has no such outlet.
+    has succeeded, and nothing at all when it has no such outlet. ``since`` is the head before, ``more`` what the event
+    says beside ``describe``.
     """
     from airflow.sdk import AssetAlias
 
@@ -77,11 +86,11 @@ def announce(context: Context, repository: Repository, branch: str, commit_id: s
     plain: dict[str, Any] | None = None
     for outlet in context["task"].outlets:
         if isinstance(outlet, AssetAlias):
-            plain = plain or describe(repository, branch, commit_id)
+            plain = plain or {**describe(repository, branch, commit_id, since=since), **(more or {})}
             context["outlet_events"][outlet].add(asset, extra=plain)
         elif is_branch(outlet, asset.uri):
             by = outlet.extra.get("partition_by")
-            event = describe(repository, branch, commit_id, partition_by=by)
+            event = {**describe(repository, branch, commit_id, since=since, partition_by=by), **(more or {})}
             partitions = event.pop("partitions", [])
             context["outlet_events"][outlet].extra = event
             if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):

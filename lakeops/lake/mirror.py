@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from lakeops.lake.source import reaching
 from lakeops.model.clock import Clock
 from lakeops.model.errors import LakeopsError, NotAMirror
 from lakeops.model.mirrors import Mirror as MirrorRecord
-from lakeops.model.mirrors import MirrorStatus
+from lakeops.model.mirrors import MirrorStatus, RefName
 from lakeops.ops.context import Context
 
 if TYPE_CHECKING:
@@ -34,11 +34,12 @@ class Mirror(Repository):
         """Where its source is, which refs it follows, and how the last pass ended."""
         return self._ctx.catalog.mirror(self.id)
 
-    def sync(self, source: Lake | None = None) -> MirrorStatus:
+    def sync(self, source: Lake | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
         """One pass: see what the source shows, look for what has arrived, show what is complete. It never waits.
 
         Args:
             source: the source's lake, where it is open already or cannot be found by the mirror's configuration.
+            only: refs to look at; all of them when left out.
 
         Raises:
             NotAMirror: it was promoted to a writable repository.
@@ -48,7 +49,26 @@ class Mirror(Repository):
         """
         from lakeops.ops.mirror.sync import sync
 
-        return sync(self._ctx, lambda: self._reach(source))
+        return sync(self._ctx, lambda: self._reach(source), only=only)
+
+    def discover(self, source: Lake | None = None) -> MirrorStatus:
+        """The first half of a pass: record what the source shows, and have it keep what the mirror needs.
+
+        Nothing is looked for and nothing is promoted. Arguments and errors are ``sync``'s.
+        """
+        from lakeops.ops.mirror.sync import discover
+
+        return discover(self._ctx, lambda: self._reach(source))
+
+    def arrived(self, ref: RefName) -> str | None:
+        """The commit that a ref can show now; None while something of it is missing. Promotes nothing.
+
+        Raises:
+            NotAMirror, ReplicaMismatch, Corrupted: see ``sync``.
+        """
+        from lakeops.ops.mirror.sync import arrived
+
+        return arrived(self._ctx, ref)
 
     def status(self) -> MirrorStatus:
         """How far each ref is, as the last pass saw it; the source is not asked."""

@@ -18,6 +18,7 @@ from lakeops.ops.paging import pages
 from lakeops.ops.resolve import require_branch
 
 if TYPE_CHECKING:
+    from lakeops.lake.mirror import Mirror
     from lakeops.ops.diff import Changed
     from lakeops.ops.fsck.check import Fsck
 
@@ -50,6 +51,14 @@ class Repository:
     def default_branch(self) -> str:
         """The branch that cannot be deleted."""
         return self.record.default_branch
+
+    def as_mirror(self) -> Mirror:
+        """The same repository as a mirror. Raises ``NotAMirror``."""
+        from lakeops.lake.mirror import Mirror
+        from lakeops.model.clock import SystemClock
+
+        self._ctx.catalog.mirror(self.id)
+        return Mirror(self._ctx, SystemClock())
 
     # --- refs ---
 

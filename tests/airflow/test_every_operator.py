@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +94,14 @@ def marked(lake: Lake, name: str) -> None:
     lake.repository(name).gc.mark()
 
 
+def mirrored(lake: Lake, name: str) -> None:
+    """A mirror whose source's objects have all arrived."""
+    source = history(lake, f"{name}-source")
+    source.create_tag("v1", "main")
+    mirror = lake.create_mirror(name, source=lake, source_repository=source.id)
+    shutil.copytree(place_of(source), place_of(mirror), dirs_exist_ok=True)
+
+
 CASES = [
     Case("CreateRepository", {"storage_namespace": None, "default_branch": "trunk"}, nothing),
     Case("DeleteRepository", {}, history),
@@ -117,8 +126,12 @@ CASES = [
     Case("ExpireRefs", {}, garbage),
     Case("GcMark", {}, garbage),
     Case("GcSweep", {"force": "false"}, marked),
+    Case("MirrorDiscover", {}, mirrored),
+    Case("MirrorPromote", {}, mirrored),
+    Case("MirrorPromote", {"branch": "dev", "commit_id": "not this one"}, mirrored),
+    Case("MirrorPromote", {"tag": "v1"}, mirrored),
 ]
-READS = {"Diff", "Fsck", "GcMark"}
+READS = {"Diff", "Fsck", "GcMark", "MirrorDiscover"}
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.operator}-{'-'.join(case.arguments)}")
 

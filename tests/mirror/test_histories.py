@@ -199,10 +199,21 @@ class History(RuleBasedStateMachine):
         self.replicate_all()
         self.sync()
 
-    @rule(prefixes=st.sets(st.sampled_from(["data/", layout.RANGES, layout.METARANGES]), max_size=2))
-    def hold(self, prefixes: set[str]) -> None:
+    @rule(prefixes=st.sampled_from([(), ("data/",), (layout.RANGES,), (layout.METARANGES,), ("data/", layout.RANGES)]))
+    def hold(self, prefixes: tuple[str, ...]) -> None:
         self.pair.replicator.release()
         self.pair.replicator.hold(*prefixes)
+
+    @rule(held=st.sampled_from(["data/", layout.RANGES]), steps=st.integers(0, 6))
+    def arrive_in_parts(self, held: str, steps: int) -> None:
+        """Some of it long before the rest: passes see a commit half there, more than once."""
+        self.commit("main", {"a/x": True, "a/y": True})
+        self.hold((held,))
+        self.arrive()
+        self.pair.replicator.release()
+        self.replicate(steps + 1)
+        self.sync()
+        self.sync()
 
     # --- the mirror ---
 

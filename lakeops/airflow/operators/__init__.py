@@ -29,6 +29,7 @@ from lakeops.airflow.operators.gc import (
     LakeopsGcSweepOperator,
 )
 from lakeops.airflow.operators.merge import LakeopsMergeOperator
+from lakeops.airflow.operators.mirror import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
 from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsUploadOperator
 from lakeops.airflow.operators.repository import LakeopsCreateRepositoryOperator, LakeopsDeleteRepositoryOperator
 from lakeops.airflow.operators.tag import LakeopsCreateTagOperator, LakeopsDeleteTagOperator
@@ -51,6 +52,8 @@ __all__ = [
     "LakeopsGcSweepOperator",
     "LakeopsImportOperator",
     "LakeopsMergeOperator",
+    "LakeopsMirrorDiscoverOperator",
+    "LakeopsMirrorPromoteOperator",
     "LakeopsOperator",
     "LakeopsProtectBranchOperator",
     "LakeopsPublishOperator",

@@ -30,6 +30,9 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores, normalise_namespace
 
+SOURCE_ETAG = "source_etag_is_md5"
+"""Under which of a mirror's capabilities it is kept whether plain ETags are MD5 at its source."""
+
 
 def create_mirror(
     catalog: Catalog,
@@ -98,7 +101,11 @@ def create_mirror(
         creation_date=mirror.created,
         read_only=True,
         split=origin.split,
-        capabilities={**_probed(store), CLAIM_ID: origin.capabilities.get(CLAIM_ID)},
+        capabilities={
+            **_probed(store),
+            CLAIM_ID: origin.capabilities.get(CLAIM_ID),
+            SOURCE_ETAG: origin.capabilities.get("etag_is_md5"),
+        },
     )
     if reports:
         _register(source, mirror)

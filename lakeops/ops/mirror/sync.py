@@ -16,15 +16,18 @@ Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirror
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+from lakeops.catalog.mirroring import Pending
 from lakeops.engine.presence import Terms
 from lakeops.model.errors import CommitExpired, Corrupted, LakeopsError, MirrorOvertaken, RefNotFound, Transient
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, MirrorStatus
+from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, MirrorStatus, RefName
+from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.claim import check_claim
 from lakeops.ops.mirror.copy import BATCH, copy_history
+from lakeops.ops.mirror.create import SOURCE_ETAG
 from lakeops.ops.mirror.look import Look, look, merged
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import status
@@ -36,12 +39,17 @@ TRIES = 8
 """How often heads are read again when the source or another pass went on meanwhile."""
 
 
-def sync(ctx: Context, reach: Callable[[], AbstractContextManager[Source]]) -> MirrorStatus:
+Reach = Callable[[], AbstractContextManager[Source]]
+"""Opens the source for one pass."""
+
+
+def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None = None) -> MirrorStatus:
     """Bring the mirror as far as what has arrived allows; returns how far that is.
 
     Args:
         ctx: the mirror.
         reach: opens the source.
+        only: refs to look at; all of them when None. What the source shows is recorded of all in any case.
 
     Raises:
         NotAMirror: the repository follows no source.
@@ -59,12 +67,51 @@ def sync(ctx: Context, reach: Callable[[], AbstractContextManager[Source]]) -> M
                 if not any(ref.candidate for ref in state.refs):
                     break
                 check_claim(ctx.store, source.repository)
-                again, errors = _promote_complete(ctx, source, state)
+                again, errors = _promote_complete(ctx, source, state, only)
                 if not again:
                     break
         if errors:
             raise errors[0]
     return status(ctx)
+
+
+def discover(ctx: Context, reach: Reach) -> MirrorStatus:
+    """The first half of a pass: record what the source shows, and have it keep what the mirror needs.
+
+    Nothing is looked for, and nothing is promoted. Raises what ``sync`` raises.
+    """
+    with _noted(ctx) as mirror, reach() as source:
+        source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
+        check_claim(ctx.store, source.repository)
+        with contextlib.suppress(MirrorOvertaken):
+            _observe(ctx, source)
+    return status(ctx)
+
+
+def arrived(ctx: Context, ref: RefName) -> str | None:
+    """The commit that a ref can show now: its complete candidate, or what is shown when it waits for nothing.
+
+    None while something is missing, or nothing is known of such a ref yet. Promotes nothing, and needs no source; what
+    was found is remembered.
+
+    Raises:
+        NotAMirror: the repository follows no source.
+        ReplicaMismatch, Corrupted: something arrived that is not what the source recorded.
+    """
+    state = ctx.catalog.mirror_state(ctx.repository_id)
+    state.mirror.check_following()
+    for found in state.refs:
+        if found.ref == ref and found.candidate is None:
+            return found.promoted
+        if found.ref == ref:
+            remembered = ctx.catalog.arrivals(ctx.repository_id)
+            commit = ctx.catalog.commit(ctx.repository_id, found.candidate or "")
+            seen = _look(ctx, state, found, commit, remembered)
+            _record(ctx, found, seen)
+            if seen.error is not None:
+                raise seen.error
+            return found.candidate if seen.complete else None
+    return None
 
 
 @contextmanager
@@ -124,39 +171,49 @@ def _agreed(source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
     return True
 
 
-def _promote_complete(ctx: Context, source: Source, state: MirrorState) -> tuple[bool, list[LakeopsError]]:
+def _promote_complete(
+    ctx: Context, source: Source, state: MirrorState, only: Collection[RefName] | None
+) -> tuple[bool, list[LakeopsError]]:
     """Look at every candidate and promote those that are complete.
 
     Returns whether any of these waits for another commit now, and what is wrong with others.
     """
-    waiting = [ref for ref in state.refs if ref.candidate is not None]
+    waiting = [ref for ref in state.refs if ref.candidate is not None and (only is None or ref.ref in only)]
     commits = ctx.catalog.commits(ctx.repository_id, {ref.candidate or "" for ref in waiting})
-    arrived = ctx.catalog.arrivals(ctx.repository_id)
-    terms = _terms(ctx, source, state)
+    remembered = ctx.catalog.arrivals(ctx.repository_id)
     again, errors = False, []
     for number, ref in enumerate(waiting):
         ctx.progress("looking for what has arrived", number, len(waiting))
-        try:
-            found = look(ctx, state, ref, commits[ref.candidate or ""], arrived, terms)
-        except Corrupted as error:
-            found = Look(missing_objects=1, error=error)
-        arrived = merged(arrived, found.arrived)
+        found = _look(ctx, state, ref, commits[ref.candidate or ""], remembered)
+        remembered = merged(remembered, found.arrived)
         moved = _promote(ctx, source, state, ref) if found.complete else None
         if moved is not None:
             again = again or moved.candidate is not None
             continue
         if found.error is not None:
             errors.append(found.error)
-        ctx.catalog.record_arrivals(
-            ctx.repository_id,
-            ref.ref,
-            ref.ticket,
-            found.arrived,
-            missing_objects=found.missing_objects,
-            missing_bytes=found.missing_bytes,
-            error=None if found.error is None else found.error.message,
-        )
+        _record(ctx, ref, found)
     return again, errors
+
+
+def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, remembered: Pending) -> Look:
+    try:
+        return look(ctx, state, ref, commit, remembered, _terms(ctx, state))
+    except Corrupted as error:
+        return Look(missing_objects=1, error=error)
+
+
+def _record(ctx: Context, ref: MirrorRef, found: Look) -> None:
+    """Remember what a look at a candidate found."""
+    ctx.catalog.record_arrivals(
+        ctx.repository_id,
+        ref.ref,
+        ref.ticket,
+        found.arrived,
+        missing_objects=found.missing_objects,
+        missing_bytes=found.missing_bytes,
+        error=None if found.error is None else found.error.message,
+    )
 
 
 def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -> MirrorRef | None:
@@ -172,11 +229,11 @@ def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -
     return ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
 
 
-def _terms(ctx: Context, source: Source, state: MirrorState) -> Terms:
+def _terms(ctx: Context, state: MirrorState) -> Terms:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
-    both = (ctx.repository, source.repository)
+    known = ctx.repository.capabilities
     return Terms(
         settings=ctx.stores.settings,
         imported=state.mirror.check_imported,
-        etags=all(repository.capabilities.get("etag_is_md5") is True for repository in both),
+        etags=known.get("etag_is_md5") is True and known.get(SOURCE_ETAG) is True,
     )

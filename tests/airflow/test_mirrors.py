@@ -1,0 +1,195 @@
+"""Mirrors in Airflow: waiting for replication in every form, showing what arrived, and the DAG that does both."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Mirror, Repository
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from support.waiting import FAIL, FORMS, Waiting
+
+from lakeops.airflow.assets import COMMITS
+from lakeops.airflow.operators import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
+from lakeops.airflow.sensors import LakeopsReplicationSensor
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_mirror.py"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Repository]:
+    """A repository in another lake."""
+    with Lake.open(home=tmp_path / "source", database_url=f"sqlite:///{tmp_path}/source/catalog.db") as lake:
+        repo = lake.create_repository("flights")
+        repo.branch("main").put("a", b"1")
+        repo.branch("main").commit("day 1")
+        repo.create_tag("v1", "main")
+        yield repo
+
+
+@pytest.fixture
+def mirror(lake: Lake, source: Repository, tmp_path: Path) -> Mirror:
+    return lake.create_mirror("flights", source=f"{tmp_path}/source#flights")
+
+
+def place(repo: Repository) -> Path:
+    return Path(repo.storage_namespace.removeprefix("file://"))
+
+
+def replicate(source: Repository, mirror: Repository) -> None:
+    shutil.copytree(place(source), place(mirror), dirs_exist_ok=True)
+
+
+@pytest.fixture(params=FORMS)
+def wait(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Waiting]:
+    return lambda *meanwhile: Waiting(request.param, monkeypatch, iter(meanwhile))
+
+
+def sensor(**kwargs: Any) -> LakeopsReplicationSensor:
+    return LakeopsReplicationSensor(**{"task_id": "wait", "repo": "flights", "poke_interval": 1, **kwargs})
+
+
+@pytest.mark.parametrize("ref", [{"branch": "main"}, {"tag": "v1"}], ids=str)
+def test_the_sensor_ends_when_everything_has_arrived(
+    source: Repository, mirror: Mirror, wait: Any, ref: dict[str, str]
+) -> None:
+    mirror.discover()
+    waiting = wait(lambda: None, lambda: replicate(source, mirror))
+    found = waiting.end(partial(sensor, **ref))
+    [name] = ref.values()
+    assert found == {"id": name, "commit_id": source.branch("main").commit_id}
+    assert len(waiting.waits) == 2
+    assert mirror.branch("main").commit_id != found["commit_id"], "nothing is promoted by waiting"
+
+
+def test_what_waits_for_nothing_is_not_waited_for(source: Repository, mirror: Mirror, wait: Any) -> None:
+    replicate(source, mirror)
+    mirror.sync()
+    waiting = wait()
+    assert waiting.end(partial(sensor, branch="main"))["commit_id"] == source.branch("main").commit_id
+    assert not waiting.waits
+
+
+def test_a_wait_in_vain_says_for_what(source: Repository, mirror: Mirror, wait: Any) -> None:
+    mirror.discover()
+    wanted = "waited 0 s in vain until everything that branch 'main' waits for has been replicated"
+    with pytest.raises(AirflowSensorTimeout, match=wanted):
+        wait().end(partial(sensor, branch="main"), timeout=0)
+
+
+def test_what_waiting_cannot_mend_fails_at_once(source: Repository, mirror: Mirror, lake: Lake, wait: Any) -> None:
+    replicate(source, mirror)
+    mirror.discover()
+    for file in (place(mirror) / "data").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"another size")
+    with pytest.raises(AirflowFailException, match=r"replica_mismatch.*'a'"):
+        wait().end(partial(sensor, branch="main"))
+    lake.create_repository("plain")
+    with pytest.raises(AirflowFailException, match="not_a_mirror"):
+        wait().end(partial(sensor, repo="plain", branch="main"))
+    for wrong in ({}, {"branch": "main", "tag": "v1"}):
+        with pytest.raises(AirflowFailException, match="name one of them"):
+            wait().end(partial(sensor, **wrong))
+    assert FAIL
+
+
+def test_a_promotion_tells_what_changed_and_how_far_it_is(source: Repository, mirror: Mirror, run: Any) -> None:
+    discover = LakeopsMirrorDiscoverOperator(task_id="discover", repo="flights")
+    assert run(discover)["waiting"] == [
+        {"repo": "flights", "branch": "main", "tag": None},
+        {"repo": "flights", "branch": None, "tag": "v1"},
+    ]
+    replicate(source, mirror)
+    head = source.branch("main").commit_id
+    task = LakeopsMirrorPromoteOperator(task_id="promote", repo="flights", branch="main", commit_id=head)
+    found = run(task)
+    assert [ref["promoted"] for ref in found["branches"]] == [head]
+    assert [ref["promoted"] for ref in found["tags"]] == [None], "only the named ref is looked at"
+    [event] = run.events["promote"][COMMITS].asset_alias_events
+    assert event.dest_asset_key.uri == "lakefs://flights/main"
+    assert event.extra["commit_id"] == head
+    assert event.extra["summary"] == {"added": 1, "removed": 0, "changed": 0}
+    assert event.extra["mirror"]["lag_commits"] == 0
+    run.events.clear()
+    run(task, try_number=2)
+    assert len(run.events["promote"][COMMITS].asset_alias_events) == 1, (
+        "a try that comes after it was shown tells again"
+    )
+    assert run(discover)["waiting"] == [{"repo": "flights", "branch": None, "tag": "v1"}]
+
+
+def test_a_source_may_be_an_airflow_connection(
+    source: Repository, mirror: Mirror, lake: Lake, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sqlalchemy import update
+
+    from lakeops.catalog.tables import MIRROR
+    from lakeops.model.sources import parse_source
+
+    reference = parse_source("airflow:source_lake#flights", "flights").to_json()
+    lake.catalog.database.write(lambda conn: conn.execute(update(MIRROR).values(source=reference)) and None)  # type: ignore[attr-defined]
+    with pytest.raises(AirflowFailException, match="source_lake"):
+        run(LakeopsMirrorPromoteOperator(task_id="promote", repo="flights"))
+    monkeypatch.setenv("AIRFLOW_CONN_SOURCE_LAKE", f'{{"conn_type": "lakeops", "host": "{tmp_path}/source"}}')
+    replicate(source, mirror)
+    found = run(LakeopsMirrorPromoteOperator(task_id="promote", repo="flights"))
+    assert found["caught_up"]
+
+
+# --- the DAG -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def lakeops_mirror(airflow_database: None) -> Any:
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    bag = DagBag(dag_folder=str(DAG_FILE), bundle_name="dags-folder")
+    assert bag.import_errors == {}
+    sync_bag_to_db(bag, "dags-folder", None)
+    return bag.dags["lakeops_mirror"]
+
+
+def states(run: Any) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for task in sorted(run.get_task_instances(), key=lambda task: task.map_index):
+        found.setdefault(task.task_id.removeprefix("follow."), []).append(str(task.state))
+    return found
+
+
+def test_a_run_shows_what_has_arrived(source: Repository, mirror: Mirror, lakeops_mirror: Any) -> None:
+    replicate(source, mirror)
+    run = lakeops_mirror.test()
+    assert str(run.state) == "success"
+    assert states(run)["promote"] == ["success", "success"]
+    head = source.branch("main").commit_id
+    assert mirror.branch("main").commit_id == mirror.tag("v1").commit_id == head
+    again = lakeops_mirror.test()
+    assert str(again.state) == "success"
+    assert states(again)["promote"] == ["skipped"]
+
+
+def test_a_mirror_that_cannot_be_seen_fails_the_run_and_holds_no_other_up(
+    source: Repository, mirror: Mirror, lake: Lake, lakeops_mirror: Any, tmp_path: Path
+) -> None:
+    replicate(source, mirror)
+    with Lake.open(home=tmp_path / "gone", database_url=f"sqlite:///{tmp_path}/gone/catalog.db") as gone:
+        gone.create_repository("lost")
+        lake.create_mirror("lost", source=gone)
+    (tmp_path / "gone").rename(tmp_path / "away")
+    run = lakeops_mirror.test(run_conf={})
+    assert str(run.state) == "failed"
+    found = states(run)
+    assert max(found["discover"]) == "success"
+    assert found["promote"] == ["success", "success"]
+    assert mirror.branch("main").commit_id == source.branch("main").commit_id
