@@ -306,6 +306,11 @@ class Catalog(MirrorTransitions, Protocol):
         """The age below which garbage collection touches nothing; attempts expire after half of it."""
         ...
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether ``now`` is a server's time, and not what the catalog was opened with."""
+        ...
+
     def begin_mark(
         self, repository_id: str, mark_id: str, *, cutoff: datetime, expiring: Callable[[History], Iterable[str]]
     ) -> tuple[Mark, list[str]]:

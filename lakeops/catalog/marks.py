@@ -41,6 +41,11 @@ class Marks(Part):
         """The age below which garbage collection touches nothing."""
         return 2 * self.deadline
 
+    @property
+    def has_own_clock(self) -> bool:
+        """Whether ``now`` is a server's time, and not what the catalog was opened with."""
+        return self.database.dialect.name == "postgresql"
+
     def begin_mark(
         self, repository_id: str, mark_id: str, *, cutoff: datetime, expiring: Callable[[History], Iterable[str]]
     ) -> tuple[Mark, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -370,6 +371,26 @@ def test_a_clock_that_went_back_deletes_nothing(garbage, clock: ManualClock):
     with pytest.raises(errors.MarkRefused, match="set back"):
         garbage.gc.mark()
     assert files(garbage) == before
+
+
+@pytest.mark.parametrize(("hours", "refused"), [(0.9, False), (1.1, True), (-50, False)])
+def test_a_database_clock_ahead_of_the_stores_expires_and_deletes_nothing(
+    garbage, clock: ManualClock, monkeypatch, hours, refused
+):
+    """Only where the database has a clock of its own; here the held one stands in for it, and for the store's."""
+    store, now = garbage._ctx.store, clock.now()
+    monkeypatch.setattr(type(garbage._ctx.catalog), "has_own_clock", True)
+    head = store.head
+    monkeypatch.setattr(store, "head", lambda key: replace(head(key), mtime=int(now.timestamp())))
+    clock.advance(hours=hours)
+    before = files(garbage)
+    if not refused:
+        assert garbage.gc.mark().state.value == "marked"
+        return
+    with pytest.raises(errors.MarkRefused, match=r"1:06:00 ahead of the store's"):
+        garbage.gc.mark()
+    assert files(garbage) == before
+    assert garbage.gc.marks() == []
 
 
 def test_the_fuse(repo, clock, monkeypatch):

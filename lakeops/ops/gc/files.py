@@ -67,6 +67,11 @@ class MarkWriter:
             return hashlib.file_digest(data, "sha256").hexdigest()
 
 
+def begun_key(mark_id: str) -> str:
+    """Where a run writes first, to see the store's time."""
+    return f"{layout.GC}{mark_id}/begun"
+
+
 def mark_key(mark_id: str) -> str:
     """Where a mark's list lies."""
     return f"{layout.GC}{mark_id}/mark.parquet"
@@ -75,6 +80,10 @@ def mark_key(mark_id: str) -> str:
 def report_key(mark_id: str) -> str:
     """Where a mark's report lies."""
     return f"{layout.GC}{mark_id}/report.json"
+
+
+MARK_FILES = (begun_key, mark_key, report_key)
+"""What a mark on record may have in the store."""
 
 
 @contextmanager

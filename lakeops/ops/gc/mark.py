@@ -12,6 +12,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,17 +21,20 @@ import pyarrow.compute as pc
 from lakeops.catalog.base import History, Roots
 from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import ReadOnlyRepository
+from lakeops.model.errors import MarkRefused, ReadOnlyRepository
 from lakeops.model.marks import Mark
 from lakeops.model.retention import Kept, live
 from lakeops.model.rules import read_rules
 from lakeops.ops.context import Context
-from lakeops.ops.gc.files import MarkWriter, mark_key, report_key, write_report
+from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
 from lakeops.ops.gc.listing import Held, list_store
 from lakeops.ops.gc.report import Findings
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.prefetch import prefetched
 from lakeops.store import layout
+
+AHEAD = timedelta(hours=1)
+"""How far the database's clock may be ahead of the store's."""
 
 _COMPACT = 1_000_000
 """Names of range files after which those that repeat are dropped."""
@@ -41,7 +45,7 @@ def mark(ctx: Context) -> Mark:
 
     Raises:
         ReadOnlyRepository: the repository is a mirror; its source collects, and deletions are replicated.
-        MarkRefused: the database's clock was set back, or the run took longer than the deadline.
+        MarkRefused: the database's clock was set back or is ahead of the store's, or the run took too long.
         Corrupted, ObjectNotFound: metadata of a live commit is damaged; run ``lakeops fsck``.
     """
     if ctx.catalog.repository(ctx.repository_id).read_only:
@@ -50,6 +54,8 @@ def mark(ctx: Context) -> Mark:
         )
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
+    if ctx.catalog.has_own_clock:
+        _check_clocks(ctx, mark_id, now)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
         held = list_store(ctx, ctx.store, now - ctx.catalog.grace, Path(name))
         decision = Decision(unix_seconds(now))
@@ -72,6 +78,19 @@ def mark(ctx: Context) -> Mark:
             objects=findings.objects.count,
             size_bytes=findings.objects.size_bytes,
             listed=held.listed.count,
+        )
+
+
+def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
+    """Refuse to go by a database clock that is far ahead of the store's: everything would look old at once."""
+    key = begun_key(mark_id)
+    ctx.store.put(key, b"")
+    ahead = unix_seconds(now) - ctx.store.head(key).mtime
+    if ahead > AHEAD.total_seconds():
+        ctx.store.delete([key])
+        raise MarkRefused(
+            f"the database's clock says {now:%Y-%m-%d %H:%M} UTC, {timedelta(seconds=ahead)} ahead of the store's: "
+            "one of them is wrong; nothing is expired or deleted until they agree"
         )
 
 
@@ -116,12 +135,12 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
 
 def _needed(ctx: Context, used: _Files) -> Iterator[tuple[str, pa.Array]]:
     """The metadata files that stay, by kind, in the order of their keys."""
-    marks = [mark.id for mark in ctx.catalog.marks(ctx.repository_id)]
+    marks = [key(mark.id) for mark in ctx.catalog.marks(ctx.repository_id) for key in MARK_FILES]
     nothing = pa.array([], pa.string())
     yield "metarange", pa.array(sorted(used.metaranges), pa.string())
     yield "probe", nothing
     yield "range", used.ranges()
-    yield "mark", pa.array([key(mark_id) for mark_id in marks for key in (mark_key, report_key)], pa.string())
+    yield "mark", pa.array(marks, pa.string())
     yield "task", nothing
 
 
