@@ -25,8 +25,8 @@ MOST_CHANGES = 100
 class LakeopsApprovalOperator(ApprovalOperator):
     """Waits until a person approves of merging ``source`` into ``destination``; the form shows what that changes.
 
-    Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (the commit that was
-    shown) and what Airflow's operator returns. Rejecting skips what follows. Where a merge would change nothing, or has
+    Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (as it was
+    given) and what Airflow's operator returns. Rejecting skips what follows. Where a merge would change nothing, or has
     happened already, nobody is asked. A merge that would conflict fails at once: there is nothing to approve.
 
     Args:
