@@ -125,7 +125,6 @@ def history(catalog: SqlCatalog, clock: ManualClock, program: list[Step]) -> Non
     for _ in range(2):
         world.collect()
         clock.advance(days=2)
-    world.check()
     assert world.store == world.referenced()
 
 
@@ -134,7 +133,7 @@ PLAIN = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(4))
-@given(program=st.lists(steps, min_size=3, max_size=14))
+@given(program=st.lists(steps, min_size=3, max_size=12))
 @settings(PLAIN, max_examples=500)
 def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part, program):
     history(catalog, clock, program)

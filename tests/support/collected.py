@@ -252,8 +252,9 @@ class World:
             half = (mark.swept + len(doomed) + 1) // 2
             for start, stop in ((mark.swept, half), (half, len(doomed))):
                 yield
-                self.store.difference_update(doomed[start:stop])
-                self.check()
+                if start < stop:
+                    self.store.difference_update(doomed[start:stop])
+                    self.check()
                 self.catalog.advance_sweep(self.repository_id, mark.id, stop)
 
     def collect(self) -> None:
