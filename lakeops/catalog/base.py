@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lakeops.catalog.mirroring import MirrorTransitions
 from lakeops.model.marks import Mark
+from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
 
 if TYPE_CHECKING:
@@ -293,6 +294,10 @@ class Catalog(MirrorTransitions, Protocol):
         and ``MirrorOvertaken`` after a report with a higher ``sequence``: a pass that was held up must not take back
         what a later one relies on.
         """
+        ...
+
+    def registrations(self, repository_id: str) -> list[Registration]:
+        """The mirrors that have reported to this repository, by name. Raises ``RepositoryNotFound``."""
         ...
 
     def drop_mirror(self, repository_id: str, mirror: str) -> None:

@@ -21,6 +21,7 @@ from lakeops.catalog.part import Part
 from lakeops.catalog.tables import MIRROR_NEED, RETENTION
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MirrorOvertaken
+from lakeops.model.mirrors import Registration
 
 
 class Retention(Part):
@@ -68,6 +69,16 @@ class Retention(Part):
             )
 
         self.database.write(work, settle=run_again)
+
+    def registrations(self, repository_id: str) -> list[Registration]:
+        """The mirrors that have reported to this repository, by name. Raises ``RepositoryNotFound``."""
+        query = select(MIRROR_NEED).where(MIRROR_NEED.c.repository_id == repository_id).order_by(MIRROR_NEED.c.mirror)
+
+        def work(conn: Connection) -> list[Registration]:
+            find_repository(conn, repository_id)
+            return [Registration(row.mirror, frozenset(row.commits), row.at) for row in conn.execute(query)]
+
+        return self.database.read(work)
 
     def drop_mirror(self, repository_id: str, mirror: str) -> None:
         """Forget a mirror; nothing is kept for it any more. One that is not known is forgotten already."""

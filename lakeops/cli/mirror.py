@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli import mirror_copy, mirror_failover, mirror_setup
+from lakeops.cli import mirror_copy, mirror_failover, mirror_registrations, mirror_setup
 from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
 from lakeops.cli.output import Output, Part, commit_id
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 
-for part in (mirror_copy, mirror_setup, mirror_failover):
+for part in (mirror_copy, mirror_setup, mirror_failover, mirror_registrations):
     app.add_typer(part.app)
 
 _HEADER = ("Ref", "Promoted", "Candidate", "Behind", "Missing", "Last check")
@@ -144,7 +144,7 @@ def delete(uri: RepositoryUri, yes: Yes = False, json: Json = False) -> None:
     if not told:
         out.note(
             ("Note:", "yellow"),
-            f" the source could not be told, and keeps commits for {registration!r} until that is dropped there.",
+            f" the source could not be told, and keeps commits for {registration!r} until `lakeops mirror drop` there.",
         )
     out.answer(
         {**record.to_json(), "source_told": told},

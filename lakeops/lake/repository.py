@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from lakeops.lake.gc import GarbageCollection
 from lakeops.lake.refs import Branch, Ref
+from lakeops.model.errors import NotFound
+from lakeops.model.mirrors import Registration
 from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
 from lakeops.model.records import Ref as RefRecord
 from lakeops.model.records import Repository as RepositoryRecord
@@ -59,6 +61,16 @@ class Repository:
 
         self._ctx.catalog.mirror(self.id)
         return Mirror(self._ctx, SystemClock())
+
+    def registrations(self) -> list[Registration]:
+        """The mirrors of this repository that reported to it, and the commits that are kept for them."""
+        return self._ctx.catalog.registrations(self.id)
+
+    def drop_registration(self, name: str) -> None:
+        """Keep nothing for a mirror any more: one that is gone. Raises ``NotFound``."""
+        if name not in {one.id for one in self.registrations()}:
+            raise NotFound(f"no mirror {name!r} has reported to repository {self.id!r}")
+        self._ctx.catalog.drop_mirror(self.id, name)
 
     # --- refs ---
 

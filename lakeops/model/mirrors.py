@@ -143,6 +143,19 @@ class MirrorState:
 
 
 @dataclass(frozen=True, slots=True)
+class Registration:
+    """A mirror as its source knows it: ``commits`` are kept for it since it said so at ``at`` (Unix seconds)."""
+
+    id: str
+    commits: frozenset[str]
+    at: int
+
+    def to_json(self) -> dict[str, Any]:
+        """One row of ``mirror registrations``."""
+        return {"id": self.id, "commits": sorted(self.commits), "last_report": self.at}
+
+
+@dataclass(frozen=True, slots=True)
 class RefStatus:
     """How far a ref of a mirror is.
 

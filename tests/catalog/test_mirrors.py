@@ -295,6 +295,15 @@ def test_reports_of_a_held_up_pass_are_refused(catalog):
     assert catalog.history(REPO).mirrors == {"there": {FIRST.id}, "elsewhere": {one.id}}
 
 
+def test_registrations_say_who_reported_and_when(catalog):
+    assert catalog.registrations(REPO) == []
+    catalog.report_mirror(REPO, "there", frozenset({FIRST.id}), sequence=1)
+    catalog.report_mirror(REPO, "elsewhere", frozenset())
+    found = catalog.registrations(REPO)
+    assert [(one.id, one.commits) for one in found] == [("elsewhere", frozenset()), ("there", {FIRST.id})]
+    assert abs(found[1].at - catalog.now().timestamp()) < 60
+
+
 def test_the_initial_commit_is_found_whatever_came_after(catalog):
     for number in range(3):
         commit_all(catalog, f"c{number}")

@@ -106,6 +106,7 @@ READS = {
     "mark": lambda c: c.mark("none", "m"),
     "begin_sweep": lambda c: c.begin_sweep("none", "m"),
     "advance_sweep": lambda c: c.advance_sweep("none", "m", 0),
+    "registrations": lambda c: c.registrations("none"),
     "mirror": lambda c: c.mirror("none"),
     "mirror_state": lambda c: c.mirror_state("none"),
     "initial_commit": lambda c: c.initial_commit("none"),

@@ -116,7 +116,7 @@ def test_fail_over_shows_what_is_lost_and_needs_a_yes(run, two):
     run.ok("commit", "lakefs://flights-eu/main", "-m", "on", "--allow-empty-commit")
 
 
-def test_a_mirror_is_forgotten_also_when_its_source_is_gone(run, two, tmp_path):
+def test_a_mirror_is_forgotten_also_when_its_source_is_gone(run, two, home, tmp_path, monkeypatch):
     create(run, two)
     assert run.error("mirror", "delete", "lakefs://flights-eu")["kind"] == "invalid_input"
     assert run.json("mirror", "delete", "lakefs://flights-eu", "--yes")["source_told"] is True
@@ -129,6 +129,16 @@ def test_a_mirror_is_forgotten_also_when_its_source_is_gone(run, two, tmp_path):
     result = run("mirror", "delete", "lakefs://flights-eu", "--yes")
     assert result.exit_code == 0
     assert "could not be told" in result.stderr
+    (tmp_path / "gone").rename(tmp_path / "source")
+    monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "source"))
+    [left] = run.json("mirror", "registrations", "lakefs://flights")
+    assert left["id"] in result.stderr
+    assert left["id"] in run.ok("mirror", "registrations", "lakefs://flights")
+    assert run.error("mirror", "drop", "lakefs://flights", left["id"])["kind"] == "invalid_input"
+    assert run.json("mirror", "drop", "lakefs://flights", left["id"], "--yes") == left
+    assert run.json("mirror", "registrations", "lakefs://flights") == []
+    assert run.error("mirror", "drop", "lakefs://flights", left["id"], "--yes")["kind"] == "not_found"
+    monkeypatch.setenv("LAKEOPS_HOME", str(home))
     assert run.json("mirror", "list") == []
 
 

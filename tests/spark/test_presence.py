@@ -1,0 +1,45 @@
+"""What a mirror waits for is looked for by workers as by threads, with the same answers."""
+
+from __future__ import annotations
+
+import pytest
+from support.rows import built, numbered
+
+from lakeops.engine.local import LocalEngine
+from lakeops.engine.presence import Terms, plan, prove
+from lakeops.engine.spark.engine import SparkEngine
+from lakeops.model.errors import Corrupted
+from lakeops.ranges.metarange import Metarange
+from lakeops.store.local import LocalStore
+from lakeops.store.settings import StoreSettings
+
+TERMS = Terms(StoreSettings(fsync=False))
+
+
+def objects(count: int) -> dict[str, tuple[str, int]]:
+    """As many paths, each with an object of its own."""
+    return {path: (str(number % 7), number) for number, path in enumerate(numbered(range(count)))}
+
+
+def test_workers_find_what_threads_find(spark: SparkEngine, store: LocalStore) -> None:
+    wanted = built(store, objects(400))
+    for number in range(0, 400, 3):
+        store.put(f"data/2026010100/{number % 7}-{number}", b"x")
+    store.delete([wanted.row(5).key])
+    known = built(store, dict(list(objects(400).items())[:40]))
+    planned = plan(wanted, known, {})
+    answers = [
+        sorted(prove(planned, engine=engine, store=store, terms=TERMS), key=lambda proof: proof.file)
+        for engine in (LocalEngine(threads=2), spark)
+    ]
+    assert answers[0] == answers[1]
+    assert len(answers[1]) == planned.size > 10
+    assert not all(proof.complete for proof in answers[1])
+    assert [proof.file for proof in answers[1] if not proof.arrived] == [wanted.row(5).file]
+
+
+def test_a_damaged_range_ends_the_look(spark: SparkEngine, store: LocalStore) -> None:
+    wanted = built(store, objects(100))
+    store.put(wanted.row(2).key, b"PAR1 nothing PAR1")
+    with pytest.raises(Corrupted, match=wanted.row(2).file):
+        list(prove(plan(wanted, Metarange.empty(), {}), engine=spark, store=store, terms=TERMS))
