@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lakeops.engine.addresses import managed
-from lakeops.engine.keys import Keys, address_keys, ascending
+from lakeops.engine.keys import BLOCK, Keys, address_keys, ascending
 from lakeops.engine.parts import Part, Place, Stretch, write_part
 from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import RangeRow
@@ -37,6 +37,15 @@ class ReadResult:
 
     index: int
     part: Part
+    ranges: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldResult:
+    """The same in memory, in any order: for work in this process."""
+
+    index: int
+    keys: Keys
     ranges: int
 
 
@@ -71,9 +80,15 @@ class JoinResult:
 
 def read_ranges(task: ReadTask, store: ObjectStore) -> ReadResult:
     """Write the sorted keys of what some ranges refer to. Raises ``Corrupted`` or ``ObjectNotFound``."""
-    read = (fetch_range(store, row).read(["physical_address"]).column(0) for row in task.rows)
-    keys = np.concatenate([address_keys(managed(store.url, addresses), task.seed) for addresses in read])
-    return ReadResult(task.index, write_part(store, task.place, ascending(keys)), len(task.rows))
+    held = hold_ranges(task, store)
+    return ReadResult(task.index, write_part(store, task.place, ascending(held.keys)), held.ranges)
+
+
+def hold_ranges(task: ReadTask, store: ObjectStore) -> HeldResult:
+    """The keys of what some ranges refer to. Raises ``Corrupted`` or ``ObjectNotFound``."""
+    read = (addresses for row in task.rows for addresses in fetch_range(store, row).addresses(BLOCK))
+    keys = [address_keys(managed(store.url, addresses), task.seed) for addresses in read]
+    return HeldResult(task.index, np.concatenate([np.zeros(0, np.uint64), *keys]), len(task.rows))
 
 
 def join(task: JoinTask, store: ObjectStore) -> JoinResult:

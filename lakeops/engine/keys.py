@@ -21,10 +21,18 @@ import pyarrow.compute as pc
 
 Keys = npt.NDArray[np.uint64]
 
-_BLOCK = 16_384
+BUCKETS = 256
+"""Pieces that keys are cut into by their first byte, each about as long as any other."""
+
+BORDERS: Keys = np.arange(1, BUCKETS, dtype=np.uint64) << np.uint64(56)
+"""The first key that may be in each bucket after the first."""
+
+BLOCK = 16_384
+"""Addresses that are worked on at a time: few enough to stay in the cache."""
+
+_WORD = 8
 _STEP = 16
-"""Bytes that addresses are padded to a multiple of; those of one multiple are taken together."""
-_WORDS = _STEP // 8
+"""Bytes that addresses of different lengths are padded to a multiple of; those of one multiple are taken together."""
 _LOW, _HIGH = np.uint64(32), np.uint64(48)
 _ONE = np.uint64(1)
 
@@ -39,8 +47,8 @@ def address_keys(addresses: pa.Array | pa.ChunkedArray, seed: bytes) -> Keys:
     out = np.empty(len(addresses), np.uint64)
     done = 0
     for chunk in addresses.chunks if isinstance(addresses, pa.ChunkedArray) else [addresses]:
-        for start in range(0, len(chunk), _BLOCK):
-            block = chunk.slice(start, _BLOCK)
+        for start in range(0, len(chunk), BLOCK):
+            block = chunk.slice(start, BLOCK)
             out[done : done + len(block)] = _block_keys(block, seed)
             done += len(block)
     return out
@@ -64,21 +72,24 @@ def order_of(keys: Keys) -> npt.NDArray[np.int64]:
 
 def _block_keys(block: pa.Array, seed: bytes) -> Keys:
     lengths = pc.binary_length(block).to_numpy()
+    longest = int(lengths.max())
+    if int(lengths.min()) == longest:
+        return _keys(block, lengths, max(-(-longest // _WORD), 1), seed)
     steps = np.maximum(-(-lengths // _STEP), 1)
-    if steps.min() == steps.max():
-        return _keys(block, lengths, int(steps[0]), seed)
     out = np.empty(len(block), np.uint64)
     for step in np.unique(steps):
         rows = np.flatnonzero(steps == step)
-        out[rows] = _keys(block.take(pa.array(rows)), lengths[rows], int(step), seed)
+        out[rows] = _keys(block.take(pa.array(rows)), lengths[rows], int(step) * (_STEP // _WORD), seed)
     return out
 
 
-def _keys(block: pa.Array, lengths: npt.NDArray[np.int32], steps: int, seed: bytes) -> Keys:
-    """The keys of addresses that all fit in so many steps."""
-    padded = pc.ascii_rpad(block, steps * _STEP, "\0")  # counts bytes, whatever they spell
-    words = np.frombuffer(padded.buffers()[2], "<u8", len(block) * steps * _WORDS).reshape(len(block), -1)
-    factors = _factors(seed, steps * _WORDS)
+def _keys(block: pa.Array, lengths: npt.NDArray[np.int32], count: int, seed: bytes) -> Keys:
+    """The keys of addresses that all fit in so many words. Zeros add nothing, so it does not matter how many."""
+    if lengths.min() < count * _WORD:
+        block = pc.ascii_rpad(block, count * _WORD, "\0")  # counts bytes, whatever they spell
+    start = int(np.frombuffer(block.buffers()[1], np.int32, 1, block.offset * 4)[0])
+    words = np.frombuffer(block.buffers()[2], "<u8", len(block) * count, start).reshape(len(block), -1)
+    factors = _factors(seed, count)
     keys: Keys = words @ factors[0, 1:]
     keys += (lengths.astype(np.uint64) + _ONE) * factors[0, 0]
     keys ^= (words.byteswap() @ factors[1, 1:]).byteswap()

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.keys import address_keys, ascending, order_of
+from lakeops.engine.keyset import KeySet
 from lakeops.engine.parts import Part, Place, write_part
 from lakeops.model.errors import InvalidInput
 from lakeops.store.base import Listing, ObjectStore
@@ -47,11 +48,12 @@ def listed(listings: Iterable[Listing], prefix: str = "") -> Iterator[pa.Table]:
 
 @dataclass(frozen=True)
 class ChunkTask:
-    """Rows to keep on disk: the how many-th, the rows, prefixes that need no join, and where things go."""
+    """Rows to keep on disk: the how many-th, the rows, prefixes and keys that need no join, where things go."""
 
     index: int
     rows: pa.Table
     prefixes: tuple[str, ...]
+    known: KeySet
     seed: bytes
     place: Place
     folder: Path
@@ -59,21 +61,23 @@ class ChunkTask:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows on disk, ascending and without repetition.
+    """Rows on disk, ascending and without repetition; those whose keys are known are only counted.
 
     Attributes:
         index: the how many-th of the listing.
-        first: the first address.
-        last: the last address.
-        part: the sorted keys of all rows.
+        first: the first address, known or not.
+        last: the last address, known or not.
+        known: how many distinct rows there were beside those on disk.
+        part: the sorted keys of all rows on disk.
         kept: the sorted keys of the rows that lie under a prefix.
-        count: how many rows there are.
+        count: how many rows are on disk.
         folder: where the rows lie.
     """
 
     index: int
     first: str
     last: str
+    known: int
     part: Part
     kept: Part | None
     count: int
@@ -105,21 +109,24 @@ def chunks(listing: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def keep_chunk(task: ChunkTask, store: ObjectStore) -> Chunk:
-    """Write the rows and their sorted keys."""
+    """Write the rows that may be unreferenced, and their sorted keys."""
     rows = _ascending(task.rows)
+    addresses, total = rows.column(0), rows.num_rows
+    first, last = addresses[0].as_py(), addresses[-1].as_py()
+    keys = address_keys(addresses, task.seed)
+    known = task.known.meet(keys)
+    if known.any():
+        rows, keys = rows.filter(pa.array(~known)), keys[~known]
     with pa.OSFile(str(_rows_file(task.folder, task.index)), "wb") as file, pa.ipc.new_stream(file, rows.schema) as out:
         out.write_table(rows)
-    addresses = rows.column(0)
-    keys = address_keys(addresses, task.seed)
     order = order_of(keys).astype(np.uint32)
     order.tofile(_order_file(task.folder, task.index))
     kept = None
     if task.prefixes:
-        beneath = under(addresses, task.prefixes).to_numpy().astype(np.bool_)
+        beneath = under(rows.column(0), task.prefixes).to_numpy().astype(np.bool_)
         kept = write_part(store, task.place, ascending(keys[beneath]))
     part = write_part(store, task.place, keys[order])
-    first, last = addresses[0].as_py(), addresses[-1].as_py()
-    return Chunk(task.index, first, last, part, kept, rows.num_rows, task.folder)
+    return Chunk(task.index, first, last, total - rows.num_rows, part, kept, rows.num_rows, task.folder)
 
 
 def under(addresses: pa.ChunkedArray, prefixes: Sequence[str]) -> pa.ChunkedArray:

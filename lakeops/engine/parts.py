@@ -15,16 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lakeops.engine.keys import Keys
+from lakeops.engine.keys import BORDERS, Keys
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
 
-BUCKETS = 256
-
-_BORDERS = np.arange(1, BUCKETS, dtype=np.uint64) << np.uint64(56)
 _KEY = 8
 _DIGEST = 32
 
@@ -57,7 +54,7 @@ class Part:
 
     Attributes:
         key: where it lies.
-        bounds: where buckets begin, and the end: ``BUCKETS + 1`` numbers of keys, as little-endian ``uint64``.
+        bounds: where buckets begin, and the end: ``keys.BUCKETS + 1`` numbers of keys, as little-endian ``uint64``.
         digests: the SHA-256 of each bucket's bytes, one after another.
     """
 
@@ -100,7 +97,7 @@ class Stretch:
 
 def write_part(store: ObjectStore, place: Place, keys: Keys) -> Part:
     """Write ascending keys under a fresh name."""
-    bounds = np.concatenate([[0], np.searchsorted(keys, _BORDERS), [len(keys)]]).astype("<u8")
+    bounds = np.concatenate([[0], np.searchsorted(keys, BORDERS), [len(keys)]]).astype("<u8")
     data = np.ascontiguousarray(keys, "<u8").tobytes()
     sizes = (np.diff(bounds) * _KEY).tolist()
     part = Part(f"{place.prefix}{Ids().new()}.keys", bounds.tobytes(), b"".join(_digests(data, sizes)))

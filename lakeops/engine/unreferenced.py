@@ -1,9 +1,11 @@
 """The objects of a listing that nothing refers to: garbage collection's anti-join.
 
 Both sides may be larger than memory, so they become sorted keys in files (``parts``) and are joined bucket by bucket.
-Reading ranges and joining buckets are plain tasks for any engine; the listing itself stays with the driver. An object
-is only ever found to be unreferenced when no reference has its key, so two addresses with one key keep an object and
-never lose one.
+Reading ranges and joining buckets are plain tasks for any engine; the listing itself stays with the driver. When the
+work runs in this process and the references are few enough (``HELD``), their keys stay in memory (``keyset``) and the
+listing passes by them: what is referred to is counted and let go, and only the rest takes the way over files. An
+object is only ever found to be unreferenced when no reference has its key, so two addresses with one key keep an
+object and never lose one.
 """
 
 from __future__ import annotations
@@ -15,18 +17,30 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from lakeops.engine.addresses import managed
-from lakeops.engine.antijoin import JoinResult, JoinTask, Mask, ReadTask, join, read_ranges
+from lakeops.engine.antijoin import (
+    HeldResult,
+    JoinResult,
+    JoinTask,
+    Mask,
+    ReadResult,
+    ReadTask,
+    hold_ranges,
+    join,
+    read_ranges,
+)
 from lakeops.engine.base import Engine, once_each
-from lakeops.engine.keys import address_keys, ascending
+from lakeops.engine.keys import BUCKETS, address_keys, ascending
+from lakeops.engine.keyset import KeySet
 from lakeops.engine.listed import LISTED_SCHEMA, Chunk, ChunkTask, chunks, keep_chunk
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.merged import merged
-from lakeops.engine.parts import BUCKETS, Part, Place, write_part
+from lakeops.engine.parts import Part, Place, write_part
 from lakeops.model.clock import Ids
 from lakeops.model.errors import LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange
@@ -34,6 +48,10 @@ from lakeops.ranges.prefetch import prefetched
 from lakeops.store.base import ObjectStore
 
 OnProgress = Callable[[int, int], None]
+R = TypeVar("R", ReadResult, HeldResult)
+
+HELD = 32_000_000
+"""References whose keys are held in memory when the work runs in this process: some 30 bytes each, 1 GB at the most."""
 
 JOINED = 2_000_000
 """Keys of both sides that one task joins."""
@@ -62,13 +80,14 @@ def unreferenced(
 
     Args:
         store: the namespace.
-        listing: tables of ``LISTED_SCHEMA``, in any order, names possibly repeated. It is read to its end before
-            anything else is read.
+        listing: tables of ``LISTED_SCHEMA``, in any order, names possibly repeated, taken before it was decided what
+            is live. It is read once, before or after the ranges, which never change.
         ranges: what is live: ``METARANGE_SCHEMA``, in any order (see ``distinct_ranges``). Each file is opened once.
         engine: where ranges are read and buckets are joined.
         addresses: what else is referred to: ``string`` columns, relative or absolute.
         prefixes: everything under these is kept: places that somebody writes to.
-        folder: where on this machine to keep about 130 bytes for each object listed; the system's place by default.
+        folder: where on this machine to keep about 130 bytes for each listed object that may be unreferenced; the
+            system's place by default.
         seed: what keys follow from; fresh by default.
         on_progress: called with (ranges read, ranges in all).
 
@@ -81,10 +100,14 @@ def unreferenced(
         place = Place.fresh(Path(name) if engine.in_process else None)
         search = _Search(store, engine, place, Path(name), seed or sha256(Ids().new().encode()).digest())
         try:
-            listed = search.listed(listing, tuple(prefixes))
+            metarange = Metarange(_one_each([ranges]))
+            held = engine.in_process and metarange.count <= HELD
+            known = search.held(metarange, on_progress) if held else KeySet()
+            listed = search.listed(listing, tuple(prefixes), known)
             parts = [chunk.kept for chunk in listed if chunk.kept is not None]
-            parts += [*search.read(ranges, on_progress), *search.given(addresses)]
-            yield Unreferenced(listed, search.joined(listed, parts), Path(name))
+            parts += [] if held else search.read(metarange, on_progress)
+            parts += search.given(addresses, known)
+            yield Unreferenced(listed, search.joined(listed, parts), known, Path(name))
         finally:
             with suppress(LakeopsError):
                 place.clear(store)
@@ -115,12 +138,14 @@ class Unreferenced:
         count: how many listed objects nothing refers to.
     """
 
-    def __init__(self, listed: Sequence[Chunk], joins: Sequence[JoinResult], folder: Path) -> None:
+    def __init__(self, listed: Sequence[Chunk], joins: Sequence[JoinResult], known: KeySet, folder: Path) -> None:
         self._chunks = listed
         self._joins = joins
         self._folder = folder
-        self.referenced = sum(found.referenced for found in joins)
-        self.listed = sum(chunk.count for chunk in listed) - sum(found.repeated for found in joins)
+        self._in_order = _in_order(listed)
+        self.referenced = len(known) + sum(found.referenced for found in joins)
+        met = sum(chunk.known for chunk in listed) if self._in_order else known.met
+        self.listed = met + sum(chunk.count for chunk in listed) - sum(found.repeated for found in joins)
         packed = (np.frombuffer(bits, np.uint8) for found in joins for bits in found.unreferenced)
         self.count = sum(int(np.bitwise_count(bits).sum()) for bits in packed)
         self.kept = self.listed - self.count
@@ -128,7 +153,7 @@ class Unreferenced:
     def batches(self) -> Iterator[pa.Table]:
         """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
         found = (rows for rows in prefetched(self._rows, range(len(self._chunks)), window=2) if rows.num_rows)
-        return found if _in_order(self._chunks) else merged(found, LISTED_SCHEMA.names[0], self._folder)
+        return found if self._in_order else merged(found, LISTED_SCHEMA.names[0], self._folder)
 
     def _rows(self, index: int) -> pa.Table:
         """The unreferenced rows of one chunk."""
@@ -150,10 +175,20 @@ class _Search:
     folder: Path
     seed: bytes
 
-    def listed(self, listing: Iterable[pa.Table | pa.RecordBatch], prefixes: tuple[str, ...]) -> list[Chunk]:
-        """The listing on this machine's disk, in the order of its chunks' first addresses."""
+    def held(self, metarange: Metarange, on_progress: OnProgress | None) -> KeySet:
+        """What ranges refer to, in memory."""
+        return KeySet(result.keys for result in self._read(hold_ranges, metarange, on_progress))
+
+    def read(self, metarange: Metarange, on_progress: OnProgress | None) -> Iterator[Part]:
+        """What ranges refer to, in files."""
+        return (result.part for result in self._read(read_ranges, metarange, on_progress))
+
+    def listed(
+        self, listing: Iterable[pa.Table | pa.RecordBatch], prefixes: tuple[str, ...], known: KeySet
+    ) -> list[Chunk]:
+        """What of the listing is not known, on this machine's disk, in the order of its chunks' first addresses."""
         tasks = (
-            ChunkTask(index, rows, prefixes, self.seed, self.place, self.folder)
+            ChunkTask(index, rows, prefixes, known, self.seed, self.place, self.folder)
             for index, rows in enumerate(chunks(listing))
         )
         found = sorted(LocalEngine().run(keep_chunk, tasks, self.store), key=lambda chunk: chunk.first)
@@ -161,9 +196,16 @@ class _Search:
         pa.default_memory_pool().release_unused()
         return found
 
-    def read(self, ranges: pa.Table, on_progress: OnProgress | None) -> Iterator[Part]:
-        """The keys of what ranges refer to."""
-        metarange = Metarange(_one_each([ranges]))
+    def given(self, addresses: Iterable[pa.Array | pa.ChunkedArray], known: KeySet) -> Iterator[Part]:
+        """The keys of other addresses that are not known."""
+        for some in addresses:
+            keys = address_keys(managed(self.store.url, some), self.seed)
+            yield write_part(self.store, self.place, ascending(keys[~known.contains(keys)]))
+
+    def _read(
+        self, work: Callable[[ReadTask, ObjectStore], R], metarange: Metarange, on_progress: OnProgress | None
+    ) -> Iterator[R]:
+        """The result of each task that reads some of the ranges."""
         count = len(metarange)
         group = self.engine.group(count)
         tasks = (
@@ -171,19 +213,13 @@ class _Search:
             for index, start in enumerate(range(0, count, group))
         )
         done = 0
-        for result in once_each(self.engine.run(read_ranges, tasks, self.store)):
+        for result in once_each(self.engine.run(work, tasks, self.store)):
             done += result.ranges
             if on_progress:
                 on_progress(done, count)
-            yield result.part
+            yield result
         if done != count:
             raise self._lost("ranges", done, count)
-
-    def given(self, addresses: Iterable[pa.Array | pa.ChunkedArray]) -> Iterator[Part]:
-        """The keys of other addresses."""
-        for some in addresses:
-            keys = address_keys(managed(self.store.url, some), self.seed)
-            yield write_part(self.store, self.place, ascending(keys))
 
     def joined(self, listed: Sequence[Chunk], parts: Sequence[Part]) -> list[JoinResult]:
         """What each group of buckets holds, in order."""

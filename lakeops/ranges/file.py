@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import group_digest, range_id
-from lakeops.ranges.format import RowGroup, decode_footer, read_columns
+from lakeops.ranges.format import RowGroup, decode_footer, read_columns, stream_column
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.order import SortedPaths
 from lakeops.store.base import ObjectStore
@@ -111,6 +111,11 @@ class RangeFile:
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows of some columns (all by default)."""
         return self._columns(columns, range(self.groups))
+
+    def addresses(self, rows: int) -> Iterator[pa.Array]:
+        """The physical addresses of all rows, so many at a time: memory that is used again stays in the cache."""
+        self.load(range(self.groups))
+        return stream_column(self._data, self._footer.metadata, self.row.key, "physical_address", rows)
 
     def group(self, index: int, columns: list[str] | None = None) -> pa.Table:
         """One row group, in one chunk."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -191,6 +191,23 @@ def read_columns(
         return file.read_row_groups(groups, columns=columns, use_threads=False)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
+
+
+def stream_column(data: memoryview, metadata: pq.FileMetaData, key: str, column: str, rows: int) -> Iterator[pa.Array]:
+    """One column of a file's bytes, which are verified, in pieces of so many rows.
+
+    Raises ``Corrupted``, naming ``key``.
+    """
+    try:
+        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), metadata=metadata, pre_buffer=False)
+        done = 0
+        for batch in file.iter_batches(rows, columns=[column], use_threads=False):
+            done += batch.num_rows
+            yield batch.column(0)
+    except _BROKEN as error:
+        raise not_decodable(key, str(error)) from error
+    if done != metadata.num_rows:
+        raise not_decodable(key, f"{done} of its {metadata.num_rows} rows came out")
 
 
 def not_decodable(key: str, why: str) -> Corrupted:

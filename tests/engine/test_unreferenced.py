@@ -71,6 +71,14 @@ def short(monkeypatch):
     monkeypatch.setattr(merged, "PIECE", 9)
 
 
+@pytest.fixture(params=["in memory", "by parts"])
+def way(request, monkeypatch):
+    """How the keys of references are kept: in memory, or in parts as if they were too many for that."""
+    if request.param == "by parts":
+        monkeypatch.setattr(module, "HELD", -1)
+    return request.param
+
+
 def found(store, listed_names, ranges, *, engine=None, batch=7, **options):
     """The rows that nothing refers to, and the object that tells the counts."""
     options.setdefault("engine", engine or Groups(2))
@@ -113,15 +121,17 @@ def test_it_is_the_difference_of_sets(fresh_store, data):
     staged = data.draw(st.lists(names(), max_size=5))
     prefixes = data.draw(st.lists(st.sampled_from(["data/2026010101/out/", "data/2026010100/é", "data/2026010100/0"])))
 
-    got, result = found(
-        store,
-        some,
-        distinct_ranges(metaranges),
-        engine=data.draw(st.sampled_from(ENGINES)),
-        batch=data.draw(st.integers(1, 60)),
-        addresses=[pa.array([data.draw(spelling)(name) for name in staged], pa.string())] if staged else [],
-        prefixes=prefixes,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "HELD", data.draw(st.sampled_from([-1, 40, module.HELD])))
+        got, result = found(
+            store,
+            some,
+            distinct_ranges(metaranges),
+            engine=data.draw(st.sampled_from(ENGINES)),
+            batch=data.draw(st.integers(1, 60)),
+            addresses=[pa.array([data.draw(spelling)(name) for name in staged], pa.string())] if staged else [],
+            prefixes=prefixes,
+        )
 
     referenced = {name for part in live for name in part} | set(staged)
     kept = {name for name in some if name in referenced or name.startswith(tuple(prefixes))}
@@ -130,6 +140,7 @@ def test_it_is_the_difference_of_sets(fresh_store, data):
     assert result.referenced == len(referenced | kept)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_empty_sides(store, engine):
     nothing = Metarange.empty().table
@@ -142,6 +153,40 @@ def test_empty_sides(store, engine):
     assert found(store, some, referring(store, some).table, engine=engine)[0] == []
 
 
+@pytest.mark.parametrize("engine", [Groups(2), Elsewhere(2)])
+@pytest.mark.parametrize("above", [-1, 0, 1])
+def test_references_are_held_in_memory_up_to_a_bound(store, monkeypatch, engine, above):
+    some = [f"data/1/{number:03}" for number in range(100)]
+    metarange = referring(store, some[::2])
+    done = set()
+
+    def noting(work):
+        def noted(task, namespace):
+            done.add(work.__name__)
+            return work(task, namespace)
+
+        return noted
+
+    for work in (antijoin.hold_ranges, antijoin.read_ranges):
+        monkeypatch.setattr(module, work.__name__, noting(work))
+    monkeypatch.setattr(module, "HELD", metarange.count + above)
+    got, result = found(store, some, metarange.table, engine=engine)
+    assert done == {"hold_ranges" if above >= 0 and engine.in_process else "read_ranges"}
+    assert got == rows(some[1::2])
+    assert (result.listed, result.referenced, result.kept, result.count) == (100, 50, 50, 50)
+
+
+def test_what_is_known_never_goes_over_the_disk(store, tmp_path):
+    some = [f"data/1/{number:05}" for number in range(5_000)]
+    metarange = referring(store, some[:4_990])
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    with unreferenced(store, listing(some, 5_000), metarange.table, engine=Groups(4), folder=folder) as result:
+        assert result.count == 10
+        assert 10 * len(some[0]) < sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) < 5_000
+
+
+@pytest.mark.usefixtures("way")
 def test_addresses_with_one_key_keep_an_object_and_never_lose_one(store, monkeypatch):
     """Every key is the same: whatever is listed counts as referred to."""
     some = [f"data/1/{number:03}" for number in range(50)]
@@ -152,6 +197,7 @@ def test_addresses_with_one_key_keep_an_object_and_never_lose_one(store, monkeyp
     assert result.kept == result.listed == 50
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("bits", [1, 3, 5])
 def test_with_short_keys_nothing_that_is_referred_to_is_found(store, monkeypatch, bits):
     real = address_keys
@@ -165,6 +211,7 @@ def test_with_short_keys_nothing_that_is_referred_to_is_found(store, monkeypatch
     assert len(got) == result.count == len({item["physical_address"] for item in got})
 
 
+@pytest.mark.usefixtures("way")
 def test_every_range_file_is_opened_once(store):
     """However many metaranges share it, and whatever its attempts are called."""
     repository = numbered(range(300))
@@ -229,6 +276,7 @@ def test_what_a_scan_gives():
     assert sum(table.num_rows for table in listed.listed(scan)) == 3
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("engine", [Groups(3), Elsewhere(3)])
 def test_a_damaged_or_missing_range_stops_everything(store, engine):
     some = [f"data/1/{number:03}" for number in range(100)]
@@ -261,6 +309,7 @@ def test_damaged_keys_are_not_used(store, monkeypatch, damage):
         found(store, some, referring(store, some).table, engine=Elsewhere(2))
 
 
+@pytest.mark.usefixtures("way")
 def test_a_lost_result_is_noticed(store):
     some = [f"data/1/{number:03}" for number in range(100)]
     with pytest.raises(Transient, match=r"gave back \d+ of \d+ ranges"):
@@ -318,6 +367,7 @@ def test_a_listing_that_breaks_off_is_no_listing(store, tmp_path):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.usefixtures("way")
 def test_in_process_the_namespace_is_only_read(tmp_path):
     inner = RecordingStore(tmp_path / "namespace")
     some = [f"data/1/{number:03}" for number in range(60)]
@@ -338,6 +388,16 @@ def test_a_key_follows_from_the_address_and_the_seed_alone(texts, start):
     assert len({*keys.tolist()}) == len({*texts})
     other = address_keys(column, b"t" * 32)[start:]
     assert not texts or (keys != other).all()
+
+
+@given(st.integers(0, 40), st.integers(0, 9), st.data())
+@THOROUGH
+def test_addresses_of_one_length_have_the_keys_that_they_have_among_others(length, before, data):
+    """They are taken as they lie, wherever that is, when their bytes are whole words."""
+    texts = data.draw(st.lists(st.text("ab\0", min_size=length, max_size=length), min_size=1, max_size=20))
+    alike = pa.array(["x" * before, *texts], pa.string()).slice(1)
+    mixed = pa.array(["y" * 90, *texts], pa.string())
+    assert address_keys(alike, SEED).tolist() == address_keys(mixed, SEED)[1:].tolist()
 
 
 def test_addresses_that_hardly_differ_have_keys_that_do():

@@ -16,7 +16,15 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.format import METARANGE_SCHEMA, decode_metarange, encode_metarange, encode_range
+from lakeops.ranges.file import fetch_range
+from lakeops.ranges.format import (
+    METARANGE_SCHEMA,
+    decode_metarange,
+    encode_metarange,
+    encode_range,
+    footer,
+    stream_column,
+)
 from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
@@ -114,3 +122,24 @@ def test_a_file_of_another_kind_is_not_taken_for_a_metarange(rows):
         decode_metarange(encode_range([with_digests(rows)], [bytes(32)])[0], "some/key")
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         decode_metarange(b"no parquet at all", "some/key")
+
+
+@pytest.mark.parametrize("size", [1_000, 4_096, 1_000_000])
+def test_addresses_come_in_pieces(store, written, rows, size):
+    metarange, _ = written
+    files = [fetch_range(store, row) for row in metarange.rows(0, len(metarange))]
+    pieces = [piece for file in files for piece in file.addresses(size)]
+    assert pa.chunked_array(pieces).to_pylist() == rows["physical_address"].to_pylist()
+    assert max(map(len, pieces)) == min(size, max(file.row.count for file in files))
+
+
+def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
+    """Rows that nobody misses would be objects that nobody keeps."""
+    data, _ = encode_range([with_digests(rows)], [bytes(32)])
+    metadata = footer(data, "some/key")
+    with pytest.raises(Corrupted, match="some/key cannot be decoded"):
+        list(stream_column(memoryview(bytes(len(data))), metadata, "some/key", "physical_address", 1_000))
+    whole = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *args, **options: list(whole(*args, **options))[:-1])
+    with pytest.raises(Corrupted, match=f"of its {len(rows)} rows came out"):
+        list(stream_column(memoryview(data), metadata, "some/key", "physical_address", 1_000))
