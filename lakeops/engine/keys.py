@@ -93,7 +93,7 @@ def _keys(block: pa.Array, lengths: npt.NDArray[np.int32], count: int, seed: byt
     begin = int(np.frombuffer(block.buffers()[1], np.int32, 1, block.offset * 4)[0])
     words = np.frombuffer(block.buffers()[2], "<u8", len(block) * count, begin).reshape(len(block), -1)
     factors = _factors(seed, count)
-    keys = (lengths.astype(np.uint64) + _ONE) * factors[0, 0]
+    keys: Keys = (lengths.astype(np.uint64) + _ONE) * factors[0, 0]
     for start in range(0, len(words), _TURNED):
         some, of_some = words[start : start + _TURNED], keys[start : start + _TURNED]
         of_some += some @ factors[0, 1:]
