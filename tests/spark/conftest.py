@@ -39,9 +39,11 @@ def distributed(master: Cluster, tmp_path_factory) -> Iterator[SparkEngine]:
     conf = SPARK_CONF | {
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
         "spark.speculation": "true",
+        # Whatever runs for three seconds gets one, however long a cold worker's tasks took beside it.
         "spark.speculation.quantile": "0.5",
-        "spark.speculation.multiplier": "1.5",
+        "spark.speculation.multiplier": "0.1",
         "spark.speculation.minTaskRuntime": "3s",
+        "spark.speculation.efficiency.enabled": "false",
     }
     engine = SparkEngine(master.url, conf=conf)
     assert engine.cores == 2
