@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.clock import ManualClock
-from support.s3_servers import S3_KINDS
+from support.s3_servers import QUICK, S3_KINDS
 from support.scenes import tree
 
 from lakeops import Lake, Repository, Settings, Split
@@ -22,13 +23,29 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(params=S3_KINDS)
-def repo(request, endpoint_of, buckets, tmp_path: Path, clock: ManualClock) -> Iterator[Repository]:
+def endpoint(request, endpoint_of) -> str:
+    return endpoint_of(request.param)
+
+
+@pytest.fixture
+def bucket(endpoint: str) -> Iterator[str]:
+    """A bucket of the test's own: one that ever had versions is not as others are, even when they are off again."""
+    s3 = client(replace(QUICK, endpoint_url=endpoint))
+    name = f"lakeops-test-{uuid.uuid4().hex[:12]}"
+    s3.create_bucket(Bucket=name)
+    yield name
+    for page in s3.get_paginator("list_object_versions").paginate(Bucket=name):
+        for version in [*page.get("Versions", []), *page.get("DeleteMarkers", [])]:
+            s3.delete_object(Bucket=name, Key=version["Key"], VersionId=version["VersionId"])
+    s3.delete_bucket(Bucket=name)
+
+
+@pytest.fixture
+def repo(endpoint: str, bucket: str, tmp_path: Path, clock: ManualClock) -> Iterator[Repository]:
     """Two commits, of which the rules keep one."""
-    endpoint = endpoint_of(request.param)
     settings = Settings.load(home=tmp_path, s3_endpoint_url=endpoint)
     with Lake.open(settings=settings, clock=clock) as lake:
-        namespace = f"s3://{buckets(endpoint)}/{uuid.uuid4().hex}"
-        repo = lake.create_repository("repo", storage_namespace=namespace, split=Split(2, 4, 8))
+        repo = lake.create_repository("repo", storage_namespace=f"s3://{bucket}/flights", split=Split(2, 4, 8))
         for text in ("old", "new"):
             for number in range(9):
                 repo.branch("main").put(f"ö/{number} %2f", f"{text}{number}".encode())
@@ -39,17 +56,11 @@ def repo(request, endpoint_of, buckets, tmp_path: Path, clock: ManualClock) -> I
 
 
 @pytest.fixture
-def versions(repo: Repository) -> Iterator[Callable[[], int]]:
-    """Switches the bucket's versioning on for one test; counts the delete markers of objects."""
+def versions(repo: Repository, bucket: str) -> Callable[[], int]:
+    """Switches the bucket's versioning on; counts the delete markers of objects."""
     s3 = client(repo._ctx.stores.settings)
-    bucket, _, prefix = repo.storage_namespace.removeprefix("s3://").partition("/")
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    try:
-        yield lambda: len(
-            s3.list_object_versions(Bucket=bucket, Prefix=f"{prefix}/{layout.DATA}").get("DeleteMarkers", [])
-        )
-    finally:
-        s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"})
+    return lambda: len(s3.list_object_versions(Bucket=bucket, Prefix=f"flights/{layout.DATA}").get("DeleteMarkers", []))
 
 
 def test_what_nothing_needs_goes(repo: Repository) -> None:
