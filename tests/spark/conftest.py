@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from support.spark_cluster import SPARK_CONF, Cluster, cluster
 
+from lakeops.engine import unreferenced
 from lakeops.engine.spark.engine import SparkEngine
+from lakeops.engine.spark.session import active
 from lakeops.store.local import LocalStore
 
 
@@ -35,7 +37,8 @@ def master(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def distributed(master: Cluster, tmp_path_factory) -> Iterator[SparkEngine]:
-    """An application on the cluster; tasks that take long get a twin."""
+    """An application on the cluster; tasks that take long get a twin. Not beside ``spark`` in one module."""
+    assert active() is None, "the session that is there would be used instead"
     conf = SPARK_CONF | {
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
         "spark.speculation": "true",
@@ -49,3 +52,9 @@ def distributed(master: Cluster, tmp_path_factory) -> Iterator[SparkEngine]:
     assert engine.cores == 2
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def joins(monkeypatch):
+    """Several joins of garbage's candidates, however little there is."""
+    monkeypatch.setattr(unreferenced, "JOINED", 300)

@@ -6,32 +6,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.references import listing, names, referring, rows
-from support.spark_work import reading_again, slow_first_reading
+from support.references import LISTED, found, names, referring, rows
+from support.spark_work import reading_again
 
 from lakeops.engine import unreferenced as module
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.unreferenced import distinct_ranges, unreferenced
+from lakeops.engine.unreferenced import distinct_ranges
 from lakeops.model.errors import Corrupted
-from lakeops.store.layout import RANGES, TASKS
+from lakeops.store.layout import TASKS
 from lakeops.store.local import LocalStore
 
 pytestmark = pytest.mark.spark
-
-LISTED = [f"data/2026010100/{number:04}" for number in range(1_500)]
-
-
-@pytest.fixture
-def joins(monkeypatch):
-    """Several joins, however little there is."""
-    monkeypatch.setattr(module, "JOINED", 300)
-
-
-def found(store, engine, some, ranges, **options):
-    """The rows that nothing refers to, and the counts."""
-    with unreferenced(store, listing(some, 400), ranges, engine=engine, **options) as result:
-        tables = list(result.batches())
-    return [item for table in tables for item in table.to_pylist()], result.listed, result.kept, result.referenced
 
 
 @given(st.data())
@@ -69,14 +54,3 @@ def test_a_worker_says_which_range_is_damaged(spark, store):
     with pytest.raises(Corrupted, match=row.file):
         found(store, spark, LISTED, metarange.table)
     assert list(store.list(TASKS)) == []
-
-
-@pytest.mark.usefixtures("joins")
-def test_a_twin_on_a_real_cluster_changes_nothing(distributed, store, monkeypatch):
-    metarange = referring(store, LISTED[::2])
-    monkeypatch.setattr(module, "read_ranges", slow_first_reading)
-    files = [item.key for item in store.list(RANGES)]
-    got, *counts = found(store, distributed, LISTED, metarange.table)
-    assert got == rows(LISTED[1::2])
-    assert counts == [1_500, 750, 750]
-    assert [item.key for item in store.list(RANGES)] == files

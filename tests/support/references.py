@@ -13,6 +13,7 @@ from support.synthetic import hex_text, padded
 
 from lakeops.engine.build import build
 from lakeops.engine.listed import LISTED_SCHEMA
+from lakeops.engine.unreferenced import unreferenced
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import ObjectStore
@@ -74,3 +75,13 @@ def names() -> st.SearchStrategy[str]:
         st.sampled_from(["é", "é/\U0001f600", "z" * 900, "\uffff", "a b", "q\n", "~", "%41", "A", "a%b", "out", "ou"]),
     )
     return st.builds("data/{}/{}".format, st.sampled_from(["2026010100", "2026010101"]), keys)
+
+
+LISTED = [f"data/2026010100/{number:04}" for number in range(1_500)]
+
+
+def found(store, engine, some, ranges, **options):
+    """The rows of a listing that nothing refers to, and the counts: listed, kept, referenced."""
+    with unreferenced(store, listing(some, 400), ranges, engine=engine, **options) as result:
+        tables = list(result.batches())
+    return [item for table in tables for item in table.to_pylist()], result.listed, result.kept, result.referenced
