@@ -72,7 +72,10 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 
 ELSEWHERE = [
     *("fs presign", "mirror setup-s3", "gc report", "gc sweep", "gc idle"),
-    *(f"mirror {verb}" for verb in ("create", "sync", "status", "list", "delete", "promote-writable")),
+    *(
+        f"mirror {verb}"
+        for verb in ("create", "sync", "status", "list", "delete", "registrations", "drop", "promote-writable")
+    ),
 ]
 """Tested elsewhere: for its error, on servers in place of S3, with a mark, between two lakes."""
 
