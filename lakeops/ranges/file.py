@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from hashlib import sha256
 from threading import Lock
@@ -34,12 +35,8 @@ _GAP = 256 * 1024
 
 def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
     """The whole file, verified: its SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
-    try:
+    with _needed(store, key):
         data = store.get(key)
-    except NotReplicated:
-        raise
-    except ObjectNotFound as error:
-        raise _missing(store, key) from error
     if sha256(data).digest() != digest:
         raise _damaged(key, f"{len(data)} bytes were read")
     return data
@@ -233,16 +230,21 @@ class RangeFile:
 
 def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:
     """Some bytes of a file, all of them where they begin it; a shorter file gives fewer."""
-    try:
+    with _needed(store, key):
         return store.get_range(key, start, size)
+
+
+@contextmanager
+def _needed(store: ObjectStore, key: str) -> Iterator[None]:
+    """Says of a file that is missing that a commit needs it; at a mirror the store has said what that means there."""
+    try:
+        yield
+    except NotReplicated:
+        raise
     except ObjectNotFound as error:
-        raise _missing(store, key) from error
-
-
-def _missing(store: ObjectStore, key: str) -> ObjectNotFound:
-    return ObjectNotFound(
-        f"{key} is missing from {store.url}, though a commit needs it; run `lakeops fsck` to see what is affected"
-    )
+        raise ObjectNotFound(
+            f"{key} is missing from {store.url}, though a commit needs it; run `lakeops fsck` to see what is affected"
+        ) from error
 
 
 def _damaged(key: str, what: str) -> Corrupted:

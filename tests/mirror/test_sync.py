@@ -6,6 +6,7 @@ import pytest
 from support.mirrors import check_whole
 
 from lakeops.model.errors import NotReplicated, ReadOnlyRepository
+from lakeops.store import layout
 
 
 def test_a_mirror_begins_where_its_source_began(pair):
@@ -73,10 +74,12 @@ def test_branches_and_tags_come_move_back_and_go(pair):
     assert pair.heads() == {"main": one.id, "tag:v1": two.id}
 
 
-def test_older_commits_are_not_promised(pair):
+@pytest.mark.parametrize("late", ["metarange", "range"])
+def test_older_commits_are_not_promised(pair, late):
     one = pair.commit(a="1")
+    [range_key] = [item.key for item in pair.repo._ctx.store.list(layout.RANGES)]
     pair.commit(a="2")
-    pair.replicator.hold(f"_lakefs/metaranges/{one.meta_range_file}")
+    pair.replicator.hold(f"_lakefs/metaranges/{one.meta_range_file}" if late == "metarange" else range_key)
     pair.replicator.settle()
     pair.mirror.sync()
     assert pair.mirror.ref("main").read("a") == b"2"
