@@ -35,6 +35,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.ops.context import Progress, quiet
+from lakeops.ops.fuse import is_blown
 from lakeops.store.ahead import chunk_ahead
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
@@ -42,10 +43,6 @@ from lakeops.store.location import overlap
 
 MANAGED = (DATA, RANGES, METARANGES)
 """What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
-
-FUSE_SHARE = 0.3
-FUSE_OBJECTS = 100
-"""``delete`` refuses to take more than this share of the destination, and more than this many, unless forced."""
 
 _LOOKED_AT = 5_000
 """Missing objects that the choice of the engine is made by; the listing goes on while these are copied."""
@@ -172,10 +169,11 @@ class _Run:
 
     def delete(self, source: ObjectStore, *, force: bool) -> None:
         """Delete what the source does not have: what names others first."""
-        doomed, stays = self._walk.extra_keys, self._walk.present + self._walk.missing
-        if not force and len(doomed) > max(FUSE_OBJECTS, FUSE_SHARE * (len(doomed) + stays)):
+        doomed = self._walk.extra_keys
+        total = len(doomed) + self._walk.present + self._walk.missing
+        if not force and is_blown(len(doomed), total):
             raise PreconditionFailed(
-                f"{len(doomed):,} of the {len(doomed) + stays:,} objects in {self._destination.url} are not in "
+                f"{len(doomed):,} of the {total:,} objects in {self._destination.url} are not in "
                 f"{source.url}; if that is right, delete them with --force. Nothing was deleted"
             )
         for moved in self._moves(self._engine.for_work(1), delete_objects, delete_tasks(source, reversed(doomed))):

@@ -13,6 +13,7 @@ from support.clock import ManualClock
 
 from lakeops import Lake, Repository
 from lakeops.model import errors
+from lakeops.ops import fuse
 from lakeops.store import layout
 
 RULES = {"default_retention_days": 3, "branches": []}
@@ -394,9 +395,7 @@ def test_a_database_clock_ahead_of_the_stores_expires_and_deletes_nothing(
 
 
 def test_the_fuse(repo, clock, monkeypatch):
-    import lakeops.ops.gc.sweep as module
-
-    monkeypatch.setattr(module, "FUSE_FLOOR", 2)
+    monkeypatch.setattr(fuse, "FLOOR", 2)
     for number in range(10):
         repo.branch("main").put(f"f{number}", b"x")
     repo.branch("main").reset()

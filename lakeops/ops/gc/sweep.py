@@ -16,15 +16,10 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
 from lakeops.model.marks import Mark, MarkState
+from lakeops.ops import fuse
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_ours, opened
 from lakeops.store.base import DeleteFailure
-
-FUSE_SHARE = 0.3
-"""The share of all objects that a mark may hold without being told to go on."""
-
-FUSE_FLOOR = 100
-"""Marks of no more objects than this are let through: in a small repository, a share says little."""
 
 BATCH = 1000
 """Files of one request."""
@@ -95,10 +90,10 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
 
 
 def _check_fuse(mark: Mark) -> None:
-    if mark.objects > FUSE_FLOOR and mark.objects > FUSE_SHARE * mark.listed:
+    if fuse.is_blown(mark.objects, mark.listed):
         raise MarkRefused(
             f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "
-            f"{FUSE_SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
+            f"{fuse.SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
         )
 
 
