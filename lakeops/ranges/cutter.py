@@ -7,9 +7,12 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.model.records import Split
-from lakeops.ranges.digest import group_digest
+from lakeops.ranges.digest import group_digest, range_id
+from lakeops.ranges.format import encode_range
+from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.split import Hashes, cut_ends, group_ends, path_hashes
 
 
@@ -30,6 +33,25 @@ class Cut:
     def digests(self) -> list[bytes]:
         """The digest of each row group, 32 raw bytes; the rows must have their digests (``RANGE_SCHEMA``)."""
         return [group_digest(group.column("digest")) for group in self.groups]
+
+    def described(self) -> RangeRow:
+        """The metarange row of these rows, not written yet: what tells of its file is empty."""
+        paths = self.table.column("path")
+        return RangeRow(
+            id=range_id(self.digests),
+            file="",
+            first_path=paths[0].as_py(),
+            last_path=paths[-1].as_py(),
+            count=self.table.num_rows,
+            size_bytes=int(pc.sum(self.table.column("size_bytes")).as_py()),
+            file_bytes=0,
+            footer_bytes=0,
+            footer_digest=b"",
+        )
+
+    def encoded(self) -> tuple[bytes, int]:
+        """The Parquet bytes of the file, and how many of them at the end are the footer."""
+        return encode_range(self.groups, self.digests)
 
 
 class Cutter:

@@ -67,13 +67,14 @@ class RangeFile:
     Args:
         store: the namespace.
         row: the metarange row that names it.
-        tail: the bytes at its end that should be the footer.
+        tail: the bytes at its end that should be the footer; they stay at hand.
     """
 
     def __init__(self, store: ObjectStore, row: RangeRow, tail: bytes) -> None:
         if sha256(tail).digest() != row.footer_digest:
             raise _damaged(row.key, f"its last {len(tail)} bytes were read")
         self.row = row
+        self.tail = tail
         self._store = store
         self._footer = decode_footer(tail, row.key)
         self._starts = np.asarray(self._footer.starts)
@@ -118,9 +119,20 @@ class RangeFile:
         """One row group, in one chunk."""
         return self._columns(columns, [index]).combine_chunks()
 
+    def raw(self, index: int) -> memoryview:
+        """The bytes of one row group."""
+        self.load([index])
+        return self._data[self.marks[index].start : self.marks[index].end]
+
     def group_of(self, path: bytes) -> int:
         """The row group that ``path`` would be in: the last one that starts at or before it."""
-        return max(bisect_right(self._first_paths, path) - 1, 0)
+        return max(bisect_right(self.first_paths, path) - 1, 0)
+
+    def groups_of(self, paths: pa.Array | pa.ChunkedArray) -> Rows:
+        """The same for ascending paths."""
+        firsts = pa.array([path.decode() for path in self.first_paths], pa.string())
+        owners: Rows = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64) - 1
+        return np.maximum(owners, 0)
 
     def first_at(self, key: bytes) -> int:
         """The number of the first row at or after ``key``; ``row.count`` when there is none."""
@@ -150,10 +162,7 @@ class RangeFile:
 
     def find(self, paths: pa.Array) -> tuple[npt.NDArray[np.bool_], Rows]:
         """Which of these ascending paths are here, and at which rows; -1 for those that are not."""
-        firsts = pa.array([path.decode() for path in self._first_paths], pa.string())
-        owners = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64) - 1
-        groups = np.unique(np.maximum(owners, 0))
-        numbers, table = self.read_groups(groups.tolist(), ["path"])
+        numbers, table = self.read_groups(np.unique(self.groups_of(paths)).tolist(), ["path"])
         here = table.column(0).combine_chunks()
         places = pc.search_sorted(here, paths).to_numpy().astype(np.int64)
         present = here.take(pa.array(np.minimum(places, len(here) - 1)))
@@ -221,7 +230,8 @@ class RangeFile:
             raise _damaged(self.row.key, f"row group {index}, {len(data)} bytes")
 
     @cached_property
-    def _first_paths(self) -> list[bytes]:
+    def first_paths(self) -> list[bytes]:
+        """The first path of each row group."""
         # Statistics of text are exact here: paths are far below the length at which writers shorten them.
         column = RANGE_SCHEMA.get_field_index("path")
         groups = (self._footer.metadata.row_group(group) for group in range(self.groups))

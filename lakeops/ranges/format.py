@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -82,8 +82,8 @@ _METARANGE: dict[str, Any] = _COMMON | {
     "write_statistics": ["first_path", "last_path", "count", "bytes"],
 }
 _METARANGE_GROUP = 8_192
-_HEADER = 4
-"""A Parquet file begins with its mark, ``PAR1``."""
+MARK = b"PAR1"
+"""What a Parquet file begins with and ends with."""
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError)
 
 
@@ -124,10 +124,15 @@ def encode_range(groups: Sequence[pa.Table], digests: Sequence[bytes]) -> tuple[
         for group in groups:
             writer.write_table(group, row_group_size=max(1, group.num_rows))
             ends.append(sink.tell())
-        described = _described(sink, ends, digests)
-        writer.add_key_value_metadata({GROUPS_KEY: json.dumps(described, separators=(",", ":"))})
+        writer.add_key_value_metadata({GROUPS_KEY: describe_groups(_written(sink, ends, digests))})
     data = sink.getvalue()
     return data, len(data) - ends[-1]
+
+
+def describe_groups(groups: Iterable[RowGroup]) -> str:
+    """What a footer holds under ``GROUPS_KEY``."""
+    described = [[group.start, group.size, group.file_digest.hex(), group.digest.hex()] for group in groups]
+    return json.dumps(described, separators=(",", ":"))
 
 
 def decode_footer(tail: bytes, key: str) -> Footer:
@@ -215,11 +220,8 @@ def not_decodable(key: str, why: str) -> Corrupted:
     return Corrupted(f"{key} cannot be decoded ({' '.join(why.split())}); run `lakeops fsck` to see what is affected")
 
 
-def _described(sink: io.BytesIO, ends: list[int], digests: Sequence[bytes]) -> list[list[int | str]]:
-    """Where the row groups written so far are, the SHA-256 of their bytes and the digests of their rows."""
-    starts = [_HEADER, *ends[:-1]]
+def _written(sink: io.BytesIO, ends: list[int], digests: Sequence[bytes]) -> Iterator[RowGroup]:
+    """The row groups written so far."""
     with sink.getbuffer() as data:
-        return [
-            [start, end - start, sha256(data[start:end]).hexdigest(), digest.hex()]
-            for start, end, digest in zip(starts, ends, digests, strict=True)
-        ]
+        for start, end, digest in zip([len(MARK), *ends[:-1]], ends, digests, strict=True):
+            yield RowGroup(start, end - start, sha256(data[start:end]).digest(), digest)

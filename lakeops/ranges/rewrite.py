@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.clock import Ids
-from lakeops.model.records import Summary
+from lakeops.model.records import Split, Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import Cutter
-from lakeops.ranges.file import read_range
+from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import overlay
+from lakeops.ranges.patch import patched
 from lakeops.ranges.task import Piece, Segment, Task, TaskResult, from_ipc, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
@@ -36,7 +37,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     work, done = Work(), 0
     for segment in task.segments:
         count = sum(segment.changes)
-        run = _Rewriting(segment, changes.slice(done, count), Cutter(task.split), writer, store)
+        run = _Rewriting(segment, changes.slice(done, count), task.split, writer, store)
         pieces += run.pieces()
         summaries += run.summaries
         work, done = work + run.work, done + count
@@ -47,13 +48,14 @@ class _Rewriting:
     """One segment on its way from base rows to pieces."""
 
     def __init__(
-        self, segment: Segment, changes: pa.Table, cutter: Cutter, writer: RangeWriter, store: ObjectStore
+        self, segment: Segment, changes: pa.Table, split: Split, writer: RangeWriter, store: ObjectStore
     ) -> None:
         self.summaries: list[Summary] = []
         self.work = Work()
         self._segment = segment
         self._changes = changes
-        self._cutter = cutter
+        self._split = split
+        self._cutter = Cutter(split)
         self._writer = writer
         self._store = store
 
@@ -80,14 +82,21 @@ class _Rewriting:
 
     def _written(self, index: int, changes: pa.Table) -> list[RangeRow]:
         """The ranges that base range ``index`` brings to an end, written; none of its rows stay behind in memory."""
+        file = self._file(index)
+        if file is not None and not self._cutter.open:
+            last = self._segment.last and index == len(self._segment.rows) - 1
+            patch = patched(file, changes, self._split, last=last)
+            if patch is not None:
+                self.summaries.append(patch.summary)
+                return [self._writer.write(patch)]
         written: list[RangeRow] = []
-        for table in self._rows(index, changes):
+        for table in self._rows(file, changes):
             written += [self._writer.write(cut) for cut in self._cutter.add(table)]
         return written
 
-    def _rows(self, index: int, changes: pa.Table) -> Iterator[pa.Table]:
-        """The rows that base range ``index`` becomes, in order."""
-        base = self._read(index)
+    def _rows(self, file: RangeFile | None, changes: pa.Table) -> Iterator[pa.Table]:
+        """The rows that a base range becomes, in order."""
+        base = file.read() if file else RANGE_SCHEMA.empty_table()
         done = 0
         for start in range(0, changes.num_rows, _AT_ONCE):
             part = changes.slice(start, _AT_ONCE)
@@ -102,9 +111,10 @@ class _Rewriting:
             yield overlaid.table
         yield base.slice(done)
 
-    def _read(self, index: int) -> pa.Table:
+    def _file(self, index: int) -> RangeFile | None:
+        """Base range ``index``; None in a segment without any."""
         if not self._segment.rows:
-            return RANGE_SCHEMA.empty_table()
+            return None
         row = self._segment.rows[index]
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        return read_range(self._store, row)
+        return fetch_range(self._store, row)

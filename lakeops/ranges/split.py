@@ -59,8 +59,7 @@ def cut_ends(hashes: Hashes, split: Split) -> Positions:
     after ``max_entries`` rows in any case. Rows past the last end belong to a range that is still open.
     """
     check_split(split)
-    limit = np.uint64((1 << 64) // split.target_entries - 1)
-    candidates = np.flatnonzero(hashes <= limit) + 1
+    candidates = possible_ends(hashes, split)
     ends: list[int] = []
     start, total = 0, len(hashes)
     while total - start >= split.min_entries:
@@ -74,16 +73,26 @@ def cut_ends(hashes: Hashes, split: Split) -> Positions:
     return np.array(ends, np.int64)
 
 
+def possible_ends(hashes: Hashes, split: Split) -> Positions:
+    """The exclusive row numbers, ascending, at which the paths alone would let a range end."""
+    limit = np.uint64((1 << 64) // split.target_entries - 1)
+    return np.flatnonzero(hashes <= limit) + 1
+
+
 def group_ends(hashes: Hashes, split: Split) -> Positions:
     """Where the row groups of one whole range end: exclusive row numbers, ascending, the last one the range's own.
 
     The rule of ranges, an order of magnitude finer; so an edit moves no row group but its own and, now and then, the
     next.
     """
-    least = max(1, split.min_entries // 8)
-    finer = Split(least, max(2, split.target_entries // 10), max(2 * least, split.max_entries // 12))
-    ends = cut_ends(hashes, finer)
+    ends = cut_ends(hashes, finer(split))
     return ends if len(ends) and ends[-1] == len(hashes) else np.append(ends, len(hashes))
+
+
+def finer(split: Split) -> Split:
+    """The rule by which the ranges of a split are cut into row groups."""
+    least = max(1, split.min_entries // 8)
+    return Split(least, max(2, split.target_entries // 10), max(2 * least, split.max_entries // 12))
 
 
 def check_split(split: Split) -> None:

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lakeops.ranges.cutter import Cut
-from lakeops.ranges.digest import range_id
-from lakeops.ranges.format import encode_metarange, encode_range
+from lakeops.ranges.format import encode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import attempt_file, metarange_key, range_key
@@ -40,33 +38,29 @@ def release_memory(written: int) -> None:
         pa.default_memory_pool().release_unused()
 
 
-def describe_range(cut: Cut) -> RangeRow:
-    """The metarange row of these rows, not written yet: what tells of its file is empty."""
-    paths = cut.table.column("path")
-    return RangeRow(
-        id=range_id(cut.digests),
-        file="",
-        first_path=paths[0].as_py(),
-        last_path=paths[-1].as_py(),
-        count=cut.table.num_rows,
-        size_bytes=int(pc.sum(cut.table.column("size_bytes")).as_py()),
-        file_bytes=0,
-        footer_bytes=0,
-        footer_digest=b"",
-    )
+class WholeRange(Protocol):
+    """The rows of one range, in whatever shape they come."""
+
+    def described(self) -> RangeRow:
+        """The metarange row, not written yet: what tells of its file is empty."""
+        ...
+
+    def encoded(self) -> tuple[bytes, int]:
+        """The Parquet bytes of the file, and how many of them at the end are the footer."""
+        ...
 
 
-def write_range(store: ObjectStore, cut: Cut, attempt: str, row: RangeRow | None = None) -> RangeRow:
+def write_range(store: ObjectStore, rows: WholeRange, attempt: str, row: RangeRow | None = None) -> RangeRow:
     """Write one range; returns its metarange row.
 
     Args:
         store: the namespace.
-        cut: at least one row, paths ascending.
+        rows: at least one row, paths ascending.
         attempt: fresh for every try.
-        row: what ``describe_range`` said of the rows, when the caller asked already.
+        row: how the rows are described, when the caller asked already.
     """
-    row = row or describe_range(cut)
-    data, footer_bytes = encode_range(cut.groups, cut.digests)
+    row = row or rows.described()
+    data, footer_bytes = rows.encoded()
     file = attempt_file(row.hex_id, attempt)
     store.put(range_key(file), data)
     digest = sha256(memoryview(data)[-footer_bytes:]).digest()
@@ -113,12 +107,12 @@ class RangeWriter:
         self._attempt = attempt
         self._known = {row.id: row for row in known}
 
-    def write(self, cut: Cut) -> RangeRow:
+    def write(self, rows: WholeRange) -> RangeRow:
         """The metarange row of these rows, written unless a known range is the same."""
-        described = describe_range(cut)
+        described = rows.described()
         if described.id in self._known:
             return self._known[described.id]
-        row = write_range(self._store, cut, self._attempt, described)
+        row = write_range(self._store, rows, self._attempt, described)
         self.work += Work(written=1, bytes_written=row.file_bytes)
         release_memory(self.work.written)
         return row

@@ -16,7 +16,7 @@ from lakeops.ranges.format import encode_range
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rows import with_digests
-from lakeops.ranges.write import describe_range, write_metarange
+from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
 
 
@@ -77,7 +77,7 @@ def test_a_row_group_with_other_rows_than_its_footer_says_is_found(store):
     """Bytes and footer agree, so only a broken writer can have made them; the digest column tells."""
     table = with_digests(entry_table(numbered(range(6))))
     cut = Cut(table, (3, 6))
-    row = describe_range(cut)
+    row = cut.described()
     data, footer_bytes = encode_range(list(reversed(cut.groups)), cut.digests)
     store.put("_lakefs/ranges/odd.parquet", data)
     digest = sha256(data[-footer_bytes:]).digest()

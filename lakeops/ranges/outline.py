@@ -1,0 +1,207 @@
+"""The end of a Parquet file as pieces that can be put together anew: what moving row groups between files takes.
+
+A footer tells where everything lies by offsets from the file's beginning, in Thrift's compact protocol. Row groups
+whose bytes are copied need those offsets changed and nothing else, so their descriptions are copied as well and only
+the offsets are written again. Whatever is not known to be free of offsets is refused: then there is no outline, and
+the rows are encoded instead.
+
+Sources: ``parquet.thrift`` of apache/parquet-format, and Thrift's description of its compact protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lakeops.ranges.format import MARK
+
+_VARINT_SIZES: Final = frozenset((4, 5, 6))
+_BYTES, _LIST, _STRUCT = 8, 9, 12
+_LONG_LIST = 15
+
+_Known = Mapping[int, Any]
+
+_STAYS: Final = None
+_MOVES: Final = "offset"
+_COLUMN_META: _Known = dict.fromkeys((*range(1, 9), 12, 13, 16, 17), _STAYS) | {9: _MOVES, 11: _MOVES}
+"""``ColumnMetaData``: the data page's and the dictionary page's offsets."""
+_COLUMN: _Known = {1: _STAYS, 2: _MOVES, 3: _COLUMN_META}
+_GROUP: _Known = {1: _COLUMN, 2: _STAYS, 3: _STAYS, 4: _STAYS, 5: _MOVES, 6: _STAYS, 7: "ordinal"}
+_FILE = (1, 2, 3, 4, 5, 6, 7)
+"""``FileMetaData``: version, schema, rows, row groups, key-value pairs, created by, column orders."""
+
+
+class NotOutlined(Exception):
+    """The footer has something that is not known to stay true when its row groups are moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutline:
+    """One row group's description.
+
+    Attributes:
+        data: its bytes, a ``RowGroup``.
+        marks: where in them a number must be written again: first byte, one past the last, the number, whether it is
+            an offset (or else the group's number in the file).
+    """
+
+    data: bytes
+    marks: tuple[tuple[int, int, int, bool], ...]
+
+    def moved(self, by: int, number: int) -> bytes:
+        """The description of the same bytes ``by`` bytes further on, as the file's row group ``number``."""
+        parts, done = [], 0
+        for start, stop, value, offset in self.marks:
+            if not offset or value:  # an offset of zero is one that is not given
+                parts += [self.data[done:start], _number(value + by if offset else number)]
+                done = stop
+        return b"".join((*parts, self.data[done:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A footer in pieces: what comes before the number of rows, the row groups, what follows the key-value pairs."""
+
+    head: bytes
+    groups: tuple[GroupOutline, ...]
+    tail: bytes
+
+    def footer(self, rows: int, groups: Sequence[bytes], key: bytes, value: bytes) -> bytes:
+        """A whole footer of these row groups: ``FileMetaData`` with one key-value pair, its size, Parquet's mark."""
+        pair = b"".join((b"\x18", _sized(key), b"\x18", _sized(value), b"\0"))
+        # A field's header is 16 times its distance from the field before, plus its type.
+        data = b"".join(
+            (self.head, _number(rows), b"\x19", _list(len(groups)), *groups, b"\x19", _list(1), pair, self.tail)
+        )
+        return data + len(data).to_bytes(4, "little") + MARK
+
+
+def outline(footer: bytes) -> Outline:
+    """The pieces of a verified footer: the bytes at a file's end. Raises ``NotOutlined``."""
+    size = int.from_bytes(footer[-8:-4], "little")
+    data = footer[-8 - size : -8]
+    try:
+        return _outline(data)
+    except IndexError as error:
+        raise NotOutlined("it ends too early") from error
+
+
+def _outline(data: bytes) -> Outline:
+    at, head, after = 0, 0, 0
+    groups: list[GroupOutline] = []
+    for field in _FILE:
+        # All seven are there, one after another, or this is no footer of ours.
+        if data[at] >> 4 != 1:
+            raise NotOutlined(f"it lacks field {field}")
+        kind, at = data[at] & 15, at + 1
+        if field == 3:
+            head = at
+        if field == 4:
+            count, _, at = _list_header(data, at)
+            for _ in range(count):
+                marks: list[tuple[int, int, int, bool]] = []
+                start, at = at, _scan(data, at, _GROUP, marks)
+                moved = tuple((first - start, last - start, value, offset) for first, last, value, offset in marks)
+                groups.append(GroupOutline(data[start:at], moved))
+        else:
+            at = _skip(data, at, kind)
+        if field == 5:
+            after = at
+    if data[at:] != b"\0":
+        raise NotOutlined("something follows its last field")
+    return Outline(data[:head], tuple(groups), data[after:])
+
+
+def _scan(data: bytes, at: int, known: _Known, marks: list[tuple[int, int, int, bool]]) -> int:
+    """Pass a struct, noting what must be written again; gives where it ends."""
+    field = 0
+    while head := data[at]:
+        at += 1
+        if not head >> 4:
+            raise NotOutlined("its fields are not in order")
+        field += head >> 4
+        if field not in known:
+            raise NotOutlined(f"field {field} is not known")
+        kind, what = head & 15, known[field]
+        if what is _STAYS:
+            at = _skip(data, at, kind)
+        elif isinstance(what, str):
+            start = at
+            value, at = _varint(data, at)
+            marks.append((start, at, (value >> 1) ^ -(value & 1), what is _MOVES))
+        elif kind == _LIST:
+            count, _, at = _list_header(data, at)
+            for _ in range(count):
+                at = _scan(data, at, what, marks)
+        else:
+            at = _scan(data, at, what, marks)
+    return at + 1
+
+
+def _skip(data: bytes, at: int, kind: int) -> int:
+    """Where a value of a field ends."""
+    if kind in _VARINT_SIZES:
+        while data[at] > 127:
+            at += 1
+        return at + 1
+    if kind == _BYTES:
+        size, at = _varint(data, at)
+        return at + size
+    if kind == _STRUCT:
+        while head := data[at]:
+            at += 1
+            if not head >> 4:
+                at = _skip(data, at, 4)
+            if head & 15 > 2:  # a truth value is in the header
+                at = _skip(data, at, head & 15)
+        return at + 1
+    if kind == _LIST:
+        count, of, at = _list_header(data, at)
+        for _ in range(count):
+            at = _skip(data, at, of) if of > 2 else at + 1
+        return at
+    if kind == 3:
+        return at + 1
+    raise NotOutlined(f"values of type {kind} are not known")
+
+
+def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
+    """How many elements follow, their type, where the first one is."""
+    count, of = data[at] >> 4, data[at] & 15
+    at += 1
+    if count == _LONG_LIST:
+        count, at = _varint(data, at)
+    return count, of, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while (byte := data[at]) > 127:
+        value |= (byte & 127) << shift
+        shift += 7
+        at += 1
+    return value | byte << shift, at + 1
+
+
+def _number(value: int) -> bytes:
+    """A number that is not negative, as a field holds it."""
+    return _unsigned(2 * value)
+
+
+def _sized(data: bytes) -> bytes:
+    return _unsigned(len(data)) + data
+
+
+def _list(count: int) -> bytes:
+    """The header of a list of structs."""
+    return bytes([count << 4 | _STRUCT]) if count < _LONG_LIST else bytes([0xF0 | _STRUCT]) + _unsigned(count)
+
+
+def _unsigned(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

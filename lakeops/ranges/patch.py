@@ -1,0 +1,238 @@
+"""Rewriting one range by its row groups: those that no change touches keep their bytes.
+
+Row groups end by the rule of ranges, only finer, so an edit re-synchronises at the next row group that both versions
+share. Everything after that has the same rows, the same digests and, copied into the new file, the same bytes; only
+touched row groups are decoded, hashed and encoded. What comes out equals, row for row and id for id, what the whole
+range would be cut into. Where the range itself would end elsewhere, there is no patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.records import Split, Summary
+from lakeops.ranges.cutter import Cutter
+from lakeops.ranges.digest import group_digest, range_id
+from lakeops.ranges.file import RangeFile
+from lakeops.ranges.format import GROUPS_KEY, MARK, RowGroup, decode_footer, describe_groups, encode_range
+from lakeops.ranges.metarange import RangeRow
+from lakeops.ranges.outline import GroupOutline, NotOutlined, outline
+from lakeops.ranges.overlay import overlay
+from lakeops.ranges.split import Positions, finer, path_hashes, possible_ends
+from lakeops.ranges.task import total
+
+Part: TypeAlias = int | pa.Table
+"""A row group of the new range: the number of one that is kept, or the rows of one that is not."""
+
+_MOST_TOUCHED = 0.75
+"""Of a range's row groups: with more of them touched there is little to keep."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A whole range, some of whose row groups are those of a file.
+
+    Attributes:
+        file: the range as it was.
+        parts: the row groups, in order.
+        row: what the metarange will say; what tells of the new file is empty.
+        summary: how many paths changed.
+    """
+
+    file: RangeFile
+    parts: tuple[Part, ...]
+    digests: tuple[bytes, ...]
+    row: RangeRow
+    summary: Summary
+
+    def described(self) -> RangeRow:
+        """The metarange row, not written yet."""
+        return self.row
+
+    def encoded(self) -> tuple[bytes, int]:
+        """The Parquet bytes of the file, and how many of them at the end are the footer."""
+        try:
+            return self._grafted()
+        except NotOutlined:
+            # Another version of the writer made the file.
+            tables = [self.file.group(part) if isinstance(part, int) else part for part in self.parts]
+            return encode_range(tables, self.digests)
+
+    def _grafted(self) -> tuple[bytes, int]:
+        kept = outline(self.file.tail)
+        fresh = [
+            (part, digest) for part, digest in zip(self.parts, self.digests, strict=True) if not isinstance(part, int)
+        ]
+        written = _written([part for part, _ in fresh], [digest for _, digest in fresh]) if fresh else iter(())
+        pieces: list[bytes | memoryview] = [MARK]
+        groups, marks, at = [], [], len(MARK)
+        for number, part in enumerate(self.parts):
+            if isinstance(part, int):
+                group = _Group(self.file.raw(part), self.file.marks[part], kept.groups[part], (kept.head, kept.tail))
+            else:
+                group = next(written)
+            if group.around != (kept.head, kept.tail):
+                raise NotOutlined("the file was written with other settings")
+            pieces.append(group.data)
+            groups.append(group.outline.moved(at - group.mark.start, number))
+            marks.append(replace(group.mark, start=at))
+            at += group.mark.size
+        tail = kept.footer(self.row.count, groups, GROUPS_KEY.encode(), describe_groups(marks).encode())
+        _check(tail, marks, self.row.count)
+        return b"".join((*pieces, tail)), len(tail)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A row group as a file has it: its bytes, where they are, its description and what the footer has around it."""
+
+    data: memoryview
+    mark: RowGroup
+    outline: GroupOutline
+    around: tuple[bytes, bytes]
+
+
+def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> Patch | None:
+    """A range with changes laid over it; None where it is as well rewritten as a whole.
+
+    Args:
+        file: a range that begins after a cut and ends with one, or the repository's last.
+        changes: ``STAGED_SCHEMA``, strictly ascending paths, all of which belong to this range.
+        split: the repository's split.
+        last: whether nothing follows in the repository.
+    """
+    if 2 * changes.num_rows > split.target_entries:
+        return None  # it will probably be cut
+    owners = file.groups_of(changes.column("path"))
+    counts = np.bincount(owners, minlength=file.groups)
+    if np.count_nonzero(counts) > _MOST_TOUCHED * file.groups:
+        return None
+    patching = _Patching(file, split)
+    patching.run(changes, counts.tolist())
+    return patching.patch() if patching.is_one_range(last=last) else None
+
+
+class _Patching:
+    """A range on its way, row group by row group."""
+
+    def __init__(self, file: RangeFile, split: Split) -> None:
+        self._file = file
+        self._split = split
+        self._cutter = Cutter(finer(split))
+        self._parts: list[Part] = []
+        self._summaries: list[Summary] = []
+        self._size_bytes = file.row.size_bytes
+
+    def run(self, changes: pa.Table, counts: list[int]) -> None:
+        """Lay the changes over; ``counts`` says how many belong to each row group."""
+        done = 0
+        for index, count in enumerate(counts):
+            part = changes.slice(done, count)
+            done += count
+            if not count and not self._cutter.open:
+                self._parts.append(index)
+                continue
+            base = self._file.group(index)
+            overlaid = overlay(base, part)
+            self._summaries.append(overlaid.summary)
+            if not overlaid.summary.total and not self._cutter.open:
+                self._parts.append(index)
+                continue
+            self._size_bytes += _size(overlaid.table) - _size(base)
+            self._parts += [cut.table.combine_chunks() for cut in self._cutter.add(overlaid.table)]
+        if self._cutter.open:
+            self._parts.append(self._cutter.rest().table.combine_chunks())
+
+    def is_one_range(self, *, last: bool) -> bool:
+        """Whether the rows are one range: no cut is due before their end, and one is due there unless nothing follows.
+
+        Rows of row groups that were kept are known not to end a range, but for the last one; unless rows that were
+        put in before them have moved them past the least size of a range.
+        """
+        ends, count = self._possible_ends(), self._count
+        if not 0 < count <= self._split.max_entries or not self._ends_as_before:
+            return False
+        if np.any((ends >= self._split.min_entries) & (ends < count)):
+            return False
+        if last or count == self._split.max_entries:
+            return True
+        closed = count in ends or (isinstance(self._parts[-1], int) and self._file.row.count < self._split.max_entries)
+        return closed and count >= self._split.min_entries
+
+    def patch(self) -> Patch:
+        """What came together."""
+        file = self._file
+        digests = tuple(
+            file.marks[part].digest if isinstance(part, int) else group_digest(part.column("digest"))
+            for part in self._parts
+        )
+        first, last = self._parts[0], self._parts[-1]
+        row = RangeRow(
+            id=range_id(digests),
+            file="",
+            first_path=file.first_paths[first].decode() if isinstance(first, int) else first.column("path")[0].as_py(),
+            last_path=file.row.last_path if isinstance(last, int) else last.column("path")[-1].as_py(),
+            count=self._count,
+            size_bytes=self._size_bytes,
+            file_bytes=0,
+            footer_bytes=0,
+            footer_digest=b"",
+        )
+        return Patch(file, tuple(self._parts), digests, row, total(self._summaries))
+
+    @property
+    def _ends_as_before(self) -> bool:
+        """Whether the last row group is the file's last, or new."""
+        return bool(self._parts) and (not isinstance(self._parts[-1], int) or self._parts[-1] == self._file.groups - 1)
+
+    @property
+    def _count(self) -> int:
+        return sum(self._rows(part) for part in self._parts)
+
+    def _rows(self, part: Part) -> int:
+        starts = self._file.starts
+        return int(starts[part + 1] - starts[part]) if isinstance(part, int) else int(part.num_rows)
+
+    def _possible_ends(self) -> Positions:
+        """Where paths let the range end, as far as that is not known from the range as it was."""
+        ends, at, least = [np.zeros(0, np.int64)], 0, self._split.min_entries
+        for part in self._parts:
+            rows = self._rows(part)
+            if not isinstance(part, int):
+                paths = part.column("path")
+            elif self._file.starts[part] < min(at, least) and at + rows >= least:
+                paths = self._file.group(part, ["path"]).column("path")
+            else:
+                paths = None
+            if paths is not None:
+                ends.append(at + possible_ends(path_hashes(paths), self._split))
+            at += rows
+        return np.concatenate(ends)
+
+
+def _written(tables: list[pa.Table], digests: list[bytes]) -> Iterator[_Group]:
+    """Row groups, encoded."""
+    data, size = encode_range(tables, digests)
+    tail = data[-size:]
+    outlined = outline(tail)
+    marks = decode_footer(tail, "a new range").groups
+    for mark, group in zip(marks, outlined.groups, strict=True):
+        yield _Group(memoryview(data)[mark.start : mark.end], mark, group, (outlined.head, outlined.tail))
+
+
+def _check(tail: bytes, marks: list[RowGroup], rows: int) -> None:
+    """A footer that was put together says of every row group where it is."""
+    footer = decode_footer(tail, "a new range")
+    starts = [footer.metadata.row_group(index).column(0).data_page_offset for index in range(len(marks))]
+    if footer.metadata.num_rows != rows or footer.starts[-1] != rows or starts != [mark.start for mark in marks]:
+        raise NotOutlined("the new footer does not say where row groups are")
+
+
+def _size(table: pa.Table) -> int:
+    return int(pc.sum(table.column("size_bytes")).as_py() or 0)
