@@ -21,7 +21,7 @@ from lakeops.ranges.cutter import Cut
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.rows import cut, with_digests
 from lakeops.ranges.split import check_split
-from lakeops.ranges.task import from_ipc, to_ipc
+from lakeops.ranges.task import Travelling
 from lakeops.ranges.write import RangeWriter, release_memory
 from lakeops.store.base import ObjectStore
 
@@ -37,14 +37,14 @@ class BuildTask:
 
     Attributes:
         index: which task this is; one that ran twice has two results with one index.
-        rows: the rows of all its ranges, as an Arrow IPC stream; with or without digests.
+        rows: the rows of all its ranges, with or without digests.
         cuts: where the row groups of each range end, counted from the range's first row.
         attempt: the operation's attempt; each run of the task adds a fresh suffix of its own.
         known: ranges that may be referred to where the outcome equals them.
     """
 
     index: int
-    rows: bytes
+    rows: Travelling
     cuts: tuple[tuple[int, ...], ...]
     attempt: str
     known: tuple[RangeRow, ...]
@@ -108,7 +108,7 @@ def build(
 def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
     """Write the task's ranges; safe to run any number of times, as ``run_task`` is."""
     writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
-    table = with_digests(from_ipc(task.rows))
+    table = with_digests(task.rows.table)
     rows: list[RangeRow] = []
     start = 0
     for ends in task.cuts:
@@ -124,7 +124,7 @@ def _tasks(
         spans = [_span_of(one) for one in some]
         yield BuildTask(
             next(numbers),
-            to_ipc(pa.concat_tables([one.table for one in some])),
+            Travelling(pa.concat_tables([one.table for one in some])),
             tuple(one.ends for one in some),
             attempt,
             tuple(standing[span] for span in spans if span in standing),

@@ -20,7 +20,7 @@ from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
 from lakeops.ranges.rows import check_ascending
 from lakeops.ranges.split import check_split
-from lakeops.ranges.task import Segment, Task, to_ipc
+from lakeops.ranges.task import Segment, Task, Travelling
 
 LOOKAHEAD = 4
 """Untouched ranges that a segment brings along; nearly every edit re-synchronises within one."""
@@ -87,7 +87,7 @@ class Plan:
             stop = min(start + group, len(self.touched))
             rows = self.changes.slice(borders[start], borders[stop] - borders[start])
             segments = tuple(self._segments(start, stop))
-            yield Task(index, segments, to_ipc(rows), self.split, self.attempt, self._reusable(segments))
+            yield Task(index, segments, Travelling(rows), self.split, self.attempt, self._reusable(segments))
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
         """The segments of touched ranges ``[start, stop)``: a wide gap of untouched ranges parts two of them."""

@@ -15,7 +15,7 @@ from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import overlay
 from lakeops.ranges.patch import patched
-from lakeops.ranges.task import Piece, Segment, Task, TaskResult, from_ipc, to_ipc, total
+from lakeops.ranges.task import Piece, Segment, Task, TaskResult, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
 
@@ -30,7 +30,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     nothing refers to. Raises ``Corrupted`` or ``ObjectNotFound`` for a base range that cannot be trusted.
     """
     attempt = task.attempt + Ids().new()
-    changes = from_ipc(task.changes)
+    changes = task.changes.table
     writer = RangeWriter(store, attempt, [*task.reuse, *(row for segment in task.segments for row in segment.rows)])
     pieces: list[Piece] = []
     summaries: list[Summary] = []

@@ -10,7 +10,7 @@ brings a few untouched ranges along for that. What is still open at its end goes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,26 @@ import pyarrow as pa
 from lakeops.model.records import Split, Summary
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.write import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Travelling:
+    """Rows of a task: in one process the table as it is, between processes an Arrow IPC stream."""
+
+    table: pa.Table
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Travelling:
+        """The rows of an Arrow IPC stream, without a copy."""
+        return cls(from_ipc(data))
+
+    def to_bytes(self) -> bytes:
+        """The rows as an Arrow IPC stream."""
+        return to_ipc(self.table)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Travelling], tuple[bytes]]:
+        # A table that is a slice would take all of what it is a slice of along.
+        return Travelling.from_bytes, (self.to_bytes(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +61,7 @@ class Task:
     Attributes:
         index: which of the plan's tasks this is; a task that ran twice has two results with one index.
         segments: where to work, ascending.
-        changes: ``STAGED_SCHEMA`` rows of all segments, in order, as an Arrow IPC stream.
+        changes: ``STAGED_SCHEMA`` rows of all segments, in order.
         split: the repository's split.
         attempt: the operation's attempt; each run of the task adds a fresh suffix of its own.
         reuse: ranges of other live commits that may be referred to instead of written again.
@@ -49,7 +69,7 @@ class Task:
 
     index: int
     segments: tuple[Segment, ...]
-    changes: bytes
+    changes: Travelling
     split: Split
     attempt: str
     reuse: tuple[RangeRow, ...] = ()
@@ -87,7 +107,7 @@ def total(summaries: Iterable[Summary]) -> Summary:
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """The rows as an Arrow IPC stream: how rows travel inside tasks and results."""
+    """The rows as an Arrow IPC stream: how rows travel."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -9,6 +9,7 @@ What a killed driver leaves behind lies under a prefix of its own, for garbage c
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from typing import Any, Generic
@@ -16,6 +17,7 @@ from typing import Any, Generic
 from lakeops.engine.base import T
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Unsupported
+from lakeops.ranges.task import Travelling
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 
@@ -25,11 +27,12 @@ PARK_ABOVE = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """A field of a task that lies in the store: which, where, and the SHA-256 of its bytes in hex."""
+    """A field of a task that lies in the store: which, where, the SHA-256 of its bytes in hex, whether it is rows."""
 
     field: str
     key: str
     digest: str
+    rows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +63,8 @@ class Parking:
             return Parcel(task)
         plain: Any = task
         values = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        big = {name: data for name, data in values.items() if isinstance(data, bytes) and len(data) > self._above}
-        parked = tuple(self._park(name, data) for name, data in big.items())
-        return Parcel(replace(plain, **dict.fromkeys(big, b"")), parked)
+        parked = tuple(self._parked(values))
+        return Parcel(replace(plain, **{one.field: b"" for one in parked}), parked)
 
     def clear(self) -> None:
         """Remove what was parked, once no worker needs it; what cannot be removed is left to garbage collection."""
@@ -70,11 +72,16 @@ class Parking:
             self._store.delete(self._keys)
         self._keys.clear()
 
-    def _park(self, name: str, data: bytes) -> Parked:
-        key = f"{self._prefix}{len(self._keys)}.arrow"
-        self._keys.append(key)
-        self._store.put(key, data)
-        return Parked(name, key, sha256(data).hexdigest())
+    def _parked(self, values: dict[str, Any]) -> Iterator[Parked]:
+        """What became of the big ones among a task's fields."""
+        for name, value in values.items():
+            rows = isinstance(value, Travelling)
+            data = value.to_bytes() if rows else value
+            if isinstance(data, bytes) and len(data) > self._above:
+                key = f"{self._prefix}{len(self._keys)}.arrow"
+                self._keys.append(key)
+                self._store.put(key, data)
+                yield Parked(name, key, sha256(data).hexdigest(), rows)
 
 
 def unpack(parcel: Parcel[T], store: ObjectStore) -> T:
@@ -90,7 +97,7 @@ def unpack(parcel: Parcel[T], store: ObjectStore) -> T:
     return task
 
 
-def _fetch(parked: Parked, store: ObjectStore) -> bytes:
+def _fetch(parked: Parked, store: ObjectStore) -> bytes | Travelling:
     try:
         data = store.get(parked.key)
     except ObjectNotFound:
@@ -100,4 +107,4 @@ def _fetch(parked: Parked, store: ObjectStore) -> bytes:
         ) from None
     if sha256(data).hexdigest() != parked.digest:
         raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
-    return data
+    return Travelling.from_bytes(data) if parked.rows else data
