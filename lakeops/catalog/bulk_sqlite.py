@@ -11,7 +11,7 @@ from lakeops.catalog.arrow import COLUMNS, from_columns, to_columns
 from lakeops.catalog.guards import under
 from lakeops.catalog.tables import STAGED
 
-_BATCH = 50_000
+_BATCH = 10_000
 _NAMES = ", ".join(COLUMNS.names)
 _CHANGES = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.names if name != "path")
 _UPSERT = (
