@@ -37,7 +37,7 @@ test: setup ## the whole default suite (no services needed: it starts its own)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not s3"
 
 test-slow: setup ## what takes minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
 
 test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python docker/radosgw/serve.py stop "$$place"' EXIT; \

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from support.clock import ManualClock
 from support.collected import BRANCHES, PATHS, Steps, World
@@ -128,20 +128,27 @@ def history(catalog: SqlCatalog, clock: ManualClock, program: list[Step]) -> Non
     assert world.store == world.referenced()
 
 
-PLAIN = settings(deadline=None, suppress_health_check=list(HealthCheck))
+def histories(catalog: SqlCatalog, clock: ManualClock, *, number: int, steps_at_most: int) -> None:
+    """Five hundred histories, others for every number."""
+
+    @seed(number)
+    @given(program=st.lists(steps, min_size=3, max_size=steps_at_most))
+    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=500, database=None)
+    def one(program: list[Step]) -> None:
+        history(catalog, clock, program)
+
+    one()
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(4))
-@given(program=st.lists(steps, min_size=3, max_size=12))
-@settings(PLAIN, max_examples=500)
-def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part, program):
-    history(catalog, clock, program)
+def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part):
+    histories(catalog, clock, number=part, steps_at_most=12)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@given(program=st.lists(steps, min_size=3, max_size=50))
-@settings(PLAIN, max_examples=50_000)
-def test_nothing_needed_goes_and_nothing_else_stays_in_long_histories(catalog, clock, program):
-    history(catalog, clock, program)
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("part", range(100))
+def test_nothing_needed_goes_and_nothing_else_stays_in_long_histories(catalog, clock, part):
+    """Fifty thousand histories."""
+    histories(catalog, clock, number=1_000 + part, steps_at_most=50)
