@@ -8,23 +8,27 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import JSON, Connection, bindparam, delete, insert, literal, select
 
 from lakeops.catalog.base import BranchState
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import (
-    check_live,
     check_writable,
     find_branch,
     find_repository,
     lock_branch,
     lock_repository,
 )
-from lakeops.catalog.part import Part
+from lakeops.catalog.part import Part, new_ref
 from lakeops.catalog.staging import any_staged
-from lakeops.catalog.tables import BRANCH, PROTECTION
-from lakeops.model.errors import AlreadyExists, BranchMoved, DefaultBranch, NotFound
+from lakeops.catalog.tables import BRANCH, BYTEWISE, PROTECTION
+from lakeops.model.errors import BranchMoved, DefaultBranch, NotFound
 from lakeops.model.records import Ref
+
+# Built once: building a statement takes longer than SQLite takes to run it.
+_NEW = new_ref(
+    BRANCH, staging_token=bindparam("token", type_=BYTEWISE), sealed_tokens=literal([], JSON()), resets=literal(0)
+)
 
 
 class Branches(Part):
@@ -41,18 +45,16 @@ class Branches(Part):
     def create_branch(self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str) -> BranchState:
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         state = BranchState(repository_id, name, commit_id, token)
-        mine = select(BRANCH.c.staging_token).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
+        values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token}
 
         def work(conn: Connection) -> BranchState:
             check_writable(conn, lock_repository(conn, repository_id), action="create-branch")
-            if conn.execute(mine).first():
-                raise AlreadyExists(f"branch {name!r} exists already in repository {repository_id!r}")
-            check_live(conn, repository_id, [commit_id])
-            self._insert_branch(conn, repository_id, name, commit_id, token)
+            self._insert_ref(conn, _NEW, "branch", values)
             self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
             return state
 
         def settle(conn: Connection) -> BranchState | None:
+            mine = select(BRANCH.c.staging_token).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
             return state if conn.execute(mine).scalar() == token else None
 
         return self.database.write(work, settle=settle)

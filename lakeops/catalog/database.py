@@ -9,8 +9,7 @@ happened, or the error says that nobody knows. No message holds a password, a st
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -18,10 +17,9 @@ from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
 
 from lakeops.catalog.dialect import Dialect, Failure, first_line
-from lakeops.model.clock import Ids, pause
+from lakeops.model.clock import Ids, pause, stopwatch
 from lakeops.model.errors import CatalogError, CatalogUnavailable
 
 T = TypeVar("T")
@@ -64,7 +62,8 @@ class Database:
         self._reader = dialect.reader(self.engine)
         self._ids = Ids()
         # Bulk loads talk to the driver's own cursors, so its errors arrive without SQLAlchemy's wrapping.
-        self._driver_errors: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        driver: type[Exception] = self.engine.dialect.loaded_dbapi.Error
+        self._failures = (DBAPIError, driver, PoolTimeout)
         _engines.add(self.engine)
 
     def read(self, work: Callable[[Connection], T]) -> T:
@@ -85,15 +84,22 @@ class Database:
         self.engine.dispose()
 
     def _read_once(self, work: Callable[[Connection], T]) -> T:
-        with self._speaking(), self._reader.connect() as conn:
-            return work(conn)
+        try:
+            with self._reader.connect() as conn:
+                self.dialect.begin(conn, write=False)
+                return work(conn)
+        except self._failures as error:
+            raise self._said(error) from None
 
     def _write_once(self, work: Callable[[Connection], T], settle: Callable[[Connection], T | None] | None) -> T:
         try:
-            with self._speaking(), self.engine.connect() as conn:
+            with self.engine.connect() as conn:
+                self.dialect.begin(conn, write=True)
                 result = work(conn)
                 self._commit(conn)
                 return result
+        except self._failures as error:
+            raise self._said(error) from None
         except _UnknownError as lost:
             if settle is None:
                 raise CatalogUnavailable(
@@ -113,36 +119,29 @@ class Database:
                 raise _UnknownError(self._sentence("lost the catalog while committing", described.words)) from None
             raise
 
-    @contextmanager
-    def _speaking(self) -> Iterator[None]:
-        try:
-            yield
-        except IntegrityError as error:
+    def _said(self, error: Exception) -> Exception:
+        """A failure of the database in the catalog's own words, and whether to try again."""
+        if isinstance(error, PoolTimeout):
+            return _AgainError(self._sentence("the catalog is not available", "all connections are in use"))
+        if isinstance(error, IntegrityError):
             # Two transactions inserted the same key; the second try sees the first one's row and says so properly.
-            raise _AgainError(self._sentence("lost a race", first_line(_driver_error(error)))) from None
-        except (DBAPIError, self._driver_errors) as error:
-            described = self.dialect.describe_failure(_driver_error(error))
-            if described.failure is Failure.REFUSED:
-                raise CatalogError(self._sentence("the catalog refused", described.words)) from None
-            raise _AgainError(self._sentence("the catalog is not available", described.words)) from None
-        except PoolTimeout:
-            raise _AgainError(self._sentence("the catalog is not available", "all connections are in use")) from None
+            return _AgainError(self._sentence("lost a race", first_line(_driver_error(error))))
+        described = self.dialect.describe_failure(_driver_error(error))
+        if described.failure is Failure.REFUSED:
+            return CatalogError(self._sentence("the catalog refused", described.words))
+        return _AgainError(self._sentence("the catalog is not available", described.words))
 
     def _retrying(self, run: Callable[[], T]) -> T:
-        tries = Retrying(
-            retry=retry_if_exception_type(_AgainError),
-            stop=stop_after_attempt(TRIES) | stop_after_delay(PATIENCE_SECONDS),
-            wait=self._wait,
-            sleep=pause,
-            reraise=True,
-        )
-        try:
-            return tries(run)
-        except _AgainError as error:
-            raise CatalogUnavailable(str(error)) from None
-
-    def _wait(self, state: RetryCallState) -> float:
-        return self._ids.jitter(min(2.0, 0.05 * 2**state.attempt_number))
+        passed = stopwatch()
+        tried = 0
+        while True:
+            try:
+                return run()
+            except _AgainError as error:
+                tried += 1
+                if tried >= TRIES or passed() > PATIENCE_SECONDS:
+                    raise CatalogUnavailable(str(error)) from None
+            pause(self._ids.jitter(min(2.0, 0.05 * 2**tried)))
 
     def _sentence(self, what: str, words: str) -> str:
         for secret in self._hidden:

@@ -45,6 +45,13 @@ class Dialect(Protocol):
         """The same connections, for transactions that read one snapshot and write nothing."""
         ...
 
+    def begin(self, conn: Connection, *, write: bool) -> None:
+        """Begin a transaction, the first thing that happens on a connection; closing the connection rolls it back.
+
+        Called by hand, because an engine that anybody listens to is slower at every statement.
+        """
+        ...
+
     def now(self, conn: Connection) -> datetime:
         """The database's time, now and not at the transaction's beginning: aware, in UTC."""
         ...

@@ -46,6 +46,9 @@ _REPOSITORY = _locking(select(REPOSITORY).where(REPOSITORY.c.id == bindparam("re
 _BRANCH = _locking(
     select(BRANCH).where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
 )
+_EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
+    COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
+)
 _PATTERNS = select(PROTECTION.c.pattern).where(PROTECTION.c.repository_id == bindparam("repository"))
 
 
@@ -104,10 +107,8 @@ def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None
     wanted = sorted(set(ids))
     states: dict[str, bool] = {}
     for start in range(0, len(wanted), IN_CHUNK):
-        query = select(COMMIT.c.id, COMMIT.c.expired).where(
-            COMMIT.c.repository_id == repository_id, COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-        )
-        states.update((row.id, row.expired) for row in conn.execute(query))
+        some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
+        states.update((row.id, row.expired) for row in conn.execute(_EXPIRED, some))
     for commit_id in wanted:
         if commit_id not in states:
             raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")

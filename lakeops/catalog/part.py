@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import ColumnElement, Connection, Insert, Table, bindparam, exists, insert, select
 
 from lakeops.catalog.database import Database
-from lakeops.catalog.guards import find_repository, under
-from lakeops.catalog.tables import BRANCH, REFLOG, RETIRED
+from lakeops.catalog.guards import check_live, find_repository, under
+from lakeops.catalog.tables import BRANCH, BYTEWISE, COMMIT, REFLOG, RETIRED
 from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import AlreadyExists
 from lakeops.model.records import Ref
 
 # Built once: building a statement takes as long as running it.
 _NEW_BRANCH = insert(BRANCH)
 _NEW_RECORD = insert(REFLOG)
+
+
+def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
+    """A statement that inserts a ref, unless its name is taken or its commit is not live: all in one look.
+
+    Parameters ``repository``, ``ref``, ``commit``, and what is in ``more``: further columns of the table.
+    """
+    here, name = bindparam("repository", type_=BYTEWISE), bindparam("ref", type_=BYTEWISE)
+    taken = exists().where(table.c.repository_id == here, table.c.name == name)
+    values = {"repository_id": COMMIT.c.repository_id, "name": name, "commit_id": COMMIT.c.id, **more}
+    live = select(*values.values()).where(
+        COMMIT.c.repository_id == here, COMMIT.c.id == bindparam("commit"), COMMIT.c.expired.is_(False), ~taken
+    )
+    statement = insert(table).from_select(list(values), live)
+    return statement.execution_options(preserve_rowcount=True)  # psycopg forgets it with the cursor
 
 
 class Part:
@@ -56,6 +73,17 @@ class Part:
                 "resets": 0,
             },
         )
+
+    def _insert_ref(self, conn: Connection, new: Insert, word: str, values: dict[str, str]) -> None:
+        """Run a statement of ``new_ref``. Raises ``AlreadyExists``, ``CommitExpired``, ``RefNotFound``."""
+        if conn.execute(new, values).rowcount:
+            return
+        taken = select(new.table.c.name).where(
+            new.table.c.repository_id == values["repository"], new.table.c.name == values["ref"]
+        )
+        if not conn.execute(taken).first():
+            check_live(conn, values["repository"], [values["commit"]])
+        raise AlreadyExists(f"{word} {values['ref']!r} exists already in repository {values['repository']!r}")
 
     def _record_move(
         self, conn: Connection, repository_id: str, ref: str, old: str | None, new: str | None, action: str, actor: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine
 
 from lakeops.catalog.dialect import Described, Failure, first_line
 from lakeops.model.errors import InvalidSettings
@@ -48,7 +48,7 @@ class Postgres:
         """An engine over psycopg 3."""
         given = {name: value for name, value in _CONNECT.items() if name not in url.query}
         try:
-            engine = create_engine(
+            return create_engine(
                 url,
                 connect_args=given,
                 pool_pre_ping=True,
@@ -59,12 +59,17 @@ class Postgres:
             )
         except ModuleNotFoundError:
             raise InvalidSettings("PostgreSQL needs its driver: pip install 'lakeops[postgres]'") from None
-        event.listen(engine, "begin", _begin)
-        return engine
 
     def reader(self, engine: Engine) -> Engine:
         """The same connections, for read-only transactions on one snapshot."""
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+    def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``
+        """With limits on how long it may wait, run and idle."""
+        conn.exec_driver_sql(
+            f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+        )
 
     def now(self, conn: Connection) -> datetime:
         """The server's clock at this moment."""
@@ -99,10 +104,3 @@ class Postgres:
         from lakeops.catalog import bulk_postgres
 
         return bulk_postgres
-
-
-def _begin(conn: Connection) -> None:
-    conn.exec_driver_sql(
-        f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'; SET LOCAL statement_timeout = '{STATEMENT_SECONDS}s'; "
-        f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
-    )

@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
 
-from lakeops.catalog.guards import check_live, check_writable, find_repository, lock_repository
-from lakeops.catalog.part import Part
+from lakeops.catalog.guards import check_writable, find_repository, lock_repository
+from lakeops.catalog.part import Part, new_ref
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.tables import REFLOG, TAG
-from lakeops.model.errors import AlreadyExists, RefNotFound
+from lakeops.model.errors import RefNotFound
 from lakeops.model.records import Ref, ReflogRecord
+
+_NEW = new_ref(TAG)
 
 
 class Tags(Part):
@@ -29,19 +31,17 @@ class Tags(Part):
 
     def create_tag(self, repository_id: str, name: str, commit_id: str, *, actor: str) -> Ref:
         """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
-        same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
+        values = {"repository": repository_id, "ref": name, "commit": commit_id}
 
         def work(conn: Connection) -> Ref:
             check_writable(conn, lock_repository(conn, repository_id), action="create-tag")
-            if conn.execute(same).first():
-                raise AlreadyExists(f"tag {name!r} exists already in repository {repository_id!r}")
-            check_live(conn, repository_id, [commit_id])
-            conn.execute(insert(TAG).values(repository_id=repository_id, name=name, commit_id=commit_id))
+            self._insert_ref(conn, _NEW, "tag", values)
             self._record_move(conn, repository_id, name, None, commit_id, "create-tag", actor)
             return Ref(name, commit_id)
 
         def settle(conn: Connection) -> Ref | None:
             # The same tag made by another caller is as good as ours.
+            same = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
             return Ref(name, commit_id) if conn.execute(same).scalar() == commit_id else None
 
         return self.database.write(work, settle=settle)

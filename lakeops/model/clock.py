@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -59,6 +60,12 @@ async def pause_async(seconds: float) -> None:
     import asyncio
 
     await asyncio.sleep(seconds)
+
+
+def stopwatch() -> Callable[[], float]:
+    """Tells how many seconds have passed since now, however the machine's clock is set meanwhile."""
+    begun = time.monotonic()
+    return lambda: time.monotonic() - begun
 
 
 def unix_seconds(moment: datetime) -> int:

@@ -6,7 +6,7 @@ from lakeops.model.errors import AlreadyExists, InvalidName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import Ref
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import resolve_commit
+from lakeops.ops.resolve import resolve_commit, resolve_id
 
 
 def create_branch(ctx: Context, name: str, source: str) -> Ref:
@@ -16,9 +16,9 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
         InvalidName, AlreadyExists, RefNotFound, CommitExpired, ReadOnlyRepository.
     """
     check_branch(name)
-    commit = resolve_commit(ctx, source)
-    ctx.catalog.create_branch(ctx.repository_id, name, commit.id, token=ctx.ids.new(), actor=ctx.actor)
-    return Ref(name, commit.id)
+    commit_id = resolve_id(ctx, source)
+    ctx.catalog.create_branch(ctx.repository_id, name, commit_id, token=ctx.ids.new(), actor=ctx.actor)
+    return Ref(name, commit_id)
 
 
 def delete_branch(ctx: Context, name: str) -> Ref:
@@ -39,8 +39,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> 
     """
     check_tag(name)
     if key is None:
-        commit = resolve_commit(ctx, ref)
-        return ctx.catalog.create_tag(ctx.repository_id, name, commit.id, actor=ctx.actor)
+        return ctx.catalog.create_tag(ctx.repository_id, name, resolve_id(ctx, ref), actor=ctx.actor)
     from lakeops.ops.publish import Move, replay  # late: reads ranges, which listing branches does not need
 
     move = Move(name, "create-tag", (ref,), key)

@@ -64,6 +64,15 @@ def lookup(ctx: Context) -> CatalogLookup:
     return CatalogLookup(ctx.catalog, ctx.repository_id)
 
 
+def resolve_id(ctx: Context, text: str) -> str:
+    """The id of the commit that a ref expression means; a transition that rests on it says whether it is live.
+
+    Raises:
+        InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
+    """
+    return resolve_expression(text, lookup(ctx))
+
+
 def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
     """The commit that a ref expression means.
 

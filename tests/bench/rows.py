@@ -176,7 +176,7 @@ _VERBS = Section(
             lambda lake, n: lake.branch(),
             lambda git, n: git.branch(n),
             Goal(0.25),
-            why="one SQLite transaction of seven statements through SQLAlchemy, and its fsync",
+            why="a lookup and a transaction of three statements through SQLAlchemy, and its fsync",
         ),
         Row(
             "log of 1,000",

@@ -20,6 +20,11 @@ def branch(catalog, name, commit=FIRST):
     return catalog.create_branch(REPO, name, commit.id, token=new_token(), actor="ada")
 
 
+def ours(seen):
+    """The statements on lakeops' tables."""
+    return [text for text in seen if "lakeops_" in text]
+
+
 def test_names_are_sorted_by_their_bytes(catalog):
     assert sorted(NAMES, key=str.encode) == NAMES
     for name in reversed(NAMES):
@@ -48,6 +53,30 @@ def test_a_branch_is_made_at_a_commit_with_an_empty_staging_area(catalog):
         branch(catalog, "dev")
     with pytest.raises(RefNotFound, match="no commit"):
         branch(catalog, "other", a_commit("never published"))
+
+
+def test_a_new_ref_is_three_statements(catalog, statements):
+    """The repository's row, the ref at a live commit, the reflog; what forbids a ref is looked up when it fails."""
+    with statements(catalog) as seen:
+        branch(catalog, "dev")
+    assert [text.partition(" (")[0] for text in ours(seen)][1:] == [
+        "INSERT INTO lakeops_branch",
+        "INSERT INTO lakeops_reflog",
+    ]
+    with statements(catalog) as seen:
+        catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    assert len(ours(seen)) == 3
+
+
+def test_a_name_that_is_taken_is_said_before_anything_of_the_commit(catalog):
+    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    commit_all(catalog, "one")
+    catalog.delete_tag(REPO, "v1", actor="ada")
+    branch(catalog, "dev", catalog.commit(REPO, catalog.branch(REPO, "main").commit_id))
+    assert catalog.expire_commits(REPO, [FIRST.id]) == [FIRST.id]
+    for commit in (FIRST, a_commit("never published")):
+        with pytest.raises(AlreadyExists, match="branch 'dev' exists already"):
+            branch(catalog, "dev", commit)
 
 
 def test_deleting_a_branch_retires_its_staging(catalog):
