@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 import zipfile
+from threading import Event
 
 import pyarrow as pa
 import pytest
 from support.spark_work import Number, Unpicklable, corrupted_at_three, length, unavailable, unpicklable
 
-from lakeops.engine.spark import session, worker
+from lakeops.engine.spark import engine, session, worker
 from lakeops.engine.spark.failures import explained
 from lakeops.engine.spark.java import java_environment
 from lakeops.engine.spark.jobs import tries_of
@@ -60,6 +61,31 @@ def test_big_streams_lie_in_the_store_until_the_run_is_over(store):
     assert len(list(store.list(TASKS))) == 2
     other.clear()
     assert list(store.list(TASKS)) == []
+
+
+class Late:
+    """Spark jobs of which none has reached Spark yet when they are ended for the first time."""
+
+    cores, tries, alive = 1, 1, True
+
+    def __init__(self) -> None:
+        self.told = [Event(), Event()]
+        self.here, self.session, self.jobs = True, None, self
+
+    def run(self, perform, parcels, tag):
+        for time in self.told:
+            assert time.wait(30)
+        raise EngineUnavailable("the job was cancelled")
+
+    def cancel(self, tag):
+        next(time for time in self.told if not time.is_set()).set()
+
+
+def test_a_job_that_reaches_spark_after_it_was_ended_ends_too(monkeypatch):
+    monkeypatch.setattr(engine, "_AGAIN", 0.01)
+    monkeypatch.setattr(engine, "PATIENCE", 0.01)
+    with pytest.raises(EngineUnavailable, match="gave no worker"):
+        engine._await_worker(Late())
 
 
 def test_what_was_changed_in_the_store_is_not_used(store):

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from itertools import islice
 from threading import Lock
+from typing import Any
 
 from lakeops.engine.base import R, T
 from lakeops.engine.spark.failures import translated
@@ -27,6 +28,9 @@ _JOBS_AT_ONCE = 2
 _TASKS_PER_CORE = 3
 _MOST_IN_A_TASK = 256
 """Ranges; four seconds of work, so that a lost worker loses little."""
+
+_AGAIN = 1.0
+"""Seconds after which jobs that should have ended are told so again."""
 
 PATIENCE = 180.0
 """Seconds that a cluster may take to give the first worker."""
@@ -147,8 +151,19 @@ def _run(jobs: Jobs, performer: Performer[T, R], parcels: Iterator[Parcel[T]], s
                         outcomes = future.result()
                     yield from outcomes
         finally:
-            with suppress(LakeopsError), translated():
-                jobs.cancel(tag)
+            _cancel(jobs, tag, running)
+
+
+def _cancel(jobs: Jobs, tag: str, running: Iterable[Future[Any]]) -> None:
+    """End the jobs under a tag and wait until they have ended.
+
+    A thread may be on its way to Spark with a job when the others are ended, so this is said until all have.
+    """
+    left = {future for future in running if not future.cancel()}
+    while left:
+        with suppress(LakeopsError), translated():
+            jobs.cancel(tag)
+        left = wait(left, _AGAIN).not_done
 
 
 def _await_worker(connection: Connection) -> None:
@@ -160,7 +175,7 @@ def _await_worker(connection: Connection) -> None:
     with ThreadPoolExecutor(1) as pool, translated():
         first = pool.submit(connection.jobs.run, warm_up, [Parcel(None)], tag)
         if not wait([first], PATIENCE).done:
-            connection.jobs.cancel(tag)
+            _cancel(connection.jobs, tag, {first})
             raise EngineUnavailable(
                 f"Spark gave no worker within {PATIENCE:.0f} s: see whether the cluster has free cores, or set "
                 "engine=local"
