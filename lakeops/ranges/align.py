@@ -12,11 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Digests = npt.NDArray[np.uint64]
+from lakeops.ranges.digest import Digests
+
 Positions = npt.NDArray[np.int64]
 
-_FEW = 12_000
-"""So many rows of both sides are hashed in the time of a few steps of the walk."""
+_STEP = 150
+"""So many rows of both sides are hashed in the time of about two steps of the walk."""
 
 _FIRST_STEP = 4_096
 _NEAR_STEP = 256
@@ -35,9 +36,25 @@ def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
         right: the same, shape ``(m, 2)``.
     """
     walk = _Walk(left, right)
-    if len(left) + len(right) > _FEW and walk.finished():
+    if walk.finished():
         return np.array(walk.only_left, np.int64), np.array(walk.only_right, np.int64)
     return _by_hash(left, right)
+
+
+def among(some: Digests, many: Digests) -> npt.NDArray[np.bool_]:
+    """Which of a few digests are among many others.
+
+    Those that are told to be there are. One may be missed if another one of the few begins with the same word.
+    """
+    order = np.argsort(some[:, 0])
+    firsts = some[order, 0]
+    found = np.zeros(len(some), np.bool_)
+    if len(some) and len(many):
+        places = np.minimum(np.searchsorted(firsts, many[:, 0]), len(some) - 1)
+        hits = np.flatnonzero(firsts[places] == many[:, 0])
+        which = order[places[hits]]
+        found[which[some[which, 1] == many[hits, 1]]] = True
+    return found
 
 
 class _Walk:
@@ -50,7 +67,7 @@ class _Walk:
         self._right = right
         # Both words of a digest side by side, without a copy: comparing them is one pass over memory.
         self._words = [np.ascontiguousarray(side).reshape(-1) for side in (left, right)]
-        self._budget = 200 + 4 * (len(left) + len(right)) // 1000
+        self._budget = 10 + (len(left) + len(right)) // _STEP
 
     def finished(self) -> bool:
         """Walk to the end; False when the runs part so often that the walk was given up."""

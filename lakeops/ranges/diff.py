@@ -70,30 +70,23 @@ def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
 def batch(delta: Delta, *, rows: bool = False) -> pa.Table:
     """A delta as one table of a diff, in path order."""
     sizes = [len(delta.added), len(delta.removed), len(delta.pairs[0])]
-    left = np.concatenate([np.full(sizes[0], -1), delta.removed, delta.pairs[0]])
-    right = np.concatenate([delta.added, np.full(sizes[1], -1), delta.pairs[1]])
-    left_rows, right_rows = _taken(delta.left, left), _taken(delta.right, right)
+    parts = ((delta.right, delta.added), (delta.left, delta.removed), (delta.right, delta.pairs[1]))
+    sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(pa.array(chosen)) for side, chosen in parts])
     kinds = pa.DictionaryArray.from_arrays(
         pa.array(np.repeat(np.arange(3), sizes), pa.int8()), pa.array([str(kind) for kind in CHANGE_TYPES])
     )
-    columns = {
-        "type": kinds,
-        **{name: pc.coalesce(right_rows.column(name), left_rows.column(name)) for name in ("path", "size_bytes")},
-    }
+    columns = {"type": kinds, **{name: sketch.column(name) for name in SKETCH_COLUMNS}}
     if rows:
-        columns |= {"left": _struct(left_rows, left), "right": _struct(right_rows, right)}
+        left = np.concatenate([np.full(sizes[0], -1), delta.removed, delta.pairs[0]])
+        right = np.concatenate([delta.added, np.full(sizes[1], -1), delta.pairs[1]])
+        columns |= {"left": _struct(delta.left.table, left), "right": _struct(delta.right.table, right)}
     table = pa.table(columns, schema=ROWS_SCHEMA if rows else DIFF_SCHEMA)
     return table.take(pc.sort_indices(table.column("path")))
 
 
-def _taken(table: pa.Table, rows: Positions) -> pa.Table:
-    """Rows by number; -1 gives a row of nulls."""
-    return pa.table(
-        table.select(table.column_names).columns,
-        schema=pa.schema([field.with_nullable(True) for field in table.schema]),
-    ).take(pa.array(rows, pa.int64(), mask=rows < 0))
-
-
 def _struct(table: pa.Table, rows: Positions) -> pa.Array:
-    arrays = [column.combine_chunks() for column in table.columns]
+    """Rows by number as one column; -1 gives null."""
+    nullable = pa.schema([field.with_nullable(True) for field in table.schema])
+    taken = pa.table(table.columns, schema=nullable).take(pa.array(rows, pa.int64(), mask=rows < 0))
+    arrays = [column.combine_chunks() for column in taken.columns]
     return pa.StructArray.from_arrays(arrays, fields=list(ROW_TYPE), mask=pa.array(rows < 0))

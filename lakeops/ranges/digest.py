@@ -21,6 +21,9 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput
 
+Digests = npt.NDArray[np.uint64]
+"""Entry digests as pairs of 64-bit words, shape ``(n, 2)``."""
+
 DIGEST_BYTES = 16
 _BLOCK = 65_536
 _RANGE_TAG = b"lakeops range 1\n"
@@ -57,6 +60,13 @@ def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     return result
 
 
+def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
+    """The same of content type and user metadata alone: the rest of the identity is known to be equal."""
+    equal = pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right)))
+    result: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return result
+
+
 def group_digest(digests: pa.Array | pa.ChunkedArray) -> bytes:
     """The digest of a row group with these entry digests, in order: 32 raw bytes."""
     state = sha256()
@@ -86,8 +96,8 @@ EMPTY_METARANGE_ID = metarange_id(())
 """The id of the metarange without ranges: what a repository starts with."""
 
 
-def digest_words(digests: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """Entry digests as pairs of 64-bit words, shape ``(n, 2)``: quick to compare."""
+def digest_words(digests: pa.Array | pa.ChunkedArray) -> Digests:
+    """Entry digests as pairs of words: quick to compare."""
     array = digests.combine_chunks() if isinstance(digests, pa.ChunkedArray) else digests
     return np.frombuffer(fixed_bytes(array), np.uint64).reshape(-1, 2)
 

@@ -21,16 +21,18 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.digest import group_digest, range_id
+from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
 from lakeops.ranges.format import RowGroup, decode_footer, read_columns, stream_column
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.order import SortedPaths
+from lakeops.ranges.pieces import Pieces
 from lakeops.store.base import ObjectStore
 
 Rows = npt.NDArray[np.int64]
 
-_GAP = 256 * 1024
-"""Bytes that are read along, unused, rather than asked for in two requests."""
+_FAR_GAP = 256 * 1024
+_NEAR_GAP = 32 * 1024
+"""Bytes that are read along, unused, rather than asked for in two requests: over a network, and from a disk."""
 
 
 def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
@@ -44,8 +46,12 @@ def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
 
 def open_range(store: ObjectStore, row: RangeRow) -> RangeFile:
     """The range that a metarange row names; only its footer is read. Raises ``Corrupted`` or ``ObjectNotFound``."""
-    start = row.file_bytes - row.footer_bytes
-    return RangeFile(store, row, _read(store, row.key, start, row.footer_bytes))
+    return RangeFile(store, read_end(store, row))
+
+
+def read_end(store: ObjectStore, row: RangeRow) -> RangeEnd:
+    """The footer of the range that a metarange row names; raises as ``open_range``."""
+    return RangeEnd(row, _read(store, row.key, row.file_bytes - row.footer_bytes, row.footer_bytes))
 
 
 def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
@@ -56,55 +62,96 @@ def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
 def fetch_range(store: ObjectStore, row: RangeRow) -> RangeFile:
     """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``."""
     data = _read(store, row.key, 0, row.file_bytes)
-    file = RangeFile(store, row, data[row.file_bytes - row.footer_bytes :])
+    file = RangeFile(store, RangeEnd(row, data[row.file_bytes - row.footer_bytes :]))
     file.take_over(data)
     return file
+
+
+class RangeEnd:
+    """The verified end of a range file: what there is to know without its rows. Small, and worth remembering.
+
+    Args:
+        row: the metarange row that names the file.
+        tail: the bytes at its end that should be the footer; they stay at hand.
+    """
+
+    def __init__(self, row: RangeRow, tail: bytes) -> None:
+        if sha256(tail).digest() != row.footer_digest:
+            raise _damaged(row.key, f"its last {len(tail)} bytes were read")
+        self.row = row
+        self.tail = tail
+        footer = decode_footer(tail, row.key)
+        self.metadata = footer.metadata
+        self.marks = footer.groups
+        self.starts = np.asarray(footer.starts)
+        if footer.starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:
+            raise Corrupted(
+                f"{row.key} holds another range than its metarange says; run `lakeops fsck` to see what is affected"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        """About what it keeps in memory: Parquet's metadata takes several times the room that it takes in the file."""
+        return 8 * self.row.footer_bytes
+
+    def group_of(self, path: bytes) -> int:
+        """The row group that ``path`` would be in: the last one that starts at or before it."""
+        return max(bisect_right(self.first_paths, path) - 1, 0)
+
+    @cached_property
+    def first_paths(self) -> list[bytes]:
+        """The first path of each row group."""
+        # Statistics of text are exact here: paths are far below the length at which writers shorten them.
+        column = RANGE_SCHEMA.get_field_index("path")
+        groups = (self.metadata.row_group(group) for group in range(len(self.marks)))
+        return [group.column(column).statistics.min.encode() for group in groups]
 
 
 class RangeFile:
     """A range file; row groups are fetched, verified and decoded when asked for. Threads may share it.
 
+    It keeps the bytes that it fetched for as long as it lives, so it is for one piece of work and never remembered.
+
     Args:
         store: the namespace.
-        row: the metarange row that names it.
-        tail: the bytes at its end that should be the footer; they stay at hand.
+        end: its verified end.
     """
 
-    def __init__(self, store: ObjectStore, row: RangeRow, tail: bytes) -> None:
-        if sha256(tail).digest() != row.footer_digest:
-            raise _damaged(row.key, f"its last {len(tail)} bytes were read")
-        self.row = row
-        self.tail = tail
+    def __init__(self, store: ObjectStore, end: RangeEnd) -> None:
+        self.end = end
         self._store = store
-        self._footer = decode_footer(tail, row.key)
-        self._starts = np.asarray(self._footer.starts)
-        if self._starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:
-            raise Corrupted(
-                f"{row.key} holds another range than its metarange says; run `lakeops fsck` to see what is affected"
-            )
         self._loading = Lock()
-        self._loaded = np.zeros(self.groups, np.bool_)
-        self._data = memoryview(b"")
+        self._held: dict[int, _Held] = {}
 
     @property
-    def nbytes(self) -> int:
-        """What it may come to keep in memory: the file."""
-        return self.row.file_bytes
+    def row(self) -> RangeRow:
+        """The metarange row that names it."""
+        return self.end.row
+
+    @property
+    def held_bytes(self) -> int:
+        """How many bytes of row groups it keeps in memory."""
+        return sum(len(held.data) for held in list(self._held.values()))
 
     @property
     def marks(self) -> tuple[RowGroup, ...]:
         """What the footer says of each row group."""
-        return self._footer.groups
+        return self.end.marks
+
+    @property
+    def tail(self) -> bytes:
+        """The bytes of its end."""
+        return self.end.tail
 
     @property
     def groups(self) -> int:
         """How many row groups there are."""
-        return len(self._footer.groups)
+        return len(self.end.marks)
 
     @property
     def starts(self) -> Rows:
         """The number of each row group's first row, and one past the last row."""
-        return self._starts
+        return self.end.starts
 
     def read(self, columns: list[str] | None = None) -> pa.Table:
         """All rows of some columns (all by default)."""
@@ -112,48 +159,62 @@ class RangeFile:
 
     def addresses(self, rows: int) -> Iterator[pa.Array]:
         """The physical addresses of all rows, so many at a time: memory that is used again stays in the cache."""
-        self.load(range(self.groups))
-        return stream_column(self._data, self._footer.metadata, self.row.key, "physical_address", rows)
+        source = self._pieces(range(self.groups))
+        return stream_column(source, self.end.metadata, self.row.key, "physical_address", rows)
 
     def group(self, index: int, columns: list[str] | None = None) -> pa.Table:
         """One row group, in one chunk."""
         return self._columns(columns, [index]).combine_chunks()
 
     def raw(self, index: int) -> memoryview:
-        """The bytes of one row group."""
-        self.load([index])
-        return self._data[self.marks[index].start : self.marks[index].end]
-
-    def group_of(self, path: bytes) -> int:
-        """The row group that ``path`` would be in: the last one that starts at or before it."""
-        return max(bisect_right(self.first_paths, path) - 1, 0)
+        """The bytes of one row group, verified."""
+        return self._verified([index])[index].data
 
     def groups_of(self, paths: pa.Array | pa.ChunkedArray) -> Rows:
-        """The same for ascending paths."""
+        """For each path the row group that it would be in."""
         firsts = pa.array([path.decode() for path in self.first_paths], pa.string())
-        owners: Rows = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64) - 1
-        return np.maximum(owners, 0)
+        found: Rows = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64)
+        return np.maximum(found - 1, 0)
+
+    @property
+    def first_paths(self) -> list[bytes]:
+        """The first path of each row group."""
+        return self.end.first_paths
 
     def first_at(self, key: bytes) -> int:
         """The number of the first row at or after ``key``; ``row.count`` when there is none."""
-        index = self.group_of(key)
-        return int(self._starts[index]) + SortedPaths(self.group(index, ["path"]).column(0)).first_at(key)
+        index = self.end.group_of(key)
+        return int(self.starts[index]) + SortedPaths(self.group(index, ["path"]).column(0)).first_at(key)
 
     def take(self, rows: Rows, columns: list[str] | None = None) -> pa.Table:
         """The rows with these ascending numbers; only the row groups that hold them are read."""
         if not len(rows):
             return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)
-        owner = np.searchsorted(self._starts, rows, side="right") - 1
-        groups, which = np.unique(owner, return_inverse=True)
-        # Positions shift by the row groups that were left out.
-        sizes = np.diff(self._starts)[groups]
-        shift = self._starts[groups] - (np.cumsum(sizes) - sizes)
-        return self._columns(columns, groups.tolist()).take(pa.array(rows - shift[which]))
+        groups, places = self._places(rows)
+        return self._columns(columns, groups).take(pa.array(places))
 
     def read_groups(self, groups: Sequence[int], columns: list[str]) -> tuple[Rows, pa.Table]:
         """The rows of some row groups (ascending): their numbers, and some of their columns."""
+        return self.numbers(groups), self._columns(columns, groups)
+
+    def numbers(self, groups: Sequence[int]) -> Rows:
+        """The numbers of the rows of some row groups (ascending)."""
         numbers = [np.arange(self.starts[index], self.starts[index + 1]) for index in groups]
-        return np.concatenate([np.zeros(0, np.int64), *numbers]), self._columns(columns, groups)
+        return np.concatenate([np.zeros(0, np.int64), *numbers])
+
+    def digests(self, groups: Sequence[int]) -> Digests:
+        """The entry digests of all rows of some row groups (ascending), proved by the range's id.
+
+        As files are written here they are the last bytes of a row group, as they are, so nothing is decoded.
+        """
+        held = self.load(groups)
+        words = [self._words(index, held[index].data) for index in groups]
+        return np.concatenate([np.zeros((0, 2), np.uint64), *words])
+
+    def digests_of(self, rows: Rows) -> Digests:
+        """The entry digests of the rows with these ascending numbers."""
+        groups, places = self._places(rows)
+        return self.digests(groups)[places]
 
     def rows_at(self, paths: pa.Array, columns: list[str] | None = None) -> tuple[npt.NDArray[np.bool_], pa.Table]:
         """Which of these ascending paths are here, and the rows of those."""
@@ -172,41 +233,70 @@ class RangeFile:
 
     def take_over(self, data: bytes) -> None:
         """All bytes of the file are at hand: verify them, instead of fetching row groups one by one."""
-        for index in range(self.groups):
-            self._verify(index, memoryview(data)[self.marks[index].start : self.marks[index].end])
-        self._data, self._loaded = memoryview(data), np.ones(self.groups, np.bool_)
+        whole = memoryview(data)
+        self._held = {index: _Held(whole[mark.start : mark.end]) for index, mark in enumerate(self.marks)}
+        self._verified(range(self.groups))
 
-    def load(self, groups: Iterable[int]) -> None:
-        """Fetch and verify row groups that are not at hand yet, neighbours in one request."""
+    def load(self, groups: Iterable[int]) -> dict[int, _Held]:
+        """Row groups as they are in the file; those that are not at hand yet are fetched, neighbours in one request."""
         with self._loading:
-            missing = [index for index in groups if not self._loaded[index]]
-            if missing and not len(self._data):
-                # Memory that nothing is written to is never really there: only loaded row groups take room.
-                self._data = np.empty(self.row.file_bytes, np.uint8).data
-            for run in self._runs(missing):
-                first, last = self.marks[run[0]], self.marks[run[-1]]
-                data = memoryview(_read(self._store, self.row.key, first.start, last.end - first.start))
+            wanted = list(groups)
+            for run in self._runs([index for index in wanted if index not in self._held]):
+                first = self.marks[run[0]].start
+                data = memoryview(_read(self._store, self.row.key, first, self.marks[run[-1]].end - first))
                 for index in run:
                     mark = self.marks[index]
-                    part = data[mark.start - first.start : mark.end - first.start]
-                    self._verify(index, part)
-                    self._data[mark.start : mark.end] = part
-                    self._loaded[index] = True
+                    self._held[index] = _Held(data[mark.start - first : mark.end - first])
+            return {index: self._held[index] for index in wanted}
 
-    def _columns(self, columns: list[str] | None, groups: Iterable[int]) -> pa.Table:
+    def _places(self, rows: Rows) -> tuple[list[int], Rows]:
+        """The row groups that hold these ascending rows, and where among the rows of all those each of them is."""
+        owner = np.searchsorted(self.starts, rows, side="right") - 1
+        groups, which = np.unique(owner, return_inverse=True)
+        # Positions shift by the row groups that were left out.
+        sizes = np.diff(self.starts)[groups]
+        shift = self.starts[groups] - (np.cumsum(sizes) - sizes)
+        return groups.tolist(), rows - shift[which]
+
+    def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""
-        groups = list(groups)
-        self.load(groups)
-        table = read_columns(self._data, self._footer.metadata, self.row.key, columns, groups)
+        source = self._pieces(groups)
+        table = read_columns(source, self.end.metadata, self.row.key, columns, list(groups))
         if "digest" in table.column_names:
             self._check_digests(table.column("digest"), groups)
         return table
 
-    def _check_digests(self, digests: pa.ChunkedArray, groups: list[int]) -> None:
+    def _pieces(self, groups: Sequence[int]) -> Pieces:
+        """The file as far as these row groups go."""
+        held = self._verified(groups)
+        return Pieces(self.row.file_bytes, [(self.marks[index].start, held[index].data) for index in groups])
+
+    def _verified(self, groups: Iterable[int]) -> dict[int, _Held]:
+        """Row groups as they are in the file, which is as the footer says."""
+        held = self.load(groups)
+        for index, one in held.items():
+            if not one.verified:
+                self._verify(index, one.data)
+                one.verified = True
+        return held
+
+    def _verify(self, index: int, data: memoryview) -> None:
+        if sha256(data).digest() != self.marks[index].file_digest:
+            raise _damaged(self.row.key, f"row group {index}, {len(data)} bytes")
+
+    def _words(self, index: int, data: memoryview) -> Digests:
+        """The entry digests of one row group."""
+        last = data[-DIGEST_BYTES * int(self.starts[index + 1] - self.starts[index]) :]
+        if sha256(last).digest() == self.marks[index].digest:
+            return np.frombuffer(last, np.uint64).reshape(-1, 2)
+        # It is damaged, or another writer encoded the column otherwise.
+        return digest_words(self._columns(["digest"], [index]).column(0))
+
+    def _check_digests(self, digests: pa.ChunkedArray, groups: Sequence[int]) -> None:
         """Whatever is told by its entry digest is really called so by the range's id."""
         done = 0
         for index in groups:
-            count = int(self._starts[index + 1] - self._starts[index])
+            count = int(self.starts[index + 1] - self.starts[index])
             if group_digest(digests.slice(done, count)) != self.marks[index].digest:
                 raise Corrupted(
                     f"{self.row.key} holds other rows in row group {index} than its footer says; "
@@ -216,26 +306,25 @@ class RangeFile:
 
     def _runs(self, groups: list[int]) -> Iterator[list[int]]:
         """Ascending row groups, together where little lies between them."""
+        gap = _FAR_GAP if self._store.far else _NEAR_GAP
         run: list[int] = []
         for index in groups:
-            if run and self.marks[index].start - self.marks[run[-1]].end > _GAP:
+            if run and self.marks[index].start - self.marks[run[-1]].end > gap:
                 yield run
                 run = []
             run.append(index)
         if run:
             yield run
 
-    def _verify(self, index: int, data: memoryview) -> None:
-        if sha256(data).digest() != self.marks[index].file_digest:
-            raise _damaged(self.row.key, f"row group {index}, {len(data)} bytes")
 
-    @cached_property
-    def first_paths(self) -> list[bytes]:
-        """The first path of each row group."""
-        # Statistics of text are exact here: paths are far below the length at which writers shorten them.
-        column = RANGE_SCHEMA.get_field_index("path")
-        groups = (self._footer.metadata.row_group(group) for group in range(self.groups))
-        return [group.column(column).statistics.min.encode() for group in groups]
+class _Held:
+    """The bytes of a row group, and whether they were verified."""
+
+    __slots__ = ("data", "verified")
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.verified = False
 
 
 def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:

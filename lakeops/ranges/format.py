@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.pieces import Pieces
 
 GROUPS_KEY = "lakeops.groups"
 """The key in a range file's footer under which its row groups are described."""
@@ -178,7 +179,7 @@ def footer(data: bytes, key: str) -> pq.FileMetaData:
 
 
 def read_columns(
-    data: bytes | memoryview,
+    source: bytes | Pieces,
     metadata: pq.FileMetaData,
     key: str,
     columns: list[str] | None = None,
@@ -189,8 +190,7 @@ def read_columns(
     Raises ``Corrupted``, naming ``key``.
     """
     try:
-        # A reader of its own for each call: they keep state and threads share the bytes.
-        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), metadata=metadata)
+        file = _parquet_file(source, metadata)
         if groups is None:
             return file.read(columns=columns, use_threads=False)
         return file.read_row_groups(groups, columns=columns, use_threads=False)
@@ -198,21 +198,27 @@ def read_columns(
         raise not_decodable(key, str(error)) from error
 
 
-def stream_column(data: memoryview, metadata: pq.FileMetaData, key: str, column: str, rows: int) -> Iterator[pa.Array]:
+def stream_column(source: Pieces, metadata: pq.FileMetaData, key: str, column: str, rows: int) -> Iterator[pa.Array]:
     """One column of a file's bytes, which are verified, in pieces of so many rows.
 
     Raises ``Corrupted``, naming ``key``.
     """
     try:
-        file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), metadata=metadata, pre_buffer=False)
         done = 0
-        for batch in file.iter_batches(rows, columns=[column], use_threads=False):
+        for batch in _parquet_file(source, metadata).iter_batches(rows, columns=[column], use_threads=False):
             done += batch.num_rows
             yield batch.column(0)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
     if done != metadata.num_rows:
         raise not_decodable(key, f"{done} of its {metadata.num_rows} rows came out")
+
+
+def _parquet_file(source: bytes | Pieces, metadata: pq.FileMetaData) -> pq.ParquetFile:
+    """A reader for one call: readers keep state, and threads share the bytes."""
+    file = pa.PythonFile(source, mode="r") if isinstance(source, Pieces) else pa.BufferReader(source)
+    # All bytes are in memory, so reading ahead gains nothing.
+    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False)
 
 
 def not_decodable(key: str, why: str) -> Corrupted:

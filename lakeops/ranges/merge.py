@@ -21,22 +21,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.records import Strategy, Summary
-from lakeops.model.schema import RANGE_SCHEMA, STAGED_SCHEMA
+from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions
-from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Delta, Identities, deltas
+from lakeops.ranges.beside import Mask, states
+from lakeops.ranges.delta import SKETCH_COLUMNS, Delta, deltas
 from lakeops.ranges.diff import summary
-from lakeops.ranges.digest import digest_words, same_identity
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import spliced
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def by_path(
 ) -> MergePlan:
     """The plan of a merge, from the paths that the source changed; of the destination only ranges near them matter."""
     merging = _Merging(reader, base, source, dest, strategy)
-    for delta in deltas(reader, base, source, columns=([*SKETCH_COLUMNS, "digest"], RANGE_SCHEMA.names)):
+    for delta in deltas(reader, base, source, columns=(SKETCH_COLUMNS, ENTRY_SCHEMA.names)):
         merging.add(delta)
     return merging.plan()
 
@@ -110,7 +107,8 @@ class _Merging:
         self._strategy = strategy
         self._as_base = dest.shared(base)
         self._as_source = dest.shared(source)
-        self._opened: set[int] = set()
+        self._open: tuple[int, RangeFile] | None = None
+        self._opened = 0
         self._changes: list[pa.Table] = []
         self._conflicts: list[str] = []
         self._settled = 0
@@ -126,7 +124,7 @@ class _Merging:
             self._settled,
             Summary(*self._counts),
             self._dest if nothing else None,
-            len(self._opened),
+            self._opened,
         )
 
     def add(self, delta: Delta) -> None:
@@ -141,7 +139,7 @@ class _Merging:
             self._settled += int(conflict.sum())
             if self._strategy is Strategy.SOURCE_WINS:
                 take |= conflict
-        self._take(delta.right, paths, np.flatnonzero(take), right, present)
+        self._take(delta.right.table, paths, np.flatnonzero(take), right, present)
 
     def _take(self, source: pa.Table, paths: pa.Array, chosen: Positions, right: Positions, present: Mask) -> None:
         """The source's states of the chosen paths are to be applied to the destination."""
@@ -172,52 +170,18 @@ class _Merging:
         like_source[only_source] = True
         present[only_source] = right[only_source] >= 0
         unknown = known[~by_base & ~by_source]
-        for number in np.unique(owner[unknown]).tolist():
-            here = unknown[owner[unknown] == number]
-            self._opened.add(number)
-            states = _States.of(self._reader.open(self._dest.row(number)), paths.take(pa.array(here)))
-            present[here] = states.found
-            like_base[here] = as_base = states.equal(delta.left, delta.left_identities, left[here])
-            # Base and source differ at every path here, so what is as the base is not as the source.
-            other = np.flatnonzero(~as_base)
-            rest = states.only(other)
-            like_source[here[other]] = rest.equal(delta.right, delta.right_identities, right[here[other]])
+        numbers, starts = np.unique(owner[unknown], return_index=True)
+        for number, here in zip(numbers.tolist(), np.split(unknown, starts)[1:], strict=True):
+            found = states(self._file(number), paths.take(pa.array(here)), delta, left[here], right[here])
+            like_base[here], like_source[here], present[here] = found.like_base, found.like_source, found.present
         return like_base, like_source, present
 
-
-@dataclass(frozen=True)
-class _States:
-    """What a range of the destination has at some paths: which are ``found``, and at which rows."""
-
-    file: RangeFile
-    found: Mask
-    places: Positions
-
-    @classmethod
-    def of(cls, file: RangeFile, paths: pa.Array) -> _States:
-        """The states of ascending paths."""
-        return cls(file, *file.find(paths))
-
-    def only(self, which: Positions) -> _States:
-        """Those of some of the paths."""
-        return _States(self.file, self.found[which], self.places[which])
-
-    def equal(self, side: pa.Table, identities: Identities, numbers: Positions) -> Mask:
-        """Whether each state is the side's: its row ``numbers``, -1 where it is absent.
-
-        Equal digests settle most; the columns of an identity are read only for paths whose digests differ.
-        """
-        there = numbers >= 0
-        equal: Mask = ~self.found & ~there
-        both = np.flatnonzero(self.found & there)
-        theirs = digest_words(side.column("digest"))[numbers[both]]
-        ours = digest_words(self.file.take(self.places[both], ["digest"]).column(0))
-        equal[both] = (ours == theirs).all(axis=1)
-        rest = both[~equal[both]]
-        if len(rest):
-            rows = self.file.take(self.places[rest], IDENTITY_COLUMNS)
-            equal[rest] = same_identity(rows, identities(numbers[rest]))
-        return equal
+    def _file(self, number: int) -> RangeFile:
+        """A range of the destination; the next delta may begin in the one that this one ended in."""
+        if self._open is None or self._open[0] != number:
+            self._open = number, self._reader.open(self._dest.row(number))
+            self._opened += 1
+        return self._open[1]
 
 
 def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:
@@ -226,7 +190,8 @@ def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:
     right = np.concatenate([delta.added, np.full(len(delta.removed), -1), delta.pairs[1]])
     in_left = pa.array(left, pa.int64(), mask=left < 0)
     in_right = pa.array(right, pa.int64(), mask=right < 0)
-    paths = pc.coalesce(delta.left.column("path").take(in_left), delta.right.column("path").take(in_right))
+    sides = ((delta.left, in_left), (delta.right, in_right))
+    paths = pc.coalesce(*(side.table.column("path").take(rows) for side, rows in sides))
     paths = paths.combine_chunks()
     order = pc.sort_indices(paths)
     return paths.take(order), left[order.to_numpy()], right[order.to_numpy()]

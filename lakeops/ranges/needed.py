@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.schema import ENTRY_SCHEMA
-from lakeops.ranges.delta import Candidates, candidates
+from lakeops.ranges.delta import candidates
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
+from lakeops.ranges.part import Candidates
 from lakeops.ranges.read import RangeReader
 
 NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_address", "checksum", "size_bytes", "path")])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -12,13 +13,20 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ranges.cache import RangeCache
-from lakeops.ranges.file import RangeFile, fetch, open_range, read_range
+from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.order import SortedPaths, upper_bound
 from lakeops.ranges.prefetch import prefetched
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_AHEAD_FAR = 8
+_AHEAD_NEAR = os.cpu_count() or 1
+"""Loads that are under way at once: while requests cross a network, and where only cores limit them."""
 
 __all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader", "entries"]
 
@@ -73,12 +81,20 @@ class RangeReader:
 
     def open(self, row: RangeRow) -> RangeFile:
         """A range; row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``."""
-        return self._cache.get((self.store.url, row.footer_digest), lambda: open_range(self.store, row))
+        key = (self.store.url, row.footer_digest)
+        return RangeFile(self.store, self._cache.get(key, lambda: read_end(self.store, row)))
+
+    def open_each(self, rows: Iterable[RangeRow]) -> Iterator[RangeFile]:
+        """Ranges in turn, opened ahead where that takes a request over a network."""
+        return prefetched(self.open, rows, window=_AHEAD_FAR if self.store.far else 0)
+
+    def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+        """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
+        return prefetched(load, items, window=_AHEAD_FAR if self.store.far else _AHEAD_NEAR)
 
     def table(self, row: RangeRow) -> pa.Table:
-        """All rows of a range: ``RANGE_SCHEMA``. The decoded rows are not remembered."""
-        known: RangeFile | None = self._cache.peek((self.store.url, row.footer_digest))
-        return known.read() if known else read_range(self.store, row)
+        """All rows of a range: ``RANGE_SCHEMA``. They are not remembered."""
+        return read_range(self.store, row)
 
     def stat(self, metarange: Metarange, path: str) -> Entry | None:
         """The entry at a path, or None."""
@@ -123,7 +139,7 @@ class RangeReader:
                 row = 0
             start += 1
         rows = (metarange.row(index) for index in range(start, stop))
-        for table in prefetched(self.table, rows):
+        for table in self.ahead(self.table, rows):
             yield from _below(table, above)
 
     def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[int, DecodedGroup, int]:
@@ -132,9 +148,9 @@ class RangeReader:
         The range must end at or after ``key``.
         """
         digest = metarange.footer_digest(index)
-        file: RangeFile | None = self._cache.peek((self.store.url, digest))
-        file = file or self.open(metarange.row(index))
-        number = file.group_of(key)
+        end: RangeEnd | None = self._cache.peek((self.store.url, digest))
+        file = RangeFile(self.store, end) if end else self.open(metarange.row(index))
+        number = file.end.group_of(key)
         group = self.group(file, number)
         row = group.paths.first_at(key)
         if row == len(group.paths):

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta, matched
 from lakeops.ranges.diff import batch
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.part import Candidates
 from lakeops.ranges.read import RangeReader
 
 _AT_ONCE = 50_000
@@ -34,7 +35,7 @@ def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> It
     owners = base.route(staged.column("path")) if len(base) else np.zeros(staged.num_rows, np.int64)
     touched, starts = np.unique(owners, return_index=True)
     stops = [*starts[1:].tolist(), staged.num_rows]
-    files = prefetched(reader.open, base.at(touched) if len(base) else [])
+    files = reader.open_each(base.at(touched) if len(base) else [])
     for start, stop in zip(starts.tolist(), stops, strict=True):
         file = next(files, None)
         for begin in range(start, stop, _AT_ONCE):
@@ -45,8 +46,11 @@ def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> It
 
 def _over(file: RangeFile | None, staged: pa.Table) -> Delta:
     """What staged rows change over the range that their paths fall in (None: there is no range)."""
-    after = staged.filter(pc.invert(staged.column("tombstone"))).select(IDENTITY_COLUMNS)
+    columns = ["path", *IDENTITY_COLUMNS]
+    # What is no tombstone holds no nulls.
+    schema = pa.schema([ENTRY_SCHEMA.field(name) for name in columns])
+    after = staged.filter(pc.invert(staged.column("tombstone"))).select(columns).cast(schema)
     before = after.slice(0, 0)
     if file is not None:
-        before = file.rows_at(staged.column("path"), IDENTITY_COLUMNS)[1]
-    return matched(before, after, lambda rows: before.take(pa.array(rows)), lambda rows: after.take(pa.array(rows)))
+        before = file.rows_at(staged.column("path"), columns)[1]
+    return matched(Candidates(before), Candidates(after))

@@ -98,6 +98,11 @@ class ObjectStore(Protocol):
         """The root: ``file:///...`` or ``s3://bucket/prefix``, without a trailing slash."""
         ...
 
+    @property
+    def far(self) -> bool:
+        """Whether requests cross a network, so that few and large ones, several of them at once, are quickest."""
+        ...
+
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
         ...

@@ -187,6 +187,11 @@ class FaultyStore:
         """The inner store's root."""
         return self.inner.url
 
+    @property
+    def far(self) -> bool:
+        """As the inner store."""
+        return self.inner.far
+
     def get(self, key: str) -> bytes:
         """See ``ObjectStore.get``."""
         with self._during("get", key):

@@ -4,17 +4,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakeops.ranges import align
-from lakeops.ranges.align import unshared
+from lakeops.ranges.align import among, unshared
 
 WORDS = np.random.default_rng(3).integers(0, 2**63, (20_000, 2), dtype=np.uint64)
 
 
 @pytest.fixture(params=["walk", "as it chooses"], autouse=True, scope="module")
 def _way(request):
-    """Runs of any length are walked along, too."""
+    """Runs that part everywhere are walked along, too."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "walk":
-            patch.setattr(align, "_FEW", 0)
+            patch.setattr(align, "_STEP", 1)
         yield
 
 
@@ -70,3 +70,17 @@ def test_digests_that_share_one_word_are_not_equal():
     other[30, 0] += np.uint64(1)
     only_left, only_right = unshared(WORDS[:50], other)
     assert only_left.tolist() == only_right.tolist() == [20, 30]
+
+
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
+@settings(deadline=None)
+def test_which_of_a_few_are_among_many(some, many):
+    assert among(WORDS[sorted(some)], WORDS[sorted(many)]).tolist() == [number in many for number in sorted(some)]
+
+
+def test_digests_that_begin_alike_are_not_taken_for_each_other():
+    some = WORDS[:3].copy()
+    some[:, 0] = 7
+    other = some + np.array([0, 1], np.uint64)
+    assert not among(some, other).any()
+    assert among(some, other[1:2] - np.array([0, 1], np.uint64)).sum() <= 1

@@ -22,6 +22,7 @@ from support.rows import (
 from lakeops.engine.apply import apply
 from lakeops.engine.build import build
 from lakeops.model.records import Change, Split, Summary
+from lakeops.ranges.delta import MOST_TOGETHER
 from lakeops.ranges.diff import DIFF_SCHEMA, ROWS_SCHEMA, changes, diff, summary
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -136,7 +137,7 @@ def test_memory_is_bounded_when_no_two_ranges_line_up(store):
     assert listed(RangeReader(store), left, right) == []
     other = numbered(range(2_000), contents="1")
     tables = list(diff(RangeReader(store), left, built(store, other, Split(30, 1, 30))))
-    assert max(table.num_rows for table in tables) <= 70
+    assert max(table.num_rows for table in tables) <= MOST_TOGETHER * 30
     assert sum(table.num_rows for table in tables) == 2_000
 
 

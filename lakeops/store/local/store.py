@@ -52,6 +52,8 @@ class LocalStore:
         fsync: whether a put returns only when the object would survive a loss of power.
     """
 
+    far = False
+
     def __init__(self, root: Path, *, fsync: bool = True) -> None:
         if not root.is_absolute():
             raise InvalidInput(f"the root of a local store must be an absolute path, not {str(root)!r}")

@@ -52,6 +52,8 @@ class S3Store:
         settings: endpoint, region, timeouts; credentials come from boto3's chain.
     """
 
+    far = True
+
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         self.bucket = bucket
         self.prefix = prefix
