@@ -103,12 +103,13 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class StagedPage:
-    """Staged rows of a branch and the branch's state at the same instant.
+    """Staged rows of a branch, the branch's state and the commit that it points to, at the same instant.
 
     ``rows`` are sorted by path, one a path (the newest token's).
     """
 
     state: BranchState
+    head: Commit
     rows: Sequence[Staged] = field(default=())
 
 
@@ -377,8 +378,8 @@ class Catalog(MirrorTransitions, Protocol):
         """
         ...
 
-    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[BranchState, Staged | None]:
-        """The newest staged row of a path, and the branch's state at the same instant."""
+    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
+        """The newest staged row of a path, and the commit that the branch points to at the same instant."""
         ...
 
     def staged_page(

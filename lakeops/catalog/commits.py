@@ -15,12 +15,11 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, lite
 
 from lakeops.catalog.base import History
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository, no_commit, under
 from lakeops.catalog.part import Part
 from lakeops.catalog.retention import find_rules, mirror_needs
 from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record
 from lakeops.catalog.tables import BRANCH, COMMIT, TAG
-from lakeops.model.errors import RefNotFound
 from lakeops.model.records import Commit
 
 
@@ -57,7 +56,7 @@ class Commits(Part):
             found = find_commit(conn, repository_id, commit_id)
             if found is None:
                 find_repository(conn, repository_id)
-                raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+                raise no_commit(repository_id, commit_id)
             return found
 
         return self.database.read(work)
@@ -91,7 +90,7 @@ class Commits(Part):
             found = [commit_record(row) for row in conn.execute(_WALK, values).all()]
             if not found:
                 find_repository(conn, repository_id)
-                raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+                raise no_commit(repository_id, commit_id)
             return found[:limit]
 
         return self.database.read(work)

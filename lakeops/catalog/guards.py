@@ -111,9 +111,19 @@ def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None
         states.update((row.id, row.expired) for row in conn.execute(_EXPIRED, some))
     for commit_id in wanted:
         if commit_id not in states:
-            raise RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
+            raise no_commit(repository_id, commit_id)
         if states[commit_id]:
             raise expired(commit_id)
+
+
+def no_branch(repository_id: str, name: str) -> RefNotFound:
+    """The error for a branch that is not there."""
+    return RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
+
+
+def no_commit(repository_id: str, commit_id: str) -> RefNotFound:
+    """The error for a commit that is not there."""
+    return RefNotFound(f"repository {repository_id!r} has no commit {commit_id!r}")
 
 
 def expired(commit_id: str) -> CommitExpired:
@@ -149,5 +159,5 @@ def _repository(row: AnyRow | None, repository_id: str) -> AnyRow:
 
 def _branch(row: AnyRow | None, repository_id: str, name: str) -> BranchState:
     if row is None:
-        raise RefNotFound(f"repository {repository_id!r} has no branch {name!r}")
+        raise no_branch(repository_id, name)
     return branch_record(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +12,7 @@ from sqlalchemy import Row
 
 from lakeops.catalog.base import BranchState, Staged
 from lakeops.catalog.tables import COMMIT
+from lakeops.model.frozen import maker
 from lakeops.model.mirrors import Mirror, MirrorRef, RefKind
 from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
 from lakeops.model.sources import SourceReference
@@ -20,6 +21,8 @@ AnyRow = Row[*tuple[Any, ...]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
+
+_commit, _entry = maker(Commit), maker(Entry)
 
 COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
 """The commit table's columns in the order of the record's fields."""
@@ -43,10 +46,12 @@ def repository_values(repository: Repository) -> dict[str, Any]:
     return asdict(repository)
 
 
-def commit_record(row: AnyRow) -> Commit:
+def commit_record(row: Sequence[Any]) -> Commit:
     """The commit of a row of ``COMMIT_COLUMNS``; by position, because logs read thousands of them."""
-    values: Any = (row[0], tuple(row[1]), *row[2:])
-    return Commit(*values)
+    commit_id, parents, committer, message, date, metadata, meta_range_id, generation, file, digest, expired = row
+    return _commit(
+        commit_id, tuple(parents), committer, message, date, metadata, meta_range_id, generation, file, digest, expired
+    )
 
 
 def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
@@ -68,32 +73,18 @@ def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
     }
 
 
-def branch_record(row: AnyRow) -> BranchState:
-    """The branch of a row of its table."""
-    return BranchState(
-        repository_id=row.repository_id,
-        id=row.name,
-        commit_id=row.commit_id,
-        staging_token=row.staging_token,
-        sealed_tokens=tuple(row.sealed_tokens),
-        resets=row.resets,
-    )
+def branch_record(row: Sequence[Any]) -> BranchState:
+    """The branch of a row of its table, by position."""
+    repository_id, name, commit_id, staging_token, sealed_tokens, resets = row
+    return BranchState(repository_id, name, commit_id, staging_token, tuple(sealed_tokens), resets)
 
 
-def staged_record(row: AnyRow) -> Staged:
-    """The staged row of a row of its table."""
-    if row.tombstone:
-        return Staged(row.path, None)
-    entry = Entry(
-        path=row.path,
-        physical_address=row.physical_address,
-        checksum=row.checksum,
-        size_bytes=row.size_bytes,
-        mtime=row.mtime,
-        content_type=row.content_type,
-        metadata=metadata_map(row._mapping["metadata"]),  # noqa: SLF001
-    )
-    return Staged(row.path, entry)
+def staged_record(row: Sequence[Any]) -> Staged:
+    """The staged row of a row of its table, by position."""
+    _, _, path, tombstone, address, checksum, size_bytes, mtime, content_type, metadata = row
+    if tombstone:
+        return Staged(path, None)
+    return Staged(path, _entry(path, address, checksum, size_bytes, mtime, content_type, metadata_map(metadata)))
 
 
 def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, Any]:

@@ -8,35 +8,72 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Join, Select, and_, bindparam, select
 
 from lakeops.catalog.base import BranchState, Roots, Staged, StagedPage
-from lakeops.catalog.guards import find_branch, find_repository, under
+from lakeops.catalog.guards import find_branch, find_repository, no_branch, no_commit
 from lakeops.catalog.part import Part
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
 from lakeops.catalog.uploads import uploads_in_flight
+from lakeops.model.paths import next_prefix
+from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_AT_HEAD = BRANCH.outerjoin(
+    COMMIT, and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
+)
+_AT_PATH = _AT_HEAD.outerjoin(
+    STAGED,
+    and_(
+        STAGED.c.repository_id == BRANCH.c.repository_id,
+        STAGED.c.token == BRANCH.c.staging_token,
+        STAGED.c.path == bindparam("path"),
+    ),
+)
+
+
+def _at(place: Join, *columns: Any) -> Select[Any]:  # noqa: ANN401 - the type of columns is SQLAlchemy's own
+    """A branch, the commit that it points to, and more columns of a join that begins with these two."""
+    query = select(*BRANCH.c, *COMMIT_COLUMNS, *columns).select_from(place)
+    return query.where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
+
+
+# Built once, as they are asked for at every look at a branch.
+_HEAD, _LOOK = _at(_AT_HEAD), _at(_AT_PATH, *STAGED.c)
+_MINE = select(STAGED).where(STAGED.c.repository_id == bindparam("repository"))
+_SEALED = _MINE.where(STAGED.c.token.in_(bindparam("tokens", expanding=True)), STAGED.c.path == bindparam("path"))
+_PAGE = (
+    _MINE.where(
+        STAGED.c.token == bindparam("token"), STAGED.c.path > bindparam("after"), STAGED.c.path >= bindparam("prefix")
+    )
+    .order_by(STAGED.c.path)
+    .limit(bindparam("limit"))
+)
+_PAGE_BELOW = _PAGE.where(STAGED.c.path < bindparam("above"))
+_BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(COMMIT_COLUMNS)
 
 
 class StagedRows(Part):
     """Uncommitted changes, to be read."""
 
-    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[BranchState, Staged | None]:
-        """The newest staged row of a path, and the branch's state at the same instant."""
+    def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:
+        """The newest staged row of a path, and the commit that the branch points to at the same instant."""
+        values = {"repository": repository_id, "branch": branch, "path": path}
 
-        def work(conn: Connection) -> tuple[BranchState, Staged | None]:
-            state = find_branch(conn, repository_id, branch)
-            query = select(STAGED).where(
-                STAGED.c.repository_id == repository_id, STAGED.c.token.in_(state.tokens), STAGED.c.path == path
-            )
-            found = {row.token: row for row in conn.execute(query)}
-            newest = next((found[token] for token in state.tokens if token in found), None)
-            return state, None if newest is None else staged_record(newest)
+        def work(conn: Connection) -> tuple[Commit, Staged | None]:
+            state, head, rest = _look(conn, _LOOK, values)
+            if rest[0] is not None:
+                return head, staged_record(rest)
+            if not state.sealed_tokens:
+                return head, None
+            found = {row.token: row for row in conn.execute(_SEALED, values | {"tokens": state.sealed_tokens})}
+            newest = next((found[token] for token in state.sealed_tokens if token in found), None)
+            return head, None if newest is None else staged_record(newest)
 
         return self.database.read(work)
 
@@ -44,21 +81,17 @@ class StagedRows(Part):
         self, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> StagedPage:
         """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
+        above = next_prefix(prefix)
+        query = _PAGE if above is None else _PAGE_BELOW
+        where = {"repository": repository_id, "after": after, "prefix": prefix, "limit": limit, "above": above}
 
         def work(conn: Connection) -> StagedPage:
-            state = find_branch(conn, repository_id, branch)
+            state, head, _ = _look(conn, _HEAD, {"repository": repository_id, "branch": branch})
             newest: dict[str, AnyRow] = {}
             for token in reversed(state.tokens):
                 # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
-                query = select(STAGED).where(
-                    STAGED.c.repository_id == repository_id,
-                    STAGED.c.token == token,
-                    STAGED.c.path > after,
-                    *under(STAGED.c.path, prefix),
-                )
-                rows = conn.execute(query.order_by(STAGED.c.path).limit(limit))
-                newest.update((row.path, row) for row in rows)
-            return StagedPage(state, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
+                newest.update((row.path, row) for row in conn.execute(query, where | {"token": token}))
+            return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
 
         return self.database.read(work)
 
@@ -108,3 +141,18 @@ class StagedRows(Part):
             )
 
         return self.database.read(work)
+
+
+def _look(conn: Connection, query: Select[Any], values: dict[str, Any]) -> tuple[BranchState, Commit, Sequence[Any]]:
+    """A branch, the commit that it points to, and what else a query of ``_at`` asks for.
+
+    Raises ``RepositoryNotFound``, ``RefNotFound``.
+    """
+    row = conn.execute(query, values).one_or_none()
+    if row is None:
+        find_repository(conn, values["repository"])
+        raise no_branch(values["repository"], values["branch"])
+    state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
+    if rest[0] is None:
+        raise no_commit(state.repository_id, state.commit_id)
+    return state, commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]

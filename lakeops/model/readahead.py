@@ -22,11 +22,12 @@ class ReadAhead:
     Args:
         load: gives a commit and its first parents, newest first, at most as many as asked for (``first_parents`` of a
             catalog); raises ``RefNotFound``.
+        ahead: how many the first miss loads, where it is known how many will be asked for.
     """
 
-    def __init__(self, load: Callable[[str, int], list[Commit]]) -> None:
+    def __init__(self, load: Callable[[str, int], list[Commit]], ahead: int = 1) -> None:
         self._load = load
-        self._run = 1
+        self._run = max(1, min(ahead, LONGEST_RUN))
         self._kept: dict[str, Commit] = {}
 
     def __call__(self, commit_id: str) -> Commit:

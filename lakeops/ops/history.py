@@ -8,14 +8,16 @@ from itertools import islice
 from lakeops.model import graph
 from lakeops.model.errors import NoMergeBase
 from lakeops.model.records import Commit
+from lakeops.model.refs import resolve
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import lookup, resolve_commit
 
 
 def log(ctx: Context, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
     """Commits reachable from ``ref``, newest first and children before parents; expired ones are shown too."""
-    start = resolve_commit(ctx, ref, live=False)
-    return islice(graph.log(lookup(ctx).get, start.id, first_parent=first_parent), amount)
+    names = lookup(ctx, ahead=amount or 1)
+    start = names.get(resolve(ref, names))
+    return islice(graph.log(names.get, start.id, first_parent=first_parent), amount)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:

@@ -16,7 +16,7 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.paths import MAX_PATH_BYTES, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import View, resolve_view
+from lakeops.ops.resolve import at_ref
 from lakeops.ops.view import public
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ def list_objects(
         raise InvalidInput(f"delimiter {delimiter!r} is too long")
     if after and delimiter and after.startswith(prefix) and after.endswith(delimiter):
         after += LAST  # a common prefix was the last one shown: go on behind everything under it
-    view = resolve_view(ctx, ref)
-    cursor = _cursor(ctx, view, prefix, after)
-    return _grouped(ctx, cursor, prefix, delimiter)
+    return _grouped(ctx, _cursor(ctx, ref, prefix, after), prefix, delimiter)
 
 
 def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader:
@@ -69,13 +67,15 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
     from lakeops.ops.shown import shown
 
     check_prefix(prefix)
-    view = resolve_view(ctx, ref)
-    if isinstance(view, Commit):
-        committed = ctx.reader.scan(ctx.metarange(view), prefix)
-        tables: Iterator[pa.Table] = (batch.select(ENTRY_SCHEMA.names) for batch in committed)
-    else:
-        state, staged = ctx.catalog.staged_table(ctx.repository_id, view.name, prefix=prefix)
-        tables = shown(ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix), staged)
+
+    def of_branch(name: str) -> Iterator[pa.Table]:
+        state, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        return shown(ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix), staged)
+
+    def of_commit(commit: Commit) -> Iterator[pa.Table]:
+        return (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))
+
+    tables = at_ref(ctx, ref, of_branch, of_commit)
     batches = (batch for table in tables for batch in _absolute(ctx, table).to_batches())
     return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, batches)
 
@@ -100,12 +100,13 @@ def _grouped(ctx: Context, cursor: Cursor, prefix: str, delimiter: str) -> Itera
             cursor.skip(common)
 
 
-def _cursor(ctx: Context, view: View, prefix: str, after: str) -> Cursor:
-    if not isinstance(view, Commit):
-        return BranchCursor(ctx, view.name, prefix, after)
-    cursor = CommitCursor(ctx, view, prefix)
-    cursor.seek(after)
-    return cursor
+def _cursor(ctx: Context, ref: str, prefix: str, after: str) -> Cursor:
+    def of_commit(commit: Commit) -> Cursor:
+        cursor = CommitCursor(ctx, commit, prefix)
+        cursor.seek(after)
+        return cursor
+
+    return at_ref(ctx, ref, lambda name: BranchCursor(ctx, name, prefix, after), of_commit)
 
 
 class CommitCursor:
@@ -187,7 +188,7 @@ class BranchCursor:
             self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=PAGE
         )
         if self._committed is None or self._committed.commit_id != page.state.commit_id:
-            self._committed = CommitCursor(self._ctx, self._ctx.head(page.state), self._prefix)
+            self._committed = CommitCursor(self._ctx, page.head, self._prefix)
         self._committed.seek(after)
         self._rows, self._next = page.rows, 0
         self._bound = page.rows[-1].path if len(page.rows) == PAGE else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import TypeVar
 
 from lakeops.catalog.base import BranchState, Catalog
-from lakeops.model.errors import InvalidRef, NotFound
+from lakeops.model.errors import InvalidRef, NotFound, RefNotFound
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.readahead import ReadAhead
 from lakeops.model.records import Commit
@@ -13,25 +14,21 @@ from lakeops.model.refs import parse_ref
 from lakeops.model.refs import resolve as resolve_expression
 from lakeops.ops.context import Context, require_live
 
-
-@dataclass(frozen=True)
-class BranchView:
-    """A reader of a branch sees its staging area over its head, both at one instant; so neither is read before."""
-
-    name: str
-
-
-View = Commit | BranchView
-"""What a reader of a ref sees."""
+T = TypeVar("T")
 
 
 class CatalogLookup:
-    """The names of one repository, as the ref grammar asks for them. One serves one call, so it never grows stale."""
+    """The names of one repository, as the ref grammar asks for them. One serves one call, so it never grows stale.
 
-    def __init__(self, catalog: Catalog, repository_id: str) -> None:
+    ``ahead`` is how many commits of a line are going to be asked for.
+    """
+
+    def __init__(self, catalog: Catalog, repository_id: str, ahead: int = 1) -> None:
         self._catalog = catalog
         self._repository_id = repository_id
-        self.get = ReadAhead(lambda commit_id, count: catalog.first_parents(repository_id, commit_id, limit=count))
+        self.get = ReadAhead(
+            lambda commit_id, count: catalog.first_parents(repository_id, commit_id, limit=count), ahead
+        )
 
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
@@ -59,9 +56,9 @@ class CatalogLookup:
         return self._catalog.commits_with_prefix(self._repository_id, prefix)
 
 
-def lookup(ctx: Context) -> CatalogLookup:
+def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
     """The repository's names and commits."""
-    return CatalogLookup(ctx.catalog, ctx.repository_id)
+    return CatalogLookup(ctx.catalog, ctx.repository_id, ahead)
 
 
 def resolve_id(ctx: Context, text: str) -> str:
@@ -85,13 +82,20 @@ def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
     return require_live(commit) if live else commit
 
 
-def resolve_view(ctx: Context, text: str) -> View:
-    """What a reader of this ref sees; a plain branch name shows its staging area too."""
+def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Callable[[Commit], T]) -> T:
+    """What a reader of this ref sees: a plain branch name shows its staging area too, anything else a commit.
+
+    A reader of a branch sees its staging area over its head, both at one instant. So nothing of the branch is read
+    before: ``of_branch`` finds out whether there is one, and raises ``RefNotFound`` when there is none.
+    """
     expression = parse_ref(text)
+    if expression.is_name and not COMMIT_ID.fullmatch(text):
+        try:
+            return of_branch(text)
+        except RefNotFound:
+            pass
     names = lookup(ctx)
-    if expression.is_name and not COMMIT_ID.fullmatch(text) and names.branch(text) is not None:
-        return BranchView(text)
-    return require_live(names.get(resolve_expression(expression, names)))
+    return of_commit(require_live(names.get(resolve_expression(expression, names))))
 
 
 def require_branch(ctx: Context, name: str) -> str:

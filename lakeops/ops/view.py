@@ -12,7 +12,7 @@ from lakeops.model.errors import ObjectNotFound
 from lakeops.model.paths import check_path
 from lakeops.model.records import Commit, Entry
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import View, resolve_view
+from lakeops.ops.resolve import at_ref
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 
@@ -35,20 +35,15 @@ def committed(ctx: Context, commit: Commit, path: str) -> Entry | None:
     return ctx.reader.stat(ctx.metarange(commit), path)
 
 
-def find(ctx: Context, view: View, path: str) -> Entry | None:
-    """The stored entry that a view shows at a path, if any."""
-    if isinstance(view, Commit):
-        return committed(ctx, view, path)
-    state, staged = ctx.catalog.staged_one(ctx.repository_id, view.name, path)
-    if staged is not None:
-        return staged.entry
-    return committed(ctx, ctx.head(state), path)
-
-
 def stat(ctx: Context, ref: str, path: str) -> Entry | None:
     """What a ref shows at a path, or None. The physical address is a full URL."""
     check_path(path)
-    entry = find(ctx, resolve_view(ctx, ref), path)
+
+    def of_branch(name: str) -> Entry | None:
+        head, staged = ctx.catalog.staged_one(ctx.repository_id, name, path)
+        return committed(ctx, head, path) if staged is None else staged.entry
+
+    entry = at_ref(ctx, ref, of_branch, lambda commit: committed(ctx, commit, path))
     return None if entry is None else public(ctx, entry)
 
 

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import event
 from support.catalogs import create
 from support.clock import ManualClock
 from support.postgres import fresh_database, postgres_server, truncate
@@ -79,23 +77,3 @@ def catalog(empty) -> SqlCatalog:
     """A catalog with one repository: its first commit on ``main``."""
     create(empty)
     return empty
-
-
-@pytest.fixture
-def statements():
-    """Collects the statements of a block."""
-
-    @contextmanager
-    def collect(catalog) -> Iterator[list[str]]:
-        seen: list[str] = []
-
-        def note(_conn, _cursor, statement, *_rest) -> None:
-            seen.append(statement)
-
-        event.listen(catalog.database.engine, "before_cursor_execute", note)
-        try:
-            yield seen
-        finally:
-            event.remove(catalog.database.engine, "before_cursor_execute", note)
-
-    return collect

@@ -15,6 +15,7 @@ from support.catalogs import (
     put,
     seal,
 )
+from support.statements import statements
 
 from lakeops.model.errors import CommitExpired, RefNotFound
 from lakeops.model.records import Commit
@@ -48,7 +49,7 @@ def test_ids_are_found_by_prefix(catalog):
         assert catalog.commits_with_prefix(REPO, prefix, limit=2) == expected[:2]
 
 
-def test_first_parents_are_one_statement_however_many(catalog, statements):
+def test_first_parents_are_one_statement_however_many(catalog):
     made = chain(catalog, 30)
     side = a_commit("side", FIRST)
     catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")

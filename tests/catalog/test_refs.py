@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, draft, new_token, paths, put, seal
+from support.statements import ours, statements
 
 from lakeops.model.errors import (
     AlreadyExists,
@@ -18,11 +19,6 @@ NAMES = ["B", "Z", "a", "a.b", "aB", "a_b", "ab", "b", "dev:joe", "z", "é", "\u
 
 def branch(catalog, name, commit=FIRST):
     return catalog.create_branch(REPO, name, commit.id, token=new_token(), actor="ada")
-
-
-def ours(seen):
-    """The statements on lakeops' tables."""
-    return [text for text in seen if "lakeops_" in text]
 
 
 def test_names_are_sorted_by_their_bytes(catalog):
@@ -55,7 +51,7 @@ def test_a_branch_is_made_at_a_commit_with_an_empty_staging_area(catalog):
         branch(catalog, "other", a_commit("never published"))
 
 
-def test_a_new_ref_is_three_statements(catalog, statements):
+def test_a_new_ref_is_three_statements(catalog):
     """The repository's row, the ref at a live commit, the reflog; what forbids a ref is looked up when it fails."""
     with statements(catalog) as seen:
         branch(catalog, "dev")

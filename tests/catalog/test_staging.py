@@ -18,6 +18,7 @@ from support.catalogs import (
     put,
     seal,
 )
+from support.statements import ours, statements
 
 from lakeops.catalog.base import BranchState
 from lakeops.model.errors import AttemptExpired, BranchMoved, RefNotFound
@@ -41,12 +42,34 @@ def test_the_last_write_of_a_path_wins(catalog):
     assert state == catalog.branch(REPO, "main")
     put(catalog, an_entry("b", "2", k="v"), gone("c"))
     assert staged(catalog) == [("a", "2"), ("b", "2"), ("c", None)]
-    assert catalog.staged_one(REPO, "main", "b") == (state, an_entry("b", "2", k="v"))
+    assert catalog.staged_one(REPO, "main", "b") == (FIRST, an_entry("b", "2", k="v"))
     put(catalog, gone("b"), an_entry("c", "3"))
     assert staged(catalog) == [("a", "2"), ("b", None), ("c", "3")]
-    assert catalog.staged_one(REPO, "main", "none") == (state, None)
+    assert catalog.staged_one(REPO, "main", "none") == (FIRST, None)
     put(catalog)
     assert len(page(catalog)) == 3
+
+
+def test_a_look_at_a_path_is_one_statement_unless_tokens_are_sealed(catalog):
+    put(catalog, an_entry("a", "1"))
+    with statements(catalog) as seen:
+        catalog.staged_one(REPO, "main", "a")
+        catalog.staged_one(REPO, "main", "b")
+    assert len(ours(seen)) == 2
+    seal(catalog)
+    put(catalog, an_entry("b", "2"))
+    with statements(catalog) as seen:
+        assert catalog.staged_one(REPO, "main", "a")[1] == an_entry("a", "1")
+        assert catalog.staged_one(REPO, "main", "b")[1] == an_entry("b", "2")
+    assert len(ours(seen)) == 3
+
+
+def test_a_branch_is_read_with_the_commit_it_points_to(catalog):
+    head = commit_all(catalog, "one")
+    put(catalog, an_entry("a"))
+    found = catalog.staged_page(REPO, "main")
+    assert (found.state, found.head, paths(found.rows)) == (catalog.branch(REPO, "main"), head, ["a"])
+    assert catalog.staged_one(REPO, "main", "a")[0] == head
 
 
 def test_the_newest_token_wins(catalog):

@@ -46,6 +46,16 @@ def test_one_commit_takes_one_row(line: list[Commit]) -> None:
     assert statements.runs == [1]
 
 
+def test_a_walk_whose_length_is_known_takes_one_statement(line: list[Commit]) -> None:
+    statements = Statements(line)
+    walk = first_parents(ReadAhead(statements.load, 1000), line[-1].id)
+    assert list(itertools.islice(walk, 1000)) == line[::-1][:1000]
+    assert statements.runs == [1000]
+    for ahead, first in ((0, 1), (10**9, 1024)):
+        ReadAhead(statements.load, ahead)(line[-1].id)
+        assert statements.runs[-1] == first
+
+
 def test_two_diverged_branches(line: list[Commit]) -> None:
     commits = make_history([(), *((index,) for index in range(500)), (0,), *((index,) for index in range(501, 1000))])
     statements = Statements(commits)
