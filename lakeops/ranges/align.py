@@ -19,6 +19,9 @@ Positions = npt.NDArray[np.int64]
 _STEP = 150
 """So many rows of both sides are hashed in the time of about two steps of the walk."""
 
+_LOOK = 8
+"""Steps of the walk in the time of a look through a window."""
+
 _FIRST_STEP = 4_096
 _NEAR_STEP = 256
 _LAST_STEP = 65_536
@@ -36,9 +39,10 @@ def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
         right: the same, shape ``(m, 2)``.
     """
     walk = _Walk(left, right)
-    if walk.finished():
-        return np.array(walk.only_left, np.int64), np.array(walk.only_right, np.int64)
-    return _by_hash(left, right)
+    i, j, trail = walk.go()
+    rest = _by_hash(left[i : len(left) - trail], right[j : len(right) - trail])
+    passed = np.array(walk.only_left, np.int64), np.array(walk.only_right, np.int64)
+    return np.concatenate([passed[0], rest[0] + i]), np.concatenate([passed[1], rest[1] + j])
 
 
 def among(some: Digests, many: Digests) -> npt.NDArray[np.bool_]:
@@ -69,8 +73,11 @@ class _Walk:
         self._words = [np.ascontiguousarray(side).reshape(-1) for side in (left, right)]
         self._budget = 10 + (len(left) + len(right)) // _STEP
 
-    def finished(self) -> bool:
-        """Walk to the end; False when the runs part so often that the walk was given up."""
+    def go(self) -> tuple[int, int, int]:
+        """Walk to the end of a run, or as long as the runs do not part too often.
+
+        Gives how far it came on both sides, and how many of the rows after that are the same at the ends.
+        """
         i, j, step = 0, 0, _FIRST_STEP
         left_size, right_size = len(self._left), len(self._right)
         while i < left_size and j < right_size:
@@ -83,21 +90,23 @@ class _Walk:
             step = _NEAR_STEP
             self._budget -= 1
             if self._budget < 0:
-                return False
+                return i, j, self._equal_ends(i, j)
             past_left, past_right = self._apart(i, j)
             self.only_left += range(i, i + past_left)
             self.only_right += range(j, j + past_right)
             i, j = i + past_left, j + past_right
-        self.only_left += range(i, left_size)
-        self.only_right += range(j, right_size)
-        return True
+        return i, j, 0
+
+    def _equal_ends(self, i: int, j: int) -> int:
+        """How many rows at the ends are equal, without the first ones."""
+        size = min(len(self._left) - i, len(self._right) - j)
+        left, right = (words[len(words) - 2 * size :][::-1] for words in self._words)
+        return _first(left != right) // 2
 
     def _equal_run(self, i: int, j: int, size: int) -> int:
         """How many rows from ``(i, j)`` on are equal, up to ``size``."""
         left, right = self._words
-        unequal = left[2 * i : 2 * (i + size)] != right[2 * j : 2 * (j + size)]
-        first = int(unequal.argmax())
-        return first // 2 if unequal[first] else size
+        return _first(left[2 * i : 2 * (i + size)] != right[2 * j : 2 * (j + size)]) // 2
 
     def _apart(self, i: int, j: int) -> tuple[int, int]:
         """From the unequal rows ``(i, j)``: how many rows to pass on each side until equal rows meet again."""
@@ -105,6 +114,7 @@ class _Walk:
             if self._meet(i + past[0], j + past[1]):
                 return past
         for window in (*_WINDOWS, max(len(self._left) - i, len(self._right) - j)):
+            self._budget -= _LOOK
             left, right = self._left[i : i + window, 0], self._right[j : j + window, 0]
             found = pc.index_in(pa.array(left), value_set=pa.array(right)).to_numpy(zero_copy_only=False)
             hits = np.flatnonzero(~np.isnan(found))
@@ -119,8 +129,16 @@ class _Walk:
         return bool(left[2 * i] == right[2 * j] and left[2 * i + 1] == right[2 * j + 1])
 
 
+def _first(true: npt.NDArray[np.bool_]) -> int:
+    """The first place that is true; the length when there is none."""
+    first = int(true.argmax()) if len(true) else 0
+    return first if len(true) and true[first] else len(true)
+
+
 def _by_hash(left: Digests, right: Digests) -> tuple[Positions, Positions]:
     """The same answer from a hash table over each run."""
+    if not len(left) or not len(right):
+        return np.arange(len(left)), np.arange(len(right))
     arrays = [_binary(side) for side in (left, right)]
     known = [pc.is_in(one, value_set=other).to_numpy(zero_copy_only=False) for one, other in (arrays, arrays[::-1])]
     return np.flatnonzero(~known[0]), np.flatnonzero(~known[1])

@@ -1,21 +1,21 @@
 """What differs between two metaranges, range by range: the walk under diff and merge.
 
 Ranges with equal ids hold equal rows at equal paths, so they are left out unread on both sides; of the others the rows
-that one side alone has are read, a stretch of paths at a time, and paired by path. Several stretches are paired in one
-step, because most of them hold a few such rows; what they keep in memory is bounded.
+that one side alone has are read, a stretch of paths at a time, and paired by path. Most stretches hold a few such rows,
+so those of several are handed on in one step. Memory holds the stretches that are being read, and what differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import pyarrow.compute as pc
 
 from lakeops.ranges.align import Positions
 from lakeops.ranges.digest import same_labels
-from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.part import Candidates, Columns, Pair, Part, compared
 from lakeops.ranges.read import RangeReader
@@ -25,9 +25,8 @@ IDENTITY_COLUMNS = ["checksum", "size_bytes", "content_type", "metadata"]
 SKETCH_COLUMNS = ["path", "size_bytes"]
 
 MOST_TOGETHER = 16
-"""Stretches that are paired in one step."""
+"""Stretches whose differences are handed on in one step."""
 _MANY_ROWS = 8_192
-_MANY_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,14 @@ def deltas(
             later, where sizes are equal.
         prefix: leave out paths that do not start with it.
     """
-    for old, new in _together(candidates(reader, left, right, columns=columns, prefix=prefix)):
-        delta = matched(old, new)
-        if delta.total:
-            yield delta
+
+    def read(parts: tuple[Part | None, Part | None]) -> Delta:
+        delta = matched(*_candidates(parts, columns, prefix))
+        _release(parts)
+        return delta
+
+    found = reader.ahead(read, stretches(reader, left, right, prefix))
+    yield from _together(delta for delta in found if delta.total)
 
 
 def candidates(
@@ -88,10 +91,22 @@ def candidates(
     """
 
     def read(parts: tuple[Part | None, Part | None]) -> Pair:
-        old, new = compared(*parts, columns)
-        return old.under(prefix), new.under(prefix)
+        pair = _candidates(parts, columns, prefix)
+        _release(parts)
+        return pair
 
     yield from reader.ahead(read, stretches(reader, left, right, prefix))
+
+
+def _candidates(parts: tuple[Part | None, Part | None], columns: Columns, prefix: str) -> Pair:
+    old, new = compared(*parts, columns)
+    return old.under(prefix), new.under(prefix)
+
+
+def _release(parts: tuple[Part | None, Part | None]) -> None:
+    for part in parts:
+        if part is not None:
+            part.release()
 
 
 def matched(left: Candidates, right: Candidates) -> Delta:
@@ -127,27 +142,37 @@ def _but(side: Candidates, rows: Positions) -> Positions:
     return np.flatnonzero(others)
 
 
-def _together(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """Neighbouring stretches as one, more of them the longer the walk goes on, as far as they hold little."""
-    some: list[Pair] = []
+def _together(some: Iterable[Delta]) -> Iterator[Delta]:
+    """Neighbouring deltas as one, more of them the longer the walk goes on, as long as they hold few rows."""
+    held: list[Delta] = []
     most = 1
-    for pair in pairs:
-        some.append(pair)
-        if len(some) == most or _heavy(some):
-            yield _joined(some)
-            some, most = [], min(2 * most, MOST_TOGETHER)
-    if some:
-        yield _joined(some)
+    for delta in some:
+        held.append(delta)
+        if len(held) == most or sum(one.total for one in held) > _MANY_ROWS:
+            yield _joined(held)
+            held, most = [], min(2 * most, MOST_TOGETHER)
+    if held:
+        yield _joined(held)
 
 
-def _joined(some: list[Pair]) -> Pair:
-    left, right = (Candidates.together(side) for side in zip(*some, strict=True))
-    return left, right
+def _joined(some: list[Delta]) -> Delta:
+    if len(some) == 1:
+        return some[0]
+    left, right = Candidates.together([one.left for one in some]), Candidates.together([one.right for one in some])
+    before, after = (_starts(side) for side in ([one.left for one in some], [one.right for one in some]))
+    return Delta(
+        left,
+        right,
+        _shifted([one.removed for one in some], before),
+        _shifted([one.added for one in some], after),
+        (_shifted([one.pairs[0] for one in some], before), _shifted([one.pairs[1] for one in some], after)),
+    )
 
 
-def _heavy(some: list[Pair]) -> bool:
-    sides = [side for pair in some for side in pair]
-    if sum(side.table.num_rows for side in sides) > _MANY_ROWS:
-        return True
-    files = set[RangeFile]().union(*(side.files for side in sides))
-    return sum(file.held_bytes for file in files) > _MANY_BYTES
+def _starts(sides: list[Candidates]) -> list[int]:
+    """Where the rows of each one begin among all of them."""
+    return list(accumulate((side.table.num_rows for side in sides), initial=0))[:-1]
+
+
+def _shifted(rows: list[Positions], starts: list[int]) -> Positions:
+    return np.concatenate([one + start for one, start in zip(rows, starts, strict=True)])

@@ -110,7 +110,7 @@ class RangeEnd:
 class RangeFile:
     """A range file; row groups are fetched, verified and decoded when asked for. Threads may share it.
 
-    It keeps the bytes that it fetched for as long as it lives, so it is for one piece of work and never remembered.
+    It keeps the bytes that it fetched until they are released, so it is for one piece of work and never remembered.
 
     Args:
         store: the namespace.
@@ -127,11 +127,6 @@ class RangeFile:
     def row(self) -> RangeRow:
         """The metarange row that names it."""
         return self.end.row
-
-    @property
-    def held_bytes(self) -> int:
-        """How many bytes of row groups it keeps in memory."""
-        return sum(len(held.data) for held in list(self._held.values()))
 
     @property
     def marks(self) -> tuple[RowGroup, ...]:
@@ -190,8 +185,12 @@ class RangeFile:
         """The rows with these ascending numbers; only the row groups that hold them are read."""
         if not len(rows):
             return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)
-        groups, places = self._places(rows)
-        return self._columns(columns, groups).take(pa.array(places))
+        owner = np.searchsorted(self.starts, rows, side="right") - 1
+        groups, which = np.unique(owner, return_inverse=True)
+        # Positions shift by the row groups that were left out.
+        sizes = np.diff(self.starts)[groups]
+        shift = self.starts[groups] - (np.cumsum(sizes) - sizes)
+        return self._columns(columns, groups.tolist()).take(pa.array(rows - shift[which]))
 
     def read_groups(self, groups: Sequence[int], columns: list[str]) -> tuple[Rows, pa.Table]:
         """The rows of some row groups (ascending): their numbers, and some of their columns."""
@@ -210,11 +209,6 @@ class RangeFile:
         held = self.load(groups)
         words = [self._words(index, held[index].data) for index in groups]
         return np.concatenate([np.zeros((0, 2), np.uint64), *words])
-
-    def digests_of(self, rows: Rows) -> Digests:
-        """The entry digests of the rows with these ascending numbers."""
-        groups, places = self._places(rows)
-        return self.digests(groups)[places]
 
     def rows_at(self, paths: pa.Array, columns: list[str] | None = None) -> tuple[npt.NDArray[np.bool_], pa.Table]:
         """Which of these ascending paths are here, and the rows of those."""
@@ -249,14 +243,10 @@ class RangeFile:
                     self._held[index] = _Held(data[mark.start - first : mark.end - first])
             return {index: self._held[index] for index in wanted}
 
-    def _places(self, rows: Rows) -> tuple[list[int], Rows]:
-        """The row groups that hold these ascending rows, and where among the rows of all those each of them is."""
-        owner = np.searchsorted(self.starts, rows, side="right") - 1
-        groups, which = np.unique(owner, return_inverse=True)
-        # Positions shift by the row groups that were left out.
-        sizes = np.diff(self.starts)[groups]
-        shift = self.starts[groups] - (np.cumsum(sizes) - sizes)
-        return groups.tolist(), rows - shift[which]
+    def release(self, groups: int) -> None:
+        """Forget the bytes of the first row groups; they are fetched again should anybody want them."""
+        with self._loading:
+            self._held = {index: held for index, held in self._held.items() if index >= groups}
 
     def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""

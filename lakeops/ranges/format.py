@@ -164,7 +164,10 @@ def encode_metarange(table: pa.Table) -> bytes:
 
 def decode_metarange(data: bytes, key: str) -> pa.Table:
     """The rows of a metarange file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
-    table = read_columns(data, footer(data, key), key)
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
+    except _BROKEN as error:
+        raise not_decodable(key, str(error)) from error
     if not table.schema.equals(METARANGE_SCHEMA):
         raise not_decodable(key, "its columns are not a metarange's")
     return table.combine_chunks()
@@ -179,21 +182,14 @@ def footer(data: bytes, key: str) -> pq.FileMetaData:
 
 
 def read_columns(
-    source: bytes | Pieces,
-    metadata: pq.FileMetaData,
-    key: str,
-    columns: list[str] | None = None,
-    groups: list[int] | None = None,
+    source: Pieces, metadata: pq.FileMetaData, key: str, columns: list[str] | None, groups: list[int]
 ) -> pa.Table:
-    """Some columns and row groups (all by default) of a file's bytes, which are verified as far as they are read.
+    """Some columns (None: all) and row groups of a file whose bytes are verified as far as they are read.
 
     Raises ``Corrupted``, naming ``key``.
     """
     try:
-        file = _parquet_file(source, metadata)
-        if groups is None:
-            return file.read(columns=columns, use_threads=False)
-        return file.read_row_groups(groups, columns=columns, use_threads=False)
+        return _parquet_file(source, metadata).read_row_groups(groups, columns=columns, use_threads=False)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
 
@@ -214,11 +210,10 @@ def stream_column(source: Pieces, metadata: pq.FileMetaData, key: str, column: s
         raise not_decodable(key, f"{done} of its {metadata.num_rows} rows came out")
 
 
-def _parquet_file(source: bytes | Pieces, metadata: pq.FileMetaData) -> pq.ParquetFile:
+def _parquet_file(source: Pieces, metadata: pq.FileMetaData) -> pq.ParquetFile:
     """A reader for one call: readers keep state, and threads share the bytes."""
-    file = pa.PythonFile(source, mode="r") if isinstance(source, Pieces) else pa.BufferReader(source)
     # All bytes are in memory, so reading ahead gains nothing.
-    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False)
+    return pq.ParquetFile(pa.PythonFile(source, mode="r"), metadata=metadata, pre_buffer=False)
 
 
 def not_decodable(key: str, why: str) -> Corrupted:

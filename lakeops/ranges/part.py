@@ -40,13 +40,16 @@ class Part:
         last = int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1
         return {self.file.marks[index].digest: index for index in range(first, last)}
 
-    def read(self, columns: list[str]) -> tuple[Positions, pa.Table]:
-        """The numbers of its rows, and some columns of them."""
+    def read(self, columns: list[str]) -> pa.Table:
+        """Some columns of all of its rows."""
         groups = self._groups()
-        numbers, inside = self._numbers(groups)
-        return numbers, self.file.read_groups(groups, columns)[1][inside]
+        return self.file.read_groups(groups, columns)[1][self._numbers(groups)[1]]
 
-    def digests(self, without: frozenset[bytes]) -> tuple[Positions, Digests]:
+    def release(self) -> None:
+        """Forget the bytes of row groups that no later part of the range has rows of."""
+        self.file.release(int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1)
+
+    def digests(self, without: frozenset[bytes] = frozenset()) -> tuple[Positions, Digests]:
         """The numbers of its rows, and their digests; whole row groups with these digests are left out."""
         groups = self._groups(without)
         numbers, inside = self._numbers(groups)
@@ -81,8 +84,7 @@ class Candidates:
         """All rows of a part, which the other side has nothing beside; none where this side has nothing."""
         if part is None:
             return cls(RANGE_SCHEMA.empty_table().select(columns))
-        numbers, table = part.read(columns)
-        return cls(table, (_Piece(part, numbers),))
+        return cls(part.read(columns), (_Piece(part, *part.digests()),))
 
     @classmethod
     def together(cls, some: Sequence[Candidates]) -> Candidates:
@@ -102,11 +104,6 @@ class Candidates:
         """The range that those of one part are rows of; None where this side has nothing."""
         return self.pieces[0].part.file.row if self.pieces else None
 
-    @property
-    def files(self) -> set[RangeFile]:
-        """The open ranges that they are rows of."""
-        return {piece.part.file for piece in self.pieces}
-
     def rows(self, which: Positions, columns: list[str]) -> pa.Table:
         """Some columns of some of the rows, by ascending numbers; columns that were left out before are read now."""
         missing = [name for name in columns if name not in self.table.column_names]
@@ -123,7 +120,7 @@ class Candidates:
 
     @cached_property
     def _digests(self) -> Digests:
-        return np.concatenate([np.zeros((0, 2), np.uint64), *(piece.digests for piece in self.pieces)])
+        return np.concatenate([np.zeros((0, 2), np.uint64), *(piece.words for piece in self.pieces)])
 
     def _owned(self, which: Positions) -> Iterator[tuple[_Piece, Positions]]:
         """For each piece that some of the rows are in the numbers of these rows in its file."""
@@ -138,20 +135,15 @@ class Candidates:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Rows of one part by their numbers in the file, and their digests where those were read already."""
+    """Rows of one part: their numbers in the file, and their digests."""
 
     part: Part
     numbers: Positions
-    words: Digests | None = None
-
-    @cached_property
-    def digests(self) -> Digests:
-        """The entry digest of each row."""
-        return self.part.file.digests_of(self.numbers) if self.words is None else self.words
+    words: Digests
 
     def only(self, which: Positions) -> _Piece:
         """Some of the rows."""
-        return _Piece(self.part, self.numbers[which], None if self.words is None else self.words[which])
+        return _Piece(self.part, self.numbers[which], self.words[which])
 
 
 Pair: TypeAlias = tuple[Candidates, Candidates]

@@ -27,8 +27,8 @@ def decoded(monkeypatch):
     """What was decoded: columns and row groups."""
     found = []
 
-    def read(source, metadata, key, columns=None, groups=None):
-        found.append((key, tuple(columns or ()), tuple(groups or ())))
+    def read(source, metadata, key, columns, groups):
+        found.append((key, tuple(columns or ()), tuple(groups)))
         return read_columns(source, metadata, key, columns, groups)
 
     monkeypatch.setattr(files, "read_columns", read)
@@ -43,8 +43,6 @@ def test_digests_are_read_without_decoding(store, decoded):
     assert decoded == []
     rows = file.read(["digest"]).column(0)
     assert np.array_equal(words, digest_words(rows)[file.starts[1] :])
-    chosen = np.array([0, 3, row.count - 1])
-    assert np.array_equal(file.digests_of(chosen), digest_words(rows)[chosen])
 
 
 @pytest.mark.parametrize(
@@ -108,10 +106,6 @@ def test_a_reader_remembers_footers_not_rows(store):
     assert sum(table.num_rows for table in diff(reader, *pair)) == 3_000
     rows = [row for side in pair for row in side.rows(0, len(side))]
     assert reader._cache.nbytes == sum(8 * row.footer_bytes for row in rows)
-    file = reader.open(rows[0])
-    assert file.held_bytes == 0
-    file.digests([1, 2])
-    assert file.held_bytes == file.marks[1].size + file.marks[2].size
 
 
 def test_threads_share_an_open_range(store):
@@ -134,3 +128,15 @@ def test_threads_share_an_open_range(store):
         thread.join()
     assert found == [True] * len(threads)
     assert not store.twice
+
+
+def test_released_row_groups_are_fetched_again(store):
+    row = built(store, numbered(range(2_000)), WIDE).row(0)
+    file = open_range(store, row)
+    whole = file.read()
+    store.forget()
+    assert file.read().equals(whole)
+    assert store.read == []
+    file.release(2)
+    assert file.read().equals(whole)
+    assert store.bytes_read == file.marks[0].size + file.marks[1].size
