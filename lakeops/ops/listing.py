@@ -6,21 +6,25 @@ instant, even when commits are published meanwhile.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import pyarrow as pa
 
 from lakeops.catalog.base import Staged
 from lakeops.model.errors import InvalidInput
 from lakeops.model.paths import MAX_PATH_BYTES, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
+from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.ops.addresses import full
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref
+from lakeops.ops.shown import shown
 from lakeops.ops.view import public
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from lakeops.ranges import records
+from lakeops.ranges.order import upper_bound
 
 PAGE = 1000
 """Staged rows a window holds."""
@@ -28,22 +32,23 @@ PAGE = 1000
 LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 """Appended to a prefix, this is at or after every path under it."""
 
+_PATH = attrgetter("path")
+
 
 class Cursor(Protocol):
     """A place in a sorted listing; ``path`` is None at its end."""
 
-    path: str | None
-
-    def entry(self) -> Entry:
-        """The entry here."""
+    @property
+    def path(self) -> str | None:
+        """The path here."""
         ...
 
-    def advance(self) -> None:
-        """Go to the next one."""
+    def take(self) -> list[Entry]:
+        """Entries from here on, at least one: as many as are at hand. The place is behind them then."""
         ...
 
     def skip(self, prefix: str) -> None:
-        """Go to the first one that is not under a prefix."""
+        """Go to the first path that is not under a prefix, forward or back among those that were taken last."""
         ...
 
 
@@ -56,16 +61,11 @@ def list_objects(
         raise InvalidInput(f"delimiter {delimiter!r} is too long")
     if after and delimiter and after.startswith(prefix) and after.endswith(delimiter):
         after += LAST  # a common prefix was the last one shown: go on behind everything under it
-    return _grouped(ctx, _cursor(ctx, ref, prefix, after), prefix, delimiter)
+    return _grouped(_cursor(ctx, ref, prefix, after), prefix, delimiter)
 
 
 def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader:
     """Entries of a ref as Arrow, their physical addresses as full URLs; read as they are asked for."""
-    import pyarrow as pa
-
-    from lakeops.model.schema import ENTRY_SCHEMA
-    from lakeops.ops.shown import shown
-
     check_prefix(prefix)
 
     def of_branch(name: str) -> Iterator[pa.Table]:
@@ -81,23 +81,29 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
 
 
 def _absolute(ctx: Context, table: pa.Table) -> pa.Table:
-    from lakeops.ops.addresses import full
-
     index = table.schema.get_field_index("physical_address")
     column = full(ctx.repository.storage_namespace, table.column(index))
     return table.set_column(index, table.schema.field(index), column)
 
 
-def _grouped(ctx: Context, cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
+def _grouped(cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
     while cursor.path is not None:
-        end = cursor.path.find(delimiter, len(prefix)) if delimiter else -1
-        if end < 0:
-            yield public(ctx, cursor.entry())
-            cursor.advance()
-        else:
-            common = cursor.path[: end + len(delimiter)]
+        common = _folder(cursor.path, prefix, delimiter)
+        if common is None:
+            for entry in cursor.take():
+                common = _folder(entry.path, prefix, delimiter)
+                if common is not None:
+                    break
+                yield entry
+        if common is not None:
             yield CommonPrefix(common)
             cursor.skip(common)
+
+
+def _folder(path: str, prefix: str, delimiter: str) -> str | None:
+    """The common prefix that sums this path up, if one does."""
+    end = path.find(delimiter, len(prefix)) if delimiter else -1
+    return path[: end + len(delimiter)] if end >= 0 else None
 
 
 def _cursor(ctx: Context, ref: str, prefix: str, after: str) -> Cursor:
@@ -110,36 +116,54 @@ def _cursor(ctx: Context, ref: str, prefix: str, after: str) -> Cursor:
 
 
 class CommitCursor:
-    """A place in a commit's entries under a prefix."""
+    """A place in a commit's entries under a prefix. Records are made ahead, further the longer a listing goes on."""
 
     def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
         self.commit_id = commit.id
+        self._ctx = ctx
         self._prefix = prefix
+        self._above = upper_bound(prefix)
         self._inner = ctx.reader.cursor(ctx.metarange(commit))
-        self.path: str | None = None
+        self._ahead: list[Entry] = []
+        self._next = 0
+
+    @property
+    def path(self) -> str | None:
+        """The path here."""
+        if self._next < len(self._ahead):
+            return self._ahead[self._next].path
+        path = self._inner.path
+        return path if path is not None and path.startswith(self._prefix) else None
+
+    def take(self, below: str | None = None) -> list[Entry]:
+        """Entries from here on that are before ``below``: as many as are at hand."""
+        if self._next == len(self._ahead):
+            self._ahead, self._next = records.entries(_absolute(self._ctx, self._inner.take(self._above))), 0
+        start, self._next = self._next, len(self._ahead)
+        if below is not None:
+            self._next = bisect_left(self._ahead, below, lo=start, key=_PATH)
+        return self._ahead[start : self._next]
+
+    def advance(self) -> None:
+        """Go behind the entry here."""
+        if self._next < len(self._ahead):
+            self._next += 1
+        else:
+            self._inner.advance()
 
     def seek(self, after: str) -> None:
         """Go to the first path behind ``after``."""
+        self._ahead, self._next = [], 0
         # No path holds NUL, so this is the smallest key behind it.
         self._inner.seek(max(self._prefix, after + "\0") if after else self._prefix)
-        self._settle()
-
-    def entry(self) -> Entry:
-        """The entry here."""
-        return self._inner.entry()
-
-    def advance(self) -> None:
-        """Go to the next one."""
-        self._inner.advance()
-        self._settle()
 
     def skip(self, prefix: str) -> None:
-        """Go to the first one that is not under a prefix."""
-        self.seek(prefix + LAST)
-
-    def _settle(self) -> None:
-        path = self._inner.path
-        self.path = path if path is not None and path.startswith(self._prefix) else None
+        """Go to the first path that is not under a prefix."""
+        last = prefix + LAST
+        if self._ahead and self._ahead[-1].path > last:
+            self._next = bisect_right(self._ahead, last, key=_PATH)
+        else:
+            self.seek(last)
 
 
 class BranchCursor:
@@ -153,29 +177,59 @@ class BranchCursor:
         self._rows: Sequence[Staged] = ()
         self._next = 0
         self._bound: str | None = None
-        self._staged: Entry | None = None
-        self.path: str | None = None
         self._load(after)
 
-    def entry(self) -> Entry:
-        """The entry here."""
-        return self._staged or self._at_head().entry()
+    @property
+    def path(self) -> str | None:
+        """The path here."""
+        while True:
+            row, base = self._staged(), self._base()
+            if row is None or (base is not None and base < row.path):
+                if base is not None or self._bound is None:
+                    return base
+                self._load(self._bound)
+            elif row.entry is not None:
+                return row.path
+            else:  # a tombstone: it hides what is committed, and is nothing itself
+                self._pass(base)
 
-    def advance(self) -> None:
-        """Go to the next one."""
-        if self._staged is None:
-            self._at_head().advance()
-        self._settle()
+    def take(self) -> list[Entry]:
+        """Entries from here on: the staged one that is here, or the committed ones before the next staged one."""
+        row, base = self._staged(), self._base()
+        if row is None or row.entry is None or (base is not None and base < row.path):
+            return self._at_head().take(self._bound_of(row))
+        self._pass(base)
+        return [public(self._ctx, row.entry)]
 
     def skip(self, prefix: str) -> None:
-        """Go to the first one that is not under a prefix; the catalog is asked only where the window ends before it."""
+        """Go to the first path that is not under a prefix; the catalog is asked only where the window ends before."""
         last = prefix + LAST
         if self._bound is not None and self._bound <= last:
             self._load(last)
             return
-        self._next = bisect_right(self._rows, last, lo=self._next, key=attrgetter("path"))
+        self._next = bisect_right(self._rows, last, key=_PATH)
         self._at_head().skip(prefix)
-        self._settle()
+
+    def _staged(self) -> Staged | None:
+        """The next staged row of the window."""
+        return self._rows[self._next] if self._next < len(self._rows) else None
+
+    def _base(self) -> str | None:
+        """The next committed path of the window."""
+        base = self._at_head().path
+        return None if base is not None and self._bound is not None and base > self._bound else base
+
+    def _bound_of(self, row: Staged | None) -> str | None:
+        """What committed entries must be before: the next staged row, or the end of the window."""
+        if row is not None:
+            return row.path
+        return None if self._bound is None else self._bound + "\0"
+
+    def _pass(self, base: str | None) -> None:
+        """Go behind the next staged row and what it hides."""
+        if base == self._rows[self._next].path:
+            self._at_head().advance()
+        self._next += 1
 
     def _at_head(self) -> CommitCursor:
         if self._committed is None:  # _load sets it before anything else is asked
@@ -192,28 +246,3 @@ class BranchCursor:
         self._committed.seek(after)
         self._rows, self._next = page.rows, 0
         self._bound = page.rows[-1].path if len(page.rows) == PAGE else None
-        self._settle()
-
-    def _settle(self) -> None:
-        """Go to the next entry that is there: staged before committed, tombstones hiding both."""
-        committed = self._at_head()
-        while True:
-            row = self._rows[self._next] if self._next < len(self._rows) else None
-            base = committed.path
-            if base is not None and self._bound is not None and base > self._bound:
-                base = None
-            if row is None and base is None:
-                if self._bound is None:
-                    self.path, self._staged = None, None
-                    return
-                self._load(self._bound)
-                return
-            if row is None or (base is not None and base < row.path):
-                self.path, self._staged = base, None
-                return
-            self._next += 1
-            if base == row.path:
-                committed.advance()
-            if row.entry is not None:
-                self.path, self._staged = row.path, row.entry
-                return

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry
-from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cache import RangeCache
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.order import SortedPaths, upper_bound
 from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.records import Records
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
@@ -28,7 +29,7 @@ _AHEAD_FAR = 8
 _AHEAD_NEAR = os.cpu_count() or 1
 """Loads that are under way at once: while requests cross a network, and where only cores limit them."""
 
-__all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader", "entries"]
+__all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader"]
 
 
 class MetarangePointer(Protocol):
@@ -103,7 +104,7 @@ class RangeReader:
         if index == len(metarange) or metarange.first_paths[index] > key:
             return None
         group, row = self.locate(metarange, index, key)[1:]
-        return group.entry(row) if group.paths[row] == key else None
+        return group.rows[row] if group.paths[row] == key else None
 
     def first(self, metarange: Metarange, key: str) -> Entry | None:
         """The first entry whose path is ``key`` or comes after it, or None."""
@@ -112,7 +113,7 @@ class RangeReader:
         return cursor.entry() if cursor.path is not None else None
 
     def cursor(self, metarange: Metarange) -> Cursor:
-        """A cursor at the first entry, for listings that skip."""
+        """A cursor, for listings that skip; it goes where ``seek`` sends it."""
         return Cursor(self, metarange)
 
     def scan(self, metarange: Metarange, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
@@ -164,8 +165,8 @@ class RangeReader:
         return self._cache.get(key, lambda: DecodedGroup(file.group(index)))
 
 
-_MOST_AHEAD = 256
-"""Records that a cursor decodes ahead at the most."""
+_FIRST_RUN, _LONGEST_RUN = 25, 675
+"""Rows that a cursor gives at a time: three times as many each time, so that four times make a page of a thousand."""
 
 
 class DecodedGroup:
@@ -180,17 +181,17 @@ class DecodedGroup:
         """The paths, for searching."""
         return SortedPaths(self.table.column("path"))
 
-    def entry(self, row: int) -> Entry:
-        """One row as a record."""
-        return _entry(column[row].as_py() for column in self._columns)
-
     @cached_property
-    def _columns(self) -> list[pa.Array]:
-        return [self.table.column(name).combine_chunks() for name in ENTRY_SCHEMA.names]
+    def rows(self) -> Records:
+        """The rows as records, by number."""
+        return Records(self.table)
 
 
 class Cursor:
-    """A position among a commit's entries that moves on by one or jumps, opening only the ranges it lands in."""
+    """A position among a commit's entries that moves on or jumps, opening only the ranges it lands in.
+
+    It is past the last entry until it is told where to go.
+    """
 
     def __init__(self, reader: RangeReader, metarange: Metarange) -> None:
         self._reader = reader
@@ -199,30 +200,25 @@ class Cursor:
         self._number = 0
         self._group: DecodedGroup | None = None
         self._row = 0
-        self._records: list[Entry] = []
-        self._first = 0
-        self.seek("")
+        self._run = _FIRST_RUN
 
     @property
     def path(self) -> str | None:
         """The path of the present entry; None past the last."""
-        return self._group.paths[self._row].decode() if self._group is not None else None
+        group = self._here()
+        return group.paths[self._row].decode() if group is not None else None
 
     def entry(self) -> Entry:
         """The present entry; the cursor must not be past the last."""
-        if self._group is None:
+        group = self._here()
+        if group is None:
             raise IndexError("the cursor is past the last entry")
-        if not self._first <= self._row < self._first + len(self._records):
-            # Records are decoded ahead, and further ahead the longer the listing goes on: a page costs by the row then.
-            ahead = min(2 * len(self._records) or 1, _MOST_AHEAD)
-            self._records = entries(self._group.table.slice(self._row, ahead))
-            self._first = self._row
-        return self._records[self._row - self._first]
+        return group.rows[self._row]
 
     def seek(self, key: str) -> None:
         """Go to the first entry whose path is ``key`` or comes after it; forward or back."""
         raw = key.encode()
-        self._records = []
+        self._run = _FIRST_RUN
         if self._group is not None and self._group.paths[0] <= raw <= self._group.paths[-1]:
             self._row = self._group.paths.first_at(raw)
             return
@@ -231,35 +227,40 @@ class Cursor:
 
     def advance(self) -> None:
         """Go to the next entry."""
-        if self._group is None:
-            return
-        self._row += 1
-        if self._row == len(self._group.paths):
+        if self._here() is not None:
+            self._row += 1
+
+    def take(self, below: bytes | None = None) -> pa.Table:
+        """The rows from here on that are before ``below``, and go behind them: ``RANGE_SCHEMA``.
+
+        The longer a listing goes on, the more rows it is given at a time; none where it has come to the end.
+        """
+        group = self._here()
+        if group is None:
+            return RANGE_SCHEMA.empty_table()
+        start, stop = self._row, min(self._row + self._run, len(group.paths))
+        if below is not None and group.paths[stop - 1] >= below:
+            stop = max(start, group.paths.first_at(below))
+        self._row, self._run = stop, min(3 * self._run, _LONGEST_RUN)
+        return group.table.slice(start, stop - start)
+
+    def _here(self) -> DecodedGroup | None:
+        """The row group that holds the present entry: the next one is read only when it is asked for."""
+        if self._group is not None and self._row == len(self._group.paths):
             file = self._reader.open(self._metarange.row(self._range))
             self._row, self._number = 0, self._number + 1
-            self._first = -len(self._records)  # the records are another group's
             if self._number < file.groups:
                 self._group = self._reader.group(file, self._number)
             else:
                 self._range += 1
                 self._load(b"")
+        return self._group
 
     def _load(self, key: bytes) -> None:
         if self._range == len(self._metarange):
             self._group = None
         else:
             self._number, self._group, self._row = self._reader.locate(self._metarange, self._range, key)
-
-
-def entries(table: pa.Table) -> list[Entry]:
-    """Rows as records. For small slices only: a page, not a repository."""
-    return [_entry(values) for values in zip(*(table[name].to_pylist() for name in ENTRY_SCHEMA.names), strict=True)]
-
-
-def _entry(values: Iterable[Any]) -> Entry:
-    """A record from one row's values, in the order of ``ENTRY_SCHEMA``."""
-    path, address, checksum, size, mtime, content_type, metadata = values
-    return Entry(path, address, checksum, size, mtime, content_type, dict(metadata))
 
 
 def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:

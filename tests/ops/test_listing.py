@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lakeops import CommonPrefix, Lake, Repository, Split
+from lakeops import CommonPrefix, Entry, Lake, Repository, Split
 from lakeops.model import errors
 from lakeops.ops import listing
 
@@ -32,14 +32,15 @@ names = st.text(alphabet="ab/\U0001f600é~", min_size=1, max_size=6)
     prefix=st.sampled_from(["", "a", "a/", "b/a", "\U0001f600"]),
     delimiter=st.sampled_from(["", "/", "//"]),
     page=st.integers(1, 5),
+    split=st.sampled_from([Split(2, 3, 6), Split()]),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_listing_shows_staged_over_committed_in_byte_order(
-    tmp_path_factory: pytest.TempPathFactory, settings, committed, staged, prefix, delimiter, page, monkeypatch
+    tmp_path_factory: pytest.TempPathFactory, settings, committed, staged, prefix, delimiter, page, split, monkeypatch
 ) -> None:
     monkeypatch.setattr(listing, "PAGE", page)
     with Lake.open(home=tmp_path_factory.mktemp("lake")) as lake:
-        repo = lake.create_repository("repo", split=Split(2, 3, 6))
+        repo = lake.create_repository("repo", split=split)
         main = repo.branch("main")
         stage(main, committed)
         main.commit("base", allow_empty=True)
@@ -53,9 +54,12 @@ def test_a_listing_shows_staged_over_committed_in_byte_order(
         for ref, paths in (("main", shown), ("main@", committed)):
             handle = repo.ref(ref)
             everything = naive(paths, prefix, "", delimiter)
-            assert [item.path for item in handle.list(prefix, delimiter=delimiter)] == everything
+            found = list(handle.list(prefix, delimiter=delimiter))
+            assert [item.path for item in found] == everything
+            objects = [item for item in found if isinstance(item, Entry)]
+            assert objects == [handle.stat(item.path) for item in objects]
             for number, item in enumerate(everything):
-                rest = [found.path for found in handle.list(prefix, after=item, delimiter=delimiter)]
+                rest = [later.path for later in handle.list(prefix, after=item, delimiter=delimiter)]
                 assert rest == everything[number + 1 :]
             table = handle.entries(prefix).read_all()
             assert table["path"].to_pylist() == naive(paths, prefix, "", "")

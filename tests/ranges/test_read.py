@@ -13,7 +13,8 @@ from lakeops.model.paths import next_prefix
 from lakeops.model.records import Split
 from lakeops.ranges.cache import RangeCache
 from lakeops.ranges.order import upper_bound
-from lakeops.ranges.read import RangeReader, entries
+from lakeops.ranges.read import RangeReader
+from lakeops.ranges.records import entries
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 
@@ -41,16 +42,26 @@ def test_reading_agrees_with_a_dictionary(fresh_store, repository, probes, prefi
             assert [path for table in tables for path in table["path"].to_pylist()] == expected
 
 
-@given(repositories(), st.lists(st.none() | paths(), max_size=30))
+@given(repositories(), st.lists(st.none() | paths() | st.tuples(st.none() | paths()), max_size=30))
 @QUICK
 def test_a_cursor_walks_and_jumps_like_an_index_into_the_sorted_paths(fresh_store, repository, moves):
+    """It advances (None), goes to a path, or gives rows before a path (a tuple of it, or of None for no limit)."""
     store = fresh_store()
     ordered = byte_order(repository)
-    cursor, at = RangeReader(store).cursor(built(store, repository)), 0
-    for move in moves:
+    cursor, at = RangeReader(store).cursor(built(store, repository)), len(ordered)
+    assert cursor.path is None
+    for move in ["", *moves]:
         if move is None:
             cursor.advance()
             at = min(at + 1, len(ordered))
+        elif isinstance(move, tuple):
+            below = None if move[0] is None else move[0].encode()
+            taken = cursor.take(below)["path"].to_pylist()
+            assert taken == ordered[at : at + len(taken)]
+            here = at < len(ordered) and (below is None or ordered[at].encode() < below)
+            assert bool(taken) == here
+            assert below is None or all(path.encode() < below for path in taken)
+            at += len(taken)
         else:
             cursor.seek(move)
             at = sum(path.encode() < move.encode() for path in ordered)
@@ -106,6 +117,7 @@ def test_a_listing_skips_whole_ranges_under_a_common_prefix(store, reader):
     metarange = built(store, numbered(range(2_000)))
     store.forget()
     cursor, folders = reader.cursor(metarange), []
+    cursor.seek("")
     while cursor.path is not None:
         folders.append(cursor.path.split("/")[0] + "/")
         cursor.seek(next_prefix(folders[-1]))
