@@ -25,6 +25,7 @@ from lakeops.ranges.format import (
     footer,
     stream_column,
 )
+from lakeops.ranges.pieces import Pieces
 from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
@@ -137,9 +138,10 @@ def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
     data, _ = encode_range([with_digests(rows)], [bytes(32)])
     metadata = footer(data, "some/key")
+    zeros, held = (Pieces(len(data), [(0, memoryview(one))]) for one in (bytes(len(data)), data))
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
-        list(stream_column(memoryview(bytes(len(data))), metadata, "some/key", "physical_address", 1_000))
+        list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
     whole = pq.ParquetFile.iter_batches
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *args, **options: list(whole(*args, **options))[:-1])
     with pytest.raises(Corrupted, match=f"of its {len(rows)} rows came out"):
-        list(stream_column(memoryview(data), metadata, "some/key", "physical_address", 1_000))
+        list(stream_column(held, metadata, "some/key", "physical_address", 1_000))
