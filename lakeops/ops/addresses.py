@@ -6,26 +6,31 @@ loop over rows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput
 from lakeops.store import layout
 
-_PLAIN_WHOLE = f"^{layout.PLAIN}$"
+_PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])
+"""For each byte whether it stands for itself in a ``file://`` URL."""
 _ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 
 
 def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     """Stored addresses as full URLs."""
+    if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
+        return joined(namespace, addresses)
     return pc.if_else(pc.match_substring_regex(addresses, _ABSOLUTE), addresses, joined(namespace, addresses))
 
 
 def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """The full URLs of keys below a location."""
-    if root.startswith("file://") and not pc.all(pc.match_substring_regex(keys, _PLAIN_WHOLE)).as_py():
+    if root.startswith("file://") and not _plain(keys):
         keys = _each(keys, layout.quote_path)
     return pc.binary_join_element_wise(root, keys, "/")
 
@@ -62,6 +67,18 @@ def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
         pc.match_substring_regex(keys, r"^(file:///|s3://[^/]+/)."), pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00")
     )
     return pc.or_(managed, imported)
+
+
+def _plain(keys: pa.ChunkedArray | pa.Array) -> bool:
+    """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
+    for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
+        _, offsets, values = chunk.buffers()
+        if len(chunk) and values is not None:
+            bounds = np.frombuffer(offsets, np.int32)
+            start, end = bounds[chunk.offset], bounds[chunk.offset + len(chunk)]
+            if not _PLAIN[np.frombuffer(values, np.uint8)[start:end]].all():
+                return False
+    return True
 
 
 def _each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:
