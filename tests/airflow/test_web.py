@@ -255,7 +255,8 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "lakeops.airflow.plugin" in loaded
-    assert not {name.partition(".")[0] for name in loaded} & {"fastapi", "starlette", "pyarrow", "sqlmodel", "boto3"}
+    assert not {name.partition(".")[0] for name in loaded} & {"fastapi", "starlette", "pyarrow", "boto3"}
+    assert "lakeops.catalog.tables" not in loaded
 
 
 # --- links -------------------------------------------------------------------------------------------------------

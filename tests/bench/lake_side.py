@@ -222,6 +222,7 @@ class LakeSide:
         """The command line, a whole process."""
         command = [sys.executable, "-m", "lakeops", "branch", "list", f"lakefs://{_NAME}"]
         environment = os.environ | {"LAKEOPS_HOME": str(self._settings.home)}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode from its second run on
         before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(command, check=True, capture_output=True, env=environment)
         wall = time.perf_counter() - begun

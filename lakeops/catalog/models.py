@@ -1,0 +1,264 @@
+"""What the catalog's tables are: SQLModel classes, the one place that says so.
+
+They never leave this package: SQLModel does not validate table rows, so what goes in and out are the frozen records
+of ``model.records`` and ``catalog.base``. Statements are built on what the classes come to, see ``tables``; rows never
+become objects of them. Three things hold for all of them. Every key begins with the repository, so
+no query reaches another one's rows. Text is ordered by its bytes (``COLLATE "C"`` on PostgreSQL, SQLite's ``BINARY``),
+which is the order of paths everywhere. Names begin with ``lakeops_``, so the catalog may share a PostgreSQL database
+with others, Airflow's included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, Text, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
+COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+
+
+def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
+    return Field(sa_column=Column(BYTEWISE, primary_key=key, nullable=null))
+
+
+def _number(*, null: bool = False) -> Any:  # noqa: ANN401
+    return Field(sa_column=Column(BigInteger, nullable=null))
+
+
+def _flag() -> Any:  # noqa: ANN401
+    return Field(sa_column=Column(Boolean, nullable=False))
+
+
+def _json(name: str | None = None) -> Any:  # noqa: ANN401
+    return Field(sa_column=Column(name, JSON, nullable=False) if name else Column(JSON, nullable=False))
+
+
+class _Row(SQLModel):
+    """The root of the tables below: keeps them apart from any other SQLModel metadata of the process."""
+
+    metadata = MetaData()
+
+
+class RepositoryRow(_Row, table=True):
+    """A repository; its row is the lock that expiry takes exclusively and every transition shared."""
+
+    __tablename__ = "lakeops_repository"
+    __table_args__ = (UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),)
+    id: str = _text(key=True)
+    storage_namespace: str = _text()
+    default_branch: str = _text()
+    creation_date: int = _number()
+    read_only: bool = _flag()
+    split: dict[str, int] = _json()
+    capabilities: dict[str, Any] = _json()
+
+
+class CommitRow(_Row, table=True):
+    """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database."""
+
+    __tablename__ = "lakeops_commit"
+    repository_id: str = _text(key=True)
+    id: str = _text(key=True)
+    parents: list[str] = _json()
+    first_parent: str | None = _text(null=True)
+    committer: str = _text()
+    message: str = _text()
+    creation_date: int = _number()
+    user_metadata: dict[str, str] = _json("metadata")
+    meta_range_id: str = _text()
+    generation: int = _number()
+    meta_range_file: str = _text()
+    meta_range_digest: str = _text()
+    expired: bool = _flag()
+
+
+class BranchRow(_Row, table=True):
+    """A branch: head, active staging token, sealed tokens (newest first) and how often staged rows were dropped."""
+
+    __tablename__ = "lakeops_branch"
+    repository_id: str = _text(key=True)
+    name: str = _text(key=True)
+    commit_id: str = _text()
+    staging_token: str = _text()
+    sealed_tokens: list[str] = _json()
+    resets: int = _number()
+
+
+class TagRow(_Row, table=True):
+    """A tag."""
+
+    __tablename__ = "lakeops_tag"
+    repository_id: str = _text(key=True)
+    name: str = _text(key=True)
+    commit_id: str = _text()
+
+
+class ProtectionRow(_Row, table=True):
+    """A glob pattern of protected branches."""
+
+    __tablename__ = "lakeops_branch_protection"
+    repository_id: str = _text(key=True)
+    pattern: str = _text(key=True)
+
+
+class StagedRow(_Row, table=True):
+    """One staged path of one token: an entry, or a tombstone whose other columns are null.
+
+    ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there.
+    """
+
+    __tablename__ = "lakeops_staged"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+    repository_id: str = _text(key=True)
+    token: str = _text(key=True)
+    path: str = _text(key=True)
+    tombstone: bool = _flag()
+    physical_address: str | None = _text(null=True)
+    checksum: str | None = _text(null=True)
+    size_bytes: int | None = _number(null=True)
+    mtime: int | None = _number(null=True)
+    content_type: str | None = _text(null=True)
+    user_metadata: str | None = Field(sa_column=Column("metadata", BYTEWISE, nullable=True))
+
+
+class RetiredTokenRow(_Row, table=True):
+    """A token that no branch reads any more. ``commit_id`` is the commit that took its rows along, if one did.
+
+    ``purged`` once its rows are gone; what a commit consumed stays on record for good.
+    """
+
+    __tablename__ = "lakeops_retired_token"
+    __table_args__ = (Index("lakeops_retired_token_purged", "repository_id", "purged"),)
+    repository_id: str = _text(key=True)
+    token: str = _text(key=True)
+    commit_id: str | None = _text(null=True)
+    purged: bool = _flag()
+
+
+class ReflogRow(_Row, table=True):
+    """One move of a branch or tag."""
+
+    __tablename__ = "lakeops_reflog"
+    __table_args__ = (
+        Index("lakeops_reflog_all", "repository_id", "sequence"),
+        Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
+        {"sqlite_autoincrement": True},
+    )
+    sequence: int = Field(sa_column=Column(COUNTER, primary_key=True, autoincrement=True))
+    repository_id: str = _text()
+    ref: str = _text()
+    old: str | None = _text(null=True)
+    new: str | None = _text(null=True)
+    action: str = _text()
+    actor: str = _text()
+    at: int = _number()
+
+
+class KeyRow(_Row, table=True):
+    """An idempotency key and the commit that it stands for."""
+
+    __tablename__ = "lakeops_idempotency_key"
+    repository_id: str = _text(key=True)
+    key: str = _text(key=True)
+    fingerprint: str = _text()
+    commit_id: str = _text()
+    at: int = _number()
+
+
+class UploadRow(_Row, table=True):
+    """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
+
+    __tablename__ = "lakeops_upload"
+    repository_id: str = _text(key=True)
+    id: str = _text(key=True)
+    branch: str = _text()
+    address: str = _text()
+    started: int = _number()
+
+
+class RetentionRow(_Row, table=True):
+    """A repository's retention rules, as JSON text that was validated when it was set."""
+
+    __tablename__ = "lakeops_retention"
+    repository_id: str = _text(key=True)
+    rules: str = _text()
+
+
+class MirrorNeedRow(_Row, table=True):
+    """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
+
+    __tablename__ = "lakeops_mirror_need"
+    repository_id: str = _text(key=True)
+    mirror: str = _text(key=True)
+    commits: list[str] = _json()
+    at: int = _number()
+    sequence: int | None = _number(null=True)
+
+
+class MirrorRow(_Row, table=True):
+    """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
+
+    __tablename__ = "lakeops_mirror"
+    repository_id: str = _text(key=True)
+    source: dict[str, Any] = _json()
+    registration: str = _text()
+    branches: list[str] = _json()
+    tags: list[str] = _json()
+    reports: bool = _flag()
+    check_imported: bool = _flag()
+    created: int = _number()
+    sequence: int = _number()
+    last_sync: int | None = _number(null=True)
+    error: str | None = _text(null=True)
+    promoted_writable: int | None = _number(null=True)
+
+
+class MirrorRefRow(_Row, table=True):
+    """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
+
+    __tablename__ = "lakeops_mirror_ref"
+    repository_id: str = _text(key=True)
+    kind: str = _text(key=True)
+    name: str = _text(key=True)
+    source_head: str = _text()
+    promoted: str | None = _text(null=True)
+    candidate: str | None = _text(null=True)
+    ticket: int = _number()
+    noticed: int | None = _number(null=True)
+    missing_objects: int = _number()
+    missing_bytes: int = _number()
+    checked: int | None = _number(null=True)
+    error: str | None = _text(null=True)
+
+
+class MirrorArrivalRow(_Row, table=True):
+    """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
+
+    __tablename__ = "lakeops_mirror_arrival"
+    repository_id: str = _text(key=True)
+    kind: str = _text(key=True)
+    name: str = _text(key=True)
+    file: str = _text(key=True)
+    pending: str | None = _text(null=True)
+
+
+class MarkRow(_Row, table=True):
+    """A mark of garbage collection; times in microseconds since the Unix epoch."""
+
+    __tablename__ = "lakeops_mark"
+    repository_id: str = _text(key=True)
+    id: str = _text(key=True)
+    state: str = _text()
+    digest: str = _text()
+    created: int = _number()
+    cutoff: int = _number()
+    rows: int = _number()
+    objects: int = _number()
+    bytes: int = _number()
+    listed: int = _number()
+    swept: int = _number()
+
+
+METADATA: MetaData = _Row.metadata
