@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
-from lakeops.ranges.format import RowGroup, decode_footer, read_columns, stream_column
+from lakeops.ranges.format import decode_footer, read_columns, stream_column
+from lakeops.ranges.group_table import RowGroup
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.order import SortedPaths
 from lakeops.ranges.pieces import Pieces
@@ -80,19 +81,18 @@ class RangeEnd:
             raise _damaged(row.key, f"its last {len(tail)} bytes were read")
         self.row = row
         self.tail = tail
-        footer = decode_footer(tail, row.key)
-        self.metadata = footer.metadata
-        self.marks = footer.groups
-        self.starts = np.asarray(footer.starts)
-        if footer.starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:
+        self.footer = decode_footer(tail, row.key)
+        self.marks = self.footer.groups
+        self.starts = np.cumsum([0, *(group.rows for group in self.marks)])
+        if self.starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:
             raise Corrupted(
                 f"{row.key} holds another range than its metarange says; run `lakeops fsck` to see what is affected"
             )
 
     @property
     def nbytes(self) -> int:
-        """About what it keeps in memory: Parquet's metadata takes several times the room that it takes in the file."""
-        return 8 * self.row.footer_bytes
+        """About what it keeps in memory: the bytes, and what they say."""
+        return 2 * len(self.tail)
 
     def group_of(self, path: bytes) -> int:
         """The row group that ``path`` would be in: the last one that starts at or before it."""
@@ -101,10 +101,7 @@ class RangeEnd:
     @cached_property
     def first_paths(self) -> list[bytes]:
         """The first path of each row group."""
-        # Statistics of text are exact here: paths are far below the length at which writers shorten them.
-        column = RANGE_SCHEMA.get_field_index("path")
-        groups = (self.metadata.row_group(group) for group in range(len(self.marks)))
-        return [group.column(column).statistics.min.encode() for group in groups]
+        return [group.first_path for group in self.marks]
 
 
 class RangeFile:
@@ -134,6 +131,11 @@ class RangeFile:
         return self.end.marks
 
     @property
+    def version(self) -> int:
+        """The version of the format that it was written in."""
+        return self.end.footer.version
+
+    @property
     def tail(self) -> bytes:
         """The bytes of its end."""
         return self.end.tail
@@ -155,7 +157,7 @@ class RangeFile:
     def addresses(self, rows: int) -> Iterator[pa.Array]:
         """The physical addresses of all rows, so many at a time: memory that is used again stays in the cache."""
         source = self._pieces(range(self.groups))
-        return stream_column(source, self.end.metadata, self.row.key, "physical_address", rows)
+        return stream_column(source, self.end.footer.metadata, self.row.key, "physical_address", rows)
 
     def group(self, index: int, columns: list[str] | None = None) -> pa.Table:
         """One row group, in one chunk."""
@@ -251,7 +253,7 @@ class RangeFile:
     def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""
         source = self._pieces(groups)
-        table = read_columns(source, self.end.metadata, self.row.key, columns, list(groups))
+        table = read_columns(source, self.row.key, columns, *self.end.footer.part(groups))
         if "digest" in table.column_names:
             self._check_digests(table.column("digest"), groups)
         return table

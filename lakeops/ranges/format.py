@@ -5,18 +5,18 @@ measured: delta encodings and light zstd come within a tenth of the data's entro
 make a point lookup and a diff cheap, and everything that would tie the bytes to one reader is left out. Ids never come
 from these bytes: another version of the writer may encode the same rows differently.
 
-A range file's footer says of each row group where its bytes are, their SHA-256 and the digest of its rows. So whoever
-trusts the footer can read one row group and trust it too.
+A range file's end says of each row group where its bytes are, their SHA-256 and the digest of its rows. So whoever
+trusts that can read one row group and trust it too.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +24,14 @@ import pyarrow.parquet as pq
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.group_table import GroupTable, RowGroup, find_table, with_table
 from lakeops.ranges.pieces import Pieces
+from lakeops.ranges.split import VERSION
+from lakeops.ranges.thrift import MARK
 
-GROUPS_KEY = "lakeops.groups"
-"""The key in a range file's footer under which its row groups are described."""
+VERSION_KEY = "lakeops.version"
+"""The key in a range file's footer under which the version of the format stands; the first one had none."""
+_FIRST_KEY = b"lakeops.groups"
 
 METARANGE_SCHEMA = pa.schema(
     [
@@ -83,75 +87,90 @@ _METARANGE: dict[str, Any] = _COMMON | {
     "write_statistics": ["first_path", "last_path", "count", "bytes"],
 }
 _METARANGE_GROUP = 8_192
-MARK = b"PAR1"
-"""What a Parquet file begins with and ends with."""
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError)
-
-
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """One row group of a range file: its bytes from ``start`` on, their SHA-256, and the digest of its rows."""
-
-    start: int
-    size: int
-    file_digest: bytes
-    digest: bytes
-
-    @property
-    def end(self) -> int:
-        """Where its bytes end."""
-        return self.start + self.size
 
 
 @dataclass(frozen=True)
 class Footer:
-    """The end of a range file: Parquet's metadata, and the row groups with their first row numbers and one past all."""
+    """The end of a range file: which version of the format it is of, and its row groups."""
 
-    metadata: pq.FileMetaData
+    version: int
     groups: tuple[RowGroup, ...]
-    starts: tuple[int, ...]
+    _tail: bytes
+    _key: str
+    _table: GroupTable | None = None
+
+    @cached_property
+    def metadata(self) -> pq.FileMetaData:
+        """What Parquet says of the file."""
+        return _range_metadata(self._tail, self._key)
+
+    def part(self, groups: Sequence[int]) -> tuple[pq.FileMetaData, list[int]]:
+        """What Parquet says of some row groups, and their numbers there. Raises ``Corrupted``, naming the file."""
+        if self._table is None or not self._table.groups_at or len(groups) == len(self.groups):
+            return self.metadata, list(groups)
+        metadata = _range_metadata(self._table.footer(self._tail, groups), self._key)
+        told = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        if told != [self.groups[index].rows for index in groups]:
+            raise not_decodable(self._key, "its table of row groups does not fit its footer")
+        return metadata, list(range(len(groups)))
 
 
 def encode_range(groups: Sequence[pa.Table], digests: Sequence[bytes]) -> tuple[bytes, int]:
     """The Parquet bytes of a range file, and how many of them at the end are the footer.
 
     Args:
-        groups: the rows of each row group, ``RANGE_SCHEMA``.
+        groups: the rows of each row group, ``RANGE_SCHEMA``, none empty.
         digests: the digest of each group's rows.
     """
     sink = io.BytesIO()
     ends = []
     with pq.ParquetWriter(sink, RANGE_SCHEMA, **_RANGE) as writer:
         for group in groups:
-            writer.write_table(group, row_group_size=max(1, group.num_rows))
+            writer.write_table(group, row_group_size=group.num_rows)
             ends.append(sink.tell())
-        writer.add_key_value_metadata({GROUPS_KEY: describe_groups(_written(sink, ends, digests))})
-    data = sink.getvalue()
-    return data, len(data) - ends[-1]
+        writer.add_key_value_metadata({VERSION_KEY: str(VERSION)})
+    with sink.getbuffer() as data:
+        tail = encode_tail(list(_written(data, ends, groups, digests)), bytes(data[ends[-1] :]))
+        return b"".join((data[: ends[-1]], tail)), len(tail)
 
 
-def describe_groups(groups: Iterable[RowGroup]) -> str:
-    """What a footer holds under ``GROUPS_KEY``."""
-    described = [[group.start, group.size, group.file_digest.hex(), group.digest.hex()] for group in groups]
-    return json.dumps(described, separators=(",", ":"))
+def encode_tail(groups: Sequence[RowGroup], footer: bytes) -> bytes:
+    """The end of a range file with these row groups: Parquet's footer, which says the version, and their table."""
+    return with_table(groups, footer, VERSION_KEY.encode())
 
 
 def decode_footer(tail: bytes, key: str) -> Footer:
     """The footer in the verified bytes at the end of a range file. Raises ``Corrupted``, naming ``key``."""
-    metadata = footer(tail, key)
-    if not metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA):
-        raise not_decodable(key, "its columns are not a range's")
-    starts = accumulate((metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)), initial=0)
     try:
-        described = json.loads(metadata.metadata[GROUPS_KEY.encode()])
+        table = find_table(tail)
+    except _BROKEN as error:
+        raise not_decodable(key, str(error)) from error
+    return Footer(VERSION, table.groups, tail, key, table) if table else _first_version(tail, key)
+
+
+def _first_version(tail: bytes, key: str) -> Footer:
+    """The footer of a file of the first version, which describes row groups in a key-value pair, as JSON."""
+    metadata = _range_metadata(tail, key)
+    column = RANGE_SCHEMA.get_field_index("path")
+    try:
+        described = json.loads(metadata.metadata[_FIRST_KEY])
+        told = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         groups = tuple(
-            RowGroup(at, size, bytes.fromhex(file), bytes.fromhex(rows)) for at, size, file, rows in described
+            # Statistics of text are exact here: paths are far below the length at which writers shorten them.
+            RowGroup(
+                start,
+                size,
+                group.num_rows,
+                group.column(column).statistics.min.encode(),
+                bytes.fromhex(file_digest),
+                bytes.fromhex(digest),
+            )
+            for (start, size, file_digest, digest), group in zip(described, told, strict=True)
         )
-    except (TypeError, *_BROKEN) as error:
+    except (TypeError, AttributeError, *_BROKEN) as error:
         raise not_decodable(key, f"its row groups are not described: {error}") from error
-    if len(groups) != metadata.num_row_groups:
-        raise not_decodable(key, f"{len(groups)} of its {metadata.num_row_groups} row groups are described")
-    return Footer(metadata, groups, tuple(starts))
+    return Footer(1, groups, tail, key)
 
 
 def encode_metarange(table: pa.Table) -> bytes:
@@ -173,16 +192,20 @@ def decode_metarange(data: bytes, key: str) -> pa.Table:
     return table.combine_chunks()
 
 
-def footer(data: bytes, key: str) -> pq.FileMetaData:
-    """The Parquet footer of verified bytes. Raises ``Corrupted``, naming ``key``."""
+def _range_metadata(data: bytes, key: str) -> pq.FileMetaData:
+    """The Parquet footer of a range, verified bytes. Raises ``Corrupted``, naming ``key``."""
     try:
-        return pq.ParquetFile(pa.BufferReader(data)).metadata
+        metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
+        fits = metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
+    if not fits:
+        raise not_decodable(key, "its columns are not a range's")
+    return metadata
 
 
 def read_columns(
-    source: Pieces, metadata: pq.FileMetaData, key: str, columns: list[str] | None, groups: list[int]
+    source: Pieces, key: str, columns: list[str] | None, metadata: pq.FileMetaData, groups: list[int]
 ) -> pa.Table:
     """Some columns (None: all) and row groups of a file whose bytes are verified as far as they are read.
 
@@ -221,8 +244,10 @@ def not_decodable(key: str, why: str) -> Corrupted:
     return Corrupted(f"{key} cannot be decoded ({' '.join(why.split())}); run `lakeops fsck` to see what is affected")
 
 
-def _written(sink: io.BytesIO, ends: list[int], digests: Sequence[bytes]) -> Iterator[RowGroup]:
-    """The row groups written so far."""
-    with sink.getbuffer() as data:
-        for start, end, digest in zip([len(MARK), *ends[:-1]], ends, digests, strict=True):
-            yield RowGroup(start, end - start, sha256(data[start:end]).digest(), digest)
+def _written(
+    data: memoryview, ends: list[int], groups: Sequence[pa.Table], digests: Sequence[bytes]
+) -> Iterator[RowGroup]:
+    """The row groups of a file, which were written up to these places."""
+    for start, end, group, digest in zip([len(MARK), *ends[:-1]], ends, groups, digests, strict=True):
+        first = group.column("path")[0].as_py().encode()
+        yield RowGroup(start, end - start, group.num_rows, first, sha256(data[start:end]).digest(), digest)

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lakeops.ranges.format import MARK
+from lakeops.ranges.thrift import LONG_LIST, MARK, STRUCT, integer, list_of, sized
 
 _VARINT_SIZES: Final = frozenset((4, 5, 6))
-_BYTES, _LIST, _STRUCT = 8, 9, 12
-_LONG_LIST = 15
+_BYTES, _LIST = 8, 9
 
 _Known = Mapping[int, Any]
 
@@ -54,7 +53,7 @@ class GroupOutline:
         parts, done = [], 0
         for start, stop, value, offset in self.marks:
             if not offset or value:  # an offset of zero is one that is not given
-                parts += [self.data[done:start], _number(value + by if offset else number)]
+                parts += [self.data[done:start], integer(value + by if offset else number)]
                 done = stop
         return b"".join((*parts, self.data[done:]))
 
@@ -69,10 +68,10 @@ class Outline:
 
     def footer(self, rows: int, groups: Sequence[bytes], key: bytes, value: bytes) -> bytes:
         """A whole footer of these row groups: ``FileMetaData`` with one key-value pair, its size, Parquet's mark."""
-        pair = b"".join((b"\x18", _sized(key), b"\x18", _sized(value), b"\0"))
+        pair = b"".join((b"\x18", sized(key), b"\x18", sized(value), b"\0"))
         # A field's header is 16 times its distance from the field before, plus its type.
         data = b"".join(
-            (self.head, _number(rows), b"\x19", _list(len(groups)), *groups, b"\x19", _list(1), pair, self.tail)
+            (self.head, integer(rows), b"\x19", list_of(len(groups)), *groups, b"\x19", list_of(1), pair, self.tail)
         )
         return data + len(data).to_bytes(4, "little") + MARK
 
@@ -148,7 +147,7 @@ def _skip(data: bytes, at: int, kind: int) -> int:
     if kind == _BYTES:
         size, at = _varint(data, at)
         return at + size
-    if kind == _STRUCT:
+    if kind == STRUCT:
         while head := data[at]:
             at += 1
             if not head >> 4:
@@ -170,7 +169,7 @@ def _list_header(data: bytes, at: int) -> tuple[int, int, int]:
     """How many elements follow, their type, where the first one is."""
     count, of = data[at] >> 4, data[at] & 15
     at += 1
-    if count == _LONG_LIST:
+    if count == LONG_LIST:
         count, at = _varint(data, at)
     return count, of, at
 
@@ -182,26 +181,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         at += 1
     return value | byte << shift, at + 1
-
-
-def _number(value: int) -> bytes:
-    """A number that is not negative, as a field holds it."""
-    return _unsigned(2 * value)
-
-
-def _sized(data: bytes) -> bytes:
-    return _unsigned(len(data)) + data
-
-
-def _list(count: int) -> bytes:
-    """The header of a list of structs."""
-    return bytes([count << 4 | _STRUCT]) if count < _LONG_LIST else bytes([0xF0 | _STRUCT]) + _unsigned(count)
-
-
-def _unsigned(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

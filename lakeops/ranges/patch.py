@@ -9,7 +9,7 @@ range would be cut into. Where the range itself would end elsewhere, there is no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -20,12 +20,14 @@ from lakeops.model.records import Split, Summary
 from lakeops.ranges.cutter import Cutter
 from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.file import RangeFile
-from lakeops.ranges.format import GROUPS_KEY, MARK, RowGroup, decode_footer, describe_groups, encode_range
+from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
+from lakeops.ranges.group_table import RowGroup
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.outline import GroupOutline, NotOutlined, outline
 from lakeops.ranges.overlay import overlay
-from lakeops.ranges.split import Positions, finer, path_hashes, possible_ends
+from lakeops.ranges.split import VERSION, Positions, finer, path_hashes, possible_ends
 from lakeops.ranges.task import total
+from lakeops.ranges.thrift import MARK
 
 Part: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""
@@ -81,9 +83,10 @@ class Patch:
                 raise NotOutlined("the file was written with other settings")
             pieces.append(group.data)
             groups.append(group.outline.moved(at - group.mark.start, number))
-            marks.append(replace(group.mark, start=at))
+            marks.append(group.mark._replace(start=at))
             at += group.mark.size
-        tail = kept.footer(self.row.count, groups, GROUPS_KEY.encode(), describe_groups(marks).encode())
+        footer = kept.footer(self.row.count, groups, VERSION_KEY.encode(), str(VERSION).encode())
+        tail = encode_tail(marks, footer)
         _check(tail, marks, self.row.count)
         return b"".join((*pieces, tail)), len(tail)
 
@@ -107,6 +110,8 @@ def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> 
         split: the repository's split.
         last: whether nothing follows in the repository.
     """
+    if file.version != VERSION:
+        return None  # its row groups may have been cut by another rule
     if 2 * changes.num_rows > split.target_entries:
         return None  # it will probably be cut
     owners = file.groups_of(changes.column("path"))
@@ -229,8 +234,9 @@ def _written(tables: list[pa.Table], digests: list[bytes]) -> Iterator[_Group]:
 def _check(tail: bytes, marks: list[RowGroup], rows: int) -> None:
     """A footer that was put together says of every row group where it is."""
     footer = decode_footer(tail, "a new range")
-    starts = [footer.metadata.row_group(index).column(0).data_page_offset for index in range(len(marks))]
-    if footer.metadata.num_rows != rows or footer.starts[-1] != rows or starts != [mark.start for mark in marks]:
+    metadata = footer.metadata
+    starts = [metadata.row_group(index).column(0).data_page_offset for index in range(metadata.num_row_groups)]
+    if metadata.num_rows != rows or footer.groups != tuple(marks) or starts != [mark.start for mark in marks]:
         raise NotOutlined("the new footer does not say where row groups are")
 
 

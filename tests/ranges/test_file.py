@@ -1,21 +1,28 @@
 """What is read of a range file, and what of that is decoded."""
 
+import re
 import threading
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from support.rows import attempt, built, numbered
+from support.first_format import built_first
+from support.rows import Groups, attempt, built, contents, entry_table, numbered, staged_table
 
+from lakeops.engine.apply import apply
+from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.ranges import file as files
 from lakeops.ranges import format as formats
+from lakeops.ranges import group_table
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import digest_words
 from lakeops.ranges.file import open_range, read_range
-from lakeops.ranges.format import read_columns
+from lakeops.ranges.format import decode_footer, read_columns
 from lakeops.ranges.pieces import Pieces
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rows import cut
+from lakeops.ranges.verify import verify_range
 from lakeops.ranges.write import write_range
 
 WIDE = Split(80, 400, 4_000)
@@ -27,9 +34,9 @@ def decoded(monkeypatch):
     """What was decoded: columns and row groups."""
     found = []
 
-    def read(source, metadata, key, columns, groups):
+    def read(source, key, columns, metadata, groups):
         found.append((key, tuple(columns or ()), tuple(groups)))
-        return read_columns(source, metadata, key, columns, groups)
+        return read_columns(source, key, columns, metadata, groups)
 
     monkeypatch.setattr(files, "read_columns", read)
     return found
@@ -105,7 +112,7 @@ def test_a_reader_remembers_footers_not_rows(store):
     reader = RangeReader(store)
     assert sum(table.num_rows for table in diff(reader, *pair)) == 3_000
     rows = [row for side in pair for row in side.rows(0, len(side))]
-    assert reader._cache.nbytes == sum(8 * row.footer_bytes for row in rows)
+    assert reader._cache.nbytes == sum(2 * row.footer_bytes for row in rows)
 
 
 def test_threads_share_an_open_range(store):
@@ -140,3 +147,75 @@ def test_released_row_groups_are_fetched_again(store):
     file.release(2)
     assert file.read().equals(whole)
     assert store.bytes_read == file.marks[0].size + file.marks[1].size
+
+
+def test_a_row_group_is_read_without_parsing_what_parquet_says_of_the_others(store, monkeypatch):
+    row = built(store, numbered(range(2_000)), WIDE).row(0)
+    whole = read_range(store, row)
+    parsed = []
+    monkeypatch.setattr(formats.pq, "ParquetFile", _counted(parsed))
+    file = open_range(store, row)
+    assert parsed == []
+    assert file.groups > 5
+    chosen = [0, 3, file.groups - 1]
+    numbers, table = file.read_groups(chosen, ["path", "metadata"])
+    assert table.equals(whole.select(["path", "metadata"]).take(numbers))
+    assert parsed == [3, 3]
+    assert file.group(1).num_rows == file.starts[2] - file.starts[1]
+    assert parsed == [3, 3, 1, 1]
+    assert file.read().equals(whole)
+    assert parsed[4:] == [file.groups] * 2
+
+
+def _counted(parsed):
+    made = formats.pq.ParquetFile
+
+    def make(*args, **options):
+        file = made(*args, **options)
+        parsed.append(file.metadata.num_row_groups)
+        return file
+
+    return make
+
+
+def test_a_footer_that_looks_otherwise_is_parsed_whole(store, monkeypatch):
+    """Another version of Arrow may order what Parquet says of row groups in another way."""
+    with monkeypatch.context() as patch:
+        patch.setattr(group_table, "_GROUP", re.compile(b"never there"))
+        row = built(store, numbered(range(600)), WIDE).row(0)
+    file = open_range(store, row)
+    assert file.group(1).equals(read_range(store, row).slice(file.starts[1], file.starts[2] - file.starts[1]))
+
+
+@pytest.mark.parametrize("keep", [0, 1, 20, 35, 36, 37, 60, 200])
+def test_a_table_of_row_groups_that_is_not_whole_is_an_error(store, keep):
+    tail = open_range(store, built(store, numbered(range(600)), WIDE).row(0)).tail
+    begin = len(tail) - 8 - int.from_bytes(tail[-8:-4], "little")
+    with pytest.raises(Corrupted, match="some/key cannot be decoded"):
+        decode_footer(tail[begin - keep :], "some/key")
+
+
+def test_ranges_of_the_first_version_are_read(store):
+    rows = entry_table(numbered(range(3_000)))
+    old, new = built_first(store, rows, WIDE, attempt()), built(store, numbered(range(3_000)), WIDE)
+    assert old.id != new.id  # row groups are a part of the id
+    assert (old.row(0).first_path, old.row(0).last_path, old.count) == (
+        new.row(0).first_path,
+        new.row(0).last_path,
+        3_000,
+    )
+    reader = RangeReader(store)
+    assert pa.concat_tables(reader.scan(old)).equals(pa.concat_tables(reader.scan(new)))
+    assert list(diff(reader, old, new)) == []
+    assert reader.stat(old, "a/00800") == reader.stat(new, "a/00800")
+    one, other = (reader.open(side.row(1)) for side in (old, new))
+    assert (one.version, other.version) == (1, 2)
+    assert one.groups < 0.7 * other.groups
+    assert verify_range(store, old.row(1), WIDE, ("path",)).flaws == ()
+    changed = numbered(range(3_000)) | {"a/00801": ("1", 1)}
+    staged = staged_table({"a/00801": ("1", 1)})
+    after = apply(reader, old, staged, engine=Groups(), split=WIDE, attempt=attempt()).metarange
+    written = after.at(after.without(old))
+    assert [reader.open(row).version for row in written] == [2]
+    assert contents(store, after) == changed
+    assert {row.id for row in written} <= {row.id for row in built(store, changed, WIDE).rows(0, len(new))}

@@ -1,4 +1,4 @@
-import json
+import struct
 from hashlib import sha256
 
 import duckdb
@@ -22,7 +22,6 @@ from lakeops.ranges.format import (
     decode_metarange,
     encode_metarange,
     encode_range,
-    footer,
     stream_column,
 )
 from lakeops.ranges.pieces import Pieces
@@ -50,18 +49,19 @@ def test_a_range_file_has_the_documented_shape(store, written):
     metarange, _ = written
     file = pq.ParquetFile(pa.BufferReader(store.get(metarange.row(0).key)))
     assert file.schema_arrow.equals(RANGE_SCHEMA)
-    assert list(file.metadata.metadata) == [b"lakeops.groups"]  # nothing that only Arrow understands
-    described = json.loads(file.metadata.metadata[b"lakeops.groups"])
-    ends = group_ends(path_hashes(file.read(["path"])["path"]), SPLIT).tolist()
-    assert np.cumsum([file.metadata.row_group(group).num_rows for group in range(len(described))]).tolist() == ends
-    assert len(described) > 2
+    assert file.metadata.metadata == {b"lakeops.version": b"2"}  # nothing that only Arrow understands
+    paths = file.read(["path"])["path"]
+    ends = group_ends(path_hashes(paths), SPLIT).tolist()
     data, digests = store.get(metarange.row(0).key), file.read(["digest"])["digest"]
+    described = list(documented_table(data))
+    assert len(described) == len(ends) > 4
     begin, first = 4, 0
-    for (start, size, file_digest, digest), end in zip(described, ends, strict=True):
-        assert start == begin
-        assert sha256(data[start : start + size]).hexdigest() == file_digest
-        assert sha256(b"".join(digests.slice(first, end - first).to_pylist())).hexdigest() == digest
-        begin, first = start + size, end
+    for (size, rows, first_path, file_digest, digest), end in zip(described, ends, strict=True):
+        assert (rows, first_path) == (end - first, paths[first].as_py().encode())
+        assert sha256(data[begin : begin + size]).digest() == file_digest
+        assert sha256(b"".join(digests.slice(first, end - first).to_pylist())).digest() == digest
+        assert data[begin + size - 16 * rows : begin + size] == b"".join(digests.slice(first, rows).to_pylist())
+        begin, first = begin + size, end
     assert len(data) - begin == metarange.row(0).footer_bytes
     columns = {
         column.path_in_schema: column
@@ -72,6 +72,17 @@ def test_a_range_file_has_the_documented_shape(store, written):
     assert "DELTA_BYTE_ARRAY" in columns["path"].encodings
     assert "DELTA_BINARY_PACKED" in columns["mtime"].encodings
     assert columns["path"].statistics.min == metarange.row(0).first_path
+
+
+def documented_table(data):
+    """The table of row groups, read as ``docs/format.md`` says."""
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") - 36
+    paths, count, _, _, _, mark = struct.unpack("<5I16s", data[at : at + 36])
+    assert mark == b"lakeops groups 2"
+    begin, place = at - paths - 84 * count, at - paths
+    for size, rows, _, path, file_digest, digest in struct.iter_unpack("<QIII32s32s", data[begin:place]):
+        yield size, rows, data[place : place + path], file_digest, digest
+        place += path
 
 
 def test_rows_cost_little(written, rows):
@@ -137,7 +148,7 @@ def test_addresses_come_in_pieces(store, written, rows, size):
 def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
     data, _ = encode_range([with_digests(rows)], [bytes(32)])
-    metadata = footer(data, "some/key")
+    metadata = pq.read_metadata(pa.BufferReader(data))
     zeros, held = (Pieces(len(data), [(0, memoryview(one))]) for one in (bytes(len(data)), data))
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
