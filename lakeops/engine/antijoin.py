@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from lakeops.engine.addresses import managed
 from lakeops.engine.keys import BLOCK, Keys, address_keys, ascending
@@ -19,6 +20,8 @@ from lakeops.ranges.metarange import RangeRow
 from lakeops.store.base import ObjectStore
 
 Mask = npt.NDArray[np.bool_]
+
+_KNOWN_TEXTS = ["", "data/1", "data/2026010112/0123456789abcdefghij", "data/2026010112/" + "0123456789abcdef-" * 5]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,12 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """The keys of a task's addresses, and how many ranges it read."""
+    """The keys of a task's addresses, how many ranges it read, and what tells how it makes keys."""
 
     index: int
     part: Part
     ranges: int
+    keys_made: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +85,13 @@ class JoinResult:
 def read_ranges(task: ReadTask, store: ObjectStore) -> ReadResult:
     """Write the sorted keys of what some ranges refer to. Raises ``Corrupted`` or ``ObjectNotFound``."""
     held = hold_ranges(task, store)
-    return ReadResult(task.index, write_part(store, task.place, ascending(held.keys)), held.ranges)
+    part = write_part(store, task.place, ascending(held.keys))
+    return ReadResult(task.index, part, held.ranges, keys_made(task.seed))
+
+
+def keys_made(seed: bytes) -> bytes:
+    """The keys that this version of the code makes of some texts: they tell whether another one makes the same."""
+    return address_keys(pa.array(_KNOWN_TEXTS, pa.string()), seed).tobytes()
 
 
 def hold_ranges(task: ReadTask, store: ObjectStore) -> HeldResult:

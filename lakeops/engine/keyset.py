@@ -1,116 +1,100 @@
 """Keys in memory, asked for by the block: who fits here needs no files of sorted keys.
 
-A key's place follows from its upper half; the keys ascend, each as near behind its place as those before it let it,
-and a gap holds the key that comes next. So a search begins at the place and goes on while what lies there is less,
-which is seldom more than a step: half of the table is gaps. Nothing is put in one by one, neither when the table is
-made nor when it is asked.
+A table with more places than keys. The upper half of a key says where it belongs; its lower half is what lies there,
+or, when that place is taken, at the next one that was free. So a key that is not here may be taken for one that is,
+when their lower halves are the same and their upper halves nearly so: whoever asks errs on the side of finding.
+Keys are put in as they come and are then forgotten, a block in a few steps, never one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 
-from lakeops.engine.keys import BUCKETS, Keys, ascending
+from lakeops.engine.keys import Keys
 
 _Places = npt.NDArray[np.int64]
+_Halves = npt.NDArray[np.uint32]
 _Mask = npt.NDArray[np.bool_]
 
 _ROOM = 2
+"""Places for each key that may be put in."""
+
+_BLOCK = 32_768
+"""Keys that are worked on at a time: few enough to stay in the cache."""
+
 _HALF = np.uint64(32)
-_BUCKET = np.uint64(56)
 
 
 class KeySet:
-    """A set of keys that remembers which of them were met. Threads may ask at the same time.
+    """A set of keys that remembers which of them were met.
 
-    Takes 26 bytes a key while it is made, 18 afterwards.
+    One thread at a time may put in; when all is in, threads may ask at the same time. Takes 8 bytes for each key that
+    may be put in, and up to 2 when it is asked.
 
     Args:
-        runs: keys in any order, repeated at will, fewer than 2**31 in all.
+        count: how many keys may be put in, fewer than 2**31; those that repeat do not count.
     """
 
-    def __init__(self, runs: Iterable[Keys] = ()) -> None:
-        buckets = _distinct(runs)
-        self._count = sum(len(keys) for keys in buckets)
-        self._size = np.uint64(_ROOM * self._count)
-        self._table = self._spread(buckets)
-        self._met = np.zeros(len(self._table), np.bool_)
+    def __init__(self, count: int = 0) -> None:
+        self._size = _ROOM * count + 1
+        # What is never written to is never really there.
+        self._table = np.zeros(self._size, np.uint32)
+        self._met = np.zeros(self._size, np.bool_)
 
     def __len__(self) -> int:
         """How many distinct keys there are."""
-        return self._count
+        return int(np.count_nonzero(self._table))
 
     @property
     def met(self) -> int:
         """How many distinct ones ``meet`` was asked for."""
         return int(np.count_nonzero(self._met))
 
+    def add(self, keys: Keys) -> None:
+        """Put keys in, in any order, some of them perhaps not for the first time."""
+        for start in range(0, len(keys), _BLOCK):
+            places, halves = self._homes(keys[start : start + _BLOCK])
+            while len(halves):
+                there = self._table.take(places, mode="wrap")
+                free = np.flatnonzero(there == 0)
+                at = places.take(free)
+                # Of several for one place one stays, and the others go on.
+                self._table[at] = halves.take(free)
+                there[free] = self._table.take(at, mode="wrap")
+                behind = np.flatnonzero(there != halves)
+                places, halves = self._next(places.take(behind)), halves.take(behind)
+
     def contains(self, keys: Keys) -> _Mask:
-        """For each key whether it is in the set."""
+        """For each key whether it is in the set. Of 2**31 that are not, about one is said to be."""
         return self._find(keys)[0]
 
     def meet(self, keys: Keys) -> _Mask:
-        """For each key whether it is in the set, which remembers that it was asked for."""
+        """The same; the set remembers that it was asked for these."""
         found, places = self._find(keys)
         self._met[places[found]] = True
         return found
 
     def _find(self, keys: Keys) -> tuple[_Mask, _Places]:
         """For each key whether it is there, and where; a key that is there is always found at one place."""
-        if not self._count:
-            return np.zeros(len(keys), np.bool_), np.zeros(len(keys), np.int64)
-        last = len(self._table) - 1
-        places = np.minimum(self._home(keys), last)
-        there = self._table[places]
-        found = there == keys
-        behind = np.flatnonzero(there < keys)
+        places, halves = self._homes(keys)
+        there = self._table.take(places, mode="wrap")
+        found = there == halves
+        behind = np.flatnonzero((there != 0) & ~found)
         while len(behind):
-            behind = behind[places[behind] < last]
-            at = places[behind] + 1
-            places[behind] = at
-            there, wanted = self._table[at], keys[behind]
-            found[behind] = there == wanted
-            behind = behind[there < wanted]
+            places[behind] = at = self._next(places.take(behind))
+            there = self._table.take(at, mode="wrap")
+            found[behind] = hit = there == halves.take(behind)
+            behind = behind[(there != 0) & ~hit]
         return found, places
 
-    def _home(self, keys: Keys) -> _Places:
-        return ((keys >> _HALF) * self._size >> _HALF).view(np.int64)
+    def _homes(self, keys: Keys) -> tuple[_Places, _Halves]:
+        """Where each key belongs, and what lies there for it; where nothing lies there is 0."""
+        places = ((keys >> _HALF) * np.uint64(self._size) >> _HALF).view(np.int64)
+        return places, np.maximum(keys.astype(np.uint32), 1)
 
-    def _spread(self, buckets: list[Keys]) -> Keys:
-        """The table of ascending distinct keys; each bucket is let go when it is in."""
-        # What is never written to is never really there, and no key is further from its place than there are keys.
-        table = np.empty((_ROOM + 1) * self._count + 1, np.uint64)
-        end = 0
-        buckets.reverse()
-        while buckets:
-            keys = buckets.pop()
-            ahead = np.arange(len(keys))
-            places = np.maximum.accumulate(np.maximum(self._home(keys) - ahead, end)) + ahead
-            stop = int(places[-1]) + 1
-            table[end:stop] = np.repeat(keys, np.diff(places, prepend=end - 1))
-            end = stop
-        return table[:end]
-
-
-def _distinct(runs: Iterable[Keys]) -> list[Keys]:
-    """The keys of all runs in order, each once, in buckets of which none is empty."""
-    cut = [_cut(keys) for keys in runs]
-    return [_once_each(np.concatenate(pieces)) for pieces in zip(*cut, strict=True) if any(map(len, pieces))]
-
-
-def _cut(keys: Keys) -> list[Keys]:
-    """The keys of each bucket. Sorting them later, in the cache, is quicker than sorting all of them now."""
-    owners = (keys >> _BUCKET).astype(np.uint8)
-    ends = np.cumsum(np.bincount(owners, minlength=BUCKETS))
-    return np.split(keys[np.argsort(owners, kind="stable")], ends[:-1])
-
-
-def _once_each(keys: Keys) -> Keys:
-    """The keys in order, each once."""
-    keys = ascending(keys)
-    fresh = np.ones(len(keys), np.bool_)
-    np.not_equal(keys[1:], keys[:-1], out=fresh[1:])
-    return keys[fresh]
+    def _next(self, places: _Places) -> _Places:
+        """The places behind; the first one comes after the last."""
+        places = places + 1
+        places[places == self._size] = 0
+        return places

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lakeops.engine.keys import address_keys, ascending, order_of
 from lakeops.engine.keyset import KeySet
 from lakeops.engine.parts import Part, Place, write_part
+from lakeops.model.arrays import arrow
 from lakeops.model.errors import InvalidInput
 from lakeops.store.base import Listing, ObjectStore
 
@@ -89,7 +90,7 @@ class Chunk:
         mask = np.zeros(self.count, np.bool_)
         mask[order[chosen]] = True
         with pa.memory_map(str(_rows_file(self.folder, self.index))) as file, pa.ipc.open_stream(file) as stream:
-            return pa.Table.from_batches(list(stream), LISTED_SCHEMA).filter(pa.array(mask))
+            return pa.Table.from_batches(list(stream), LISTED_SCHEMA).filter(arrow(mask))
 
 
 def chunks(listing: Iterable[pa.Table | pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -116,7 +117,7 @@ def keep_chunk(task: ChunkTask, store: ObjectStore) -> Chunk:
     keys = address_keys(addresses, task.seed)
     known = task.known.meet(keys)
     if known.any():
-        rows, keys = rows.filter(pa.array(~known)), keys[~known]
+        rows, keys = rows.filter(arrow(~known)), keys[~known]
     with pa.OSFile(str(_rows_file(task.folder, task.index)), "wb") as file, pa.ipc.new_stream(file, rows.schema) as out:
         out.write_table(rows)
     order = order_of(keys).astype(np.uint32)

@@ -32,6 +32,7 @@ from lakeops.engine.antijoin import (
     ReadTask,
     hold_ranges,
     join,
+    keys_made,
     read_ranges,
 )
 from lakeops.engine.base import Engine, once_each
@@ -41,8 +42,9 @@ from lakeops.engine.listed import LISTED_SCHEMA, Chunk, ChunkTask, chunks, keep_
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.merged import merged
 from lakeops.engine.parts import Part, Place, write_part
+from lakeops.model.arrays import arrow, numbers
 from lakeops.model.clock import Ids
-from lakeops.model.errors import LakeopsError, Transient
+from lakeops.model.errors import LakeopsError, Transient, Unsupported
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.prefetch import prefetched
 from lakeops.store.base import ObjectStore
@@ -50,8 +52,8 @@ from lakeops.store.base import ObjectStore
 OnProgress = Callable[[int, int], None]
 R = TypeVar("R", ReadResult, HeldResult)
 
-HELD = 32_000_000
-"""References whose keys are held in memory when the work runs in this process: some 30 bytes each, 1 GB at the most."""
+HELD = 100_000_000
+"""References whose keys are held in memory when the work runs in this process: some 10 bytes each, 1 GB at the most."""
 
 JOINED = 2_000_000
 """Keys of both sides that one task joins."""
@@ -94,6 +96,7 @@ def unreferenced(
     Raises:
         InvalidInput: the listing has other columns.
         Corrupted: a range, or what a worker wrote, is not what it was; ``ObjectNotFound``: it is gone.
+        Unsupported: workers run another version of this code.
     """
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
         engine = engine.for_work(-(-ranges.num_rows // _READING))
@@ -121,7 +124,7 @@ def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
     last = Metarange.empty()
     tables, count = [last.table], 0
     for metarange in metaranges:
-        fresh = metarange.table.take(pa.array(metarange.without(last)))
+        fresh = metarange.table.take(arrow(metarange.without(last)))
         tables, count, last = [*tables, fresh], count + fresh.num_rows, metarange
         if count > _COMPACT:
             tables, count = [_one_each(tables)], 0
@@ -162,7 +165,7 @@ class Unreferenced:
         packed = (np.frombuffer(found.unreferenced[index], np.uint8) for found in self._joins)
         bits = [np.unpackbits(some, count=size) for some, size in zip(packed, sizes, strict=True)]
         chosen: Mask = np.concatenate(bits).astype(np.bool_)
-        return chunk.rows(chosen) if chosen.any() else LISTED_SCHEMA.empty_table()
+        return chunk.rows(chosen) if chosen.any() else pa.Table.from_batches([], LISTED_SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -177,11 +180,22 @@ class _Search:
 
     def held(self, metarange: Metarange, on_progress: OnProgress | None) -> KeySet:
         """What ranges refer to, in memory."""
-        return KeySet(result.keys for result in self._read(hold_ranges, metarange, on_progress))
+        known = KeySet(metarange.count)
+        for result in self._read(hold_ranges, metarange, on_progress):
+            known.add(result.keys)
+        return known
 
     def read(self, metarange: Metarange, on_progress: OnProgress | None) -> Iterator[Part]:
         """What ranges refer to, in files."""
-        return (result.part for result in self._read(read_ranges, metarange, on_progress))
+        expected = keys_made(self.seed)
+        for result in self._read(read_ranges, metarange, on_progress):
+            # Nothing that is referred to would be known by other keys.
+            if result.keys_made != expected:
+                raise Unsupported(
+                    f"the engine's workers ({self.engine.name}) run another version of lakeops than this process; "
+                    "nothing was deleted; install the same one on both sides, or set engine=local"
+                )
+            yield result.part
 
     def listed(
         self, listing: Iterable[pa.Table | pa.RecordBatch], prefixes: tuple[str, ...], known: KeySet
@@ -255,6 +269,5 @@ def _in_order(listed: Sequence[Chunk]) -> bool:
 def _one_each(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows of all tables, one an id: the first."""
     table = pa.concat_tables(tables).combine_chunks()
-    rows = pa.table({"id": table.column("id"), "row": np.arange(table.num_rows)})
-    first = rows.group_by("id", use_threads=False).aggregate([("row", "min")])
-    return table.take(first.column("row_min"))
+    codes = numbers(table.column("id").combine_chunks().dictionary_encode().indices)
+    return table.take(arrow(np.unique(codes, return_index=True)[1]))

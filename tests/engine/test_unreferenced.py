@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from lakeops.engine.keys import address_keys, ascending, order_of
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.unreferenced import distinct_ranges, unreferenced
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient, Unsupported
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import Listing
 from lakeops.store.faulty import Faults
@@ -307,6 +308,20 @@ def test_damaged_keys_are_not_used(store, monkeypatch, damage):
     monkeypatch.setattr(module, "read_ranges", damaging)
     with pytest.raises(Corrupted, match="nothing was deleted"):
         found(store, some, referring(store, some).table, engine=Elsewhere(2))
+
+
+def test_workers_that_make_other_keys_are_noticed(store, monkeypatch):
+    """Another version of this code, say: nothing that is referred to would be known."""
+    some = [f"data/1/{number:03}" for number in range(100)]
+
+    def other_version(task, namespace):
+        result = antijoin.read_ranges(task, namespace)
+        return replace(result, keys_made=antijoin.keys_made(b"another seed"))
+
+    monkeypatch.setattr(module, "read_ranges", other_version)
+    with pytest.raises(Unsupported, match="another version"):
+        found(store, some, referring(store, some).table, engine=Elsewhere(2))
+    assert list(store.list(TASKS)) == []
 
 
 @pytest.mark.usefixtures("way")

@@ -21,19 +21,21 @@ import pyspark
 
 SPARK = Path(pyspark.__file__).parent
 TESTS = Path(__file__).parent.parent
+CODE = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+"""These tests' modules, and the code that they test."""
 LONGEST = 60.0
 
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For JVMs that live for seconds."""
 
 SPARK_CONF = {
-    "spark.executorEnv.PYTHONPATH": str(TESTS),
+    "spark.executorEnv.PYTHONPATH": CODE,
     "spark.driver.memory": "512m",
     "spark.executor.memory": "500m",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
 }
-"""Small JVMs, and these tests' modules on the executors' path."""
+"""Small JVMs, and this code on the executors' path."""
 
 T = TypeVar("T")
 
@@ -59,7 +61,7 @@ class Daemon:
             "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} -Dspark.master.rest.enabled=false",
             "SPARK_SUBMIT_OPTS": QUICK_JVM,
             "SPARK_LOCAL_DIRS": str(folder),
-            "PYTHONPATH": str(TESTS),
+            "PYTHONPATH": CODE,
             "PYSPARK_PYTHON": sys.executable,
         }
         with self.log.open("wb") as log:
