@@ -6,7 +6,7 @@ something is missing; reading what is there costs nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
@@ -47,6 +47,11 @@ class _Replica:
         """See ``ObjectStore.get_range``. Raises ``NotReplicated``."""
         with self._explaining(key):
             return self._store.get_range(key, start, length)
+
+    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See ``ObjectStore.get_ranges``. Raises ``NotReplicated``."""
+        with self._explaining(key):
+            return self._store.get_ranges(key, spans)
 
     def open(self, key: str) -> BinaryIO:
         """See ``ObjectStore.open``. Raises ``NotReplicated``."""

@@ -237,18 +237,25 @@ class RangeFile:
         """Row groups as they are in the file; those that are not at hand yet are fetched, neighbours in one request."""
         with self._loading:
             wanted = list(groups)
-            for run in self._runs([index for index in wanted if index not in self._held]):
-                first = self.marks[run[0]].start
-                data = memoryview(_read(self._store, self.row.key, first, self.marks[run[-1]].end - first))
+            runs = list(self._runs([index for index in wanted if index not in self._held]))
+            spans = [(self.marks[run[0]].start, self.marks[run[-1]].end) for run in runs]
+            for run, (first, _), data in zip(runs, spans, self._read(spans), strict=True):
                 for index in run:
                     mark = self.marks[index]
-                    self._held[index] = _Held(data[mark.start - first : mark.end - first])
+                    self._held[index] = _Held(memoryview(data)[mark.start - first : mark.end - first])
             return {index: self._held[index] for index in wanted}
 
     def release(self, groups: int) -> None:
         """Forget the bytes of the first row groups; they are fetched again should anybody want them."""
         with self._loading:
             self._held = {index: held for index, held in self._held.items() if index >= groups}
+
+    def _read(self, spans: list[tuple[int, int]]) -> list[bytes]:
+        """Bytes of the file from each place to another."""
+        if not spans:
+            return []
+        with _needed(self._store, self.row.key):
+            return self._store.get_ranges(self.row.key, [(start, end - start) for start, end in spans])
 
     def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""

@@ -54,6 +54,7 @@ class Tree:
 
     def __init__(self, root: Path, *, fsync: bool) -> None:
         self.root = root
+        self._path = os.fspath(root)
         self._fsync = fsync
         self._lasting: set[tuple[bytes, ...]] = set()
 
@@ -115,7 +116,7 @@ class Tree:
 
     def _open_root(self, *, create: bool) -> int:
         try:
-            return os.open(self.root, _ROOT)
+            return os.open(self._path, _ROOT)
         except FileNotFoundError:
             if not create:
                 raise

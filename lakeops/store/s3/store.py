@@ -7,7 +7,7 @@ order; names are built in one place (``address``). An instance holds settings on
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -83,6 +83,10 @@ class S3Store:
             self.head(key)
             return b""
         return self._read(key, {}, start, length)
+
+    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """What ``get_range`` gives for each start and length, a request each."""
+        return [self.get_range(key, start, length) for start, length in spans]
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
