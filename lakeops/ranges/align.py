@@ -26,6 +26,7 @@ _FIRST_STEP = 4_096
 _NEAR_STEP = 256
 _LAST_STEP = 65_536
 _WINDOWS = (8, 64, 1_024)
+_TWO_BYTES = np.uint64(0xFFFF)
 
 
 def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
@@ -50,14 +51,19 @@ def among(some: Digests, many: Digests) -> npt.NDArray[np.bool_]:
 
     Those that are told to be there are. One may be missed if another one of the few begins with the same word.
     """
+    found = np.zeros(len(some), np.bool_)
+    if not len(some):
+        return found
+    # Two bytes of a digest leave few of the many to be searched for.
+    likely = np.zeros(1 << 16, np.bool_)
+    likely[some[:, 0] & _TWO_BYTES] = True
+    many = many[likely[many[:, 0] & _TWO_BYTES]]
     order = np.argsort(some[:, 0])
     firsts = some[order, 0]
-    found = np.zeros(len(some), np.bool_)
-    if len(some) and len(many):
-        places = np.minimum(np.searchsorted(firsts, many[:, 0]), len(some) - 1)
-        hits = np.flatnonzero(firsts[places] == many[:, 0])
-        which = order[places[hits]]
-        found[which[some[which, 1] == many[hits, 1]]] = True
+    places = np.minimum(np.searchsorted(firsts, many[:, 0]), len(some) - 1)
+    hits = np.flatnonzero(firsts[places] == many[:, 0])
+    which = order[places[hits]]
+    found[which[some[which, 1] == many[hits, 1]]] = True
     return found
 
 

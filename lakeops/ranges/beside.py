@@ -1,7 +1,8 @@
 """What one range of a merge's destination holds at paths that base and source do not agree on.
 
-Digests settle most: one covers its path, so a row of the base whose digest is in the destination's range is there
-unchanged. Only for the other paths the destination is searched, and identities are read only where it has the path.
+Digests settle most. What a row group of the base holds is known, so one that the destination has too is not read. Of
+the others the digests of rows are: one covers its path, so a row whose digest is there is there unchanged. Only for the
+paths that are left the destination is searched, and identities are read only where it has them.
 """
 
 from __future__ import annotations
@@ -42,18 +43,38 @@ def states(file: RangeFile, paths: pa.Array, delta: Delta, left: Positions, righ
     """
     none = np.zeros(len(paths), np.bool_)
     found = States(none, none.copy(), none.copy())
-    ours = file.digests(np.unique(file.groups_of(paths)).tolist())
-    for side, rows, like in ((delta.left, left, found.like_base), (delta.right, right, found.like_source)):
-        open_ones = np.flatnonzero((rows >= 0) & ~found.present)
-        settled = open_ones[among(side.digests(rows[open_ones]), ours)]
-        like[settled] = found.present[settled] = True
-    _search(file, paths, delta, (left, right), found)
+    owners = file.groups_of(paths)
+    shared = np.array([mark.digest in delta.left.groups for mark in file.marks], np.bool_)[owners]
+    _as_in_base(file, owners, delta, (left, right), np.flatnonzero(shared), found)
+    rest = np.flatnonzero(~shared)
+    if len(rest):
+        ours = file.digests(np.unique(owners[rest]).tolist())
+        for side, rows, like in ((delta.left, left, found.like_base), (delta.right, right, found.like_source)):
+            asked = rest[(rows[rest] >= 0) & ~found.present[rest]]
+            settled = asked[among(side.digests(rows[asked]), ours)]
+            like[settled] = found.present[settled] = True
+        _search(file, paths, delta, (left, right), rest[~found.present[rest]], found)
     return found
 
 
-def _search(file: RangeFile, paths: pa.Array, delta: Delta, sides: tuple[Positions, Positions], known: States) -> None:
-    """Complete the states of paths that digests did not settle."""
-    rest = np.flatnonzero(~known.present)
+def _as_in_base(
+    file: RangeFile, owners: Positions, delta: Delta, sides: tuple[Positions, Positions], here: Positions, known: States
+) -> None:
+    """The states of paths that would be in a row group that the base has too, row for row."""
+    left, right = (rows[here] for rows in sides)
+    in_base = np.flatnonzero(left >= 0)
+    ours = np.array([file.marks[owner].digest for owner in owners[here[in_base]].tolist()], object)
+    known.present[here[in_base]] = delta.left.group_digests(left[in_base]) == ours
+    # What the base does not have, or has in another row group, is absent.
+    present = known.present[here]
+    known.like_base[here] = present | (left < 0)
+    known.like_source[here] = ~known.like_base[here] & (right < 0)
+
+
+def _search(
+    file: RangeFile, paths: pa.Array, delta: Delta, sides: tuple[Positions, Positions], rest: Positions, known: States
+) -> None:
+    """The states of paths that digests did not settle."""
     if not len(rest):
         return
     here, places = file.find(paths.take(pa.array(rest)))

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -90,7 +91,7 @@ class Candidates:
     def together(cls, some: Sequence[Candidates]) -> Candidates:
         """Those of neighbouring stretches as one."""
         table = pa.concat_tables([one.table for one in some]).combine_chunks()
-        return cls(table, tuple(piece for one in some for piece in one.pieces if len(piece.numbers)))
+        return cls(table, tuple(piece for one in some for piece in one.pieces))
 
     def under(self, prefix: str) -> Candidates:
         """Those of one part whose path starts with ``prefix``."""
@@ -118,6 +119,15 @@ class Candidates:
         """The entry digests of some of the rows, by ascending numbers."""
         return self._digests[which]
 
+    def group_digests(self, which: Positions) -> npt.NDArray[np.object_]:
+        """The digest of the row group that holds each of some of the rows, by ascending numbers: 32 raw bytes."""
+        return np.concatenate([np.zeros(0, object), *(piece.group_digests(rows) for piece, rows in self._owned(which))])
+
+    @cached_property
+    def groups(self) -> frozenset[bytes]:
+        """The digests of all row groups of the ranges that they are rows of."""
+        return frozenset(mark.digest for piece in self.pieces for mark in piece.part.file.marks)
+
     @cached_property
     def _digests(self) -> Digests:
         return np.concatenate([np.zeros((0, 2), np.uint64), *(piece.words for piece in self.pieces)])
@@ -140,6 +150,12 @@ class _Piece:
     part: Part
     numbers: Positions
     words: Digests
+
+    def group_digests(self, numbers: Positions) -> npt.NDArray[np.object_]:
+        """The digest of the row group that holds each of some rows of the file."""
+        file = self.part.file
+        digests = np.array([mark.digest for mark in file.marks], object)
+        return digests[np.searchsorted(file.starts, numbers, side="right") - 1]
 
     def only(self, which: Positions) -> _Piece:
         """Some of the rows."""

@@ -21,10 +21,13 @@ from support.rows import (
 )
 
 from lakeops.engine.apply import Applied, apply, merge
-from lakeops.model.records import Strategy, Summary
+from lakeops.model.records import Split, Strategy, Summary
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+
+WIDE = Split(16, 80, 400)
+"""Ranges of many row groups of some rows each."""
 
 STRATEGIES = (None, Strategy.SOURCE_WINS, Strategy.DEST_WINS)
 
@@ -45,8 +48,8 @@ def model(base, source, dest, strategy):
     return result, conflicts
 
 
-def merged(store, plan, source, dest) -> Applied:
-    return merge(RangeReader(store), plan, source, dest, engine=Groups(), split=SMALL, attempt=attempt())
+def merged(store, plan, source, dest, split=SMALL) -> Applied:
+    return merge(RangeReader(store), plan, source, dest, engine=Groups(), split=split, attempt=attempt())
 
 
 TABLE = [
@@ -118,7 +121,8 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
     store = fresh_store()
     base = data.draw(repositories())
     source, dest = (applied(base, data.draw(change_sets(base))) for _ in range(2))
-    metaranges = [built(store, side) for side in (base, source, dest)]
+    split = data.draw(st.sampled_from([SMALL, WIDE]))
+    metaranges = [built(store, side, split) for side in (base, source, dest)]
     for strategy in STRATEGIES:
         expected, conflicts = model(base, source, dest, strategy)
         plan = three_way(RangeReader(store), *metaranges, strategy)
@@ -128,9 +132,9 @@ def test_a_merge_of_metaranges_is_the_merge_of_dictionaries(fresh_store, data):
             assert (plan.conflicts, plan.settled) == ([], len(conflicts))
         if plan.conflicts:
             continue
-        found = merged(store, plan, *metaranges[1:])
+        found = merged(store, plan, *metaranges[1:], split)
         assert found.summary == plan.summary == summed(dest, expected)
-        assert found.metarange.id == built(store, expected).id
+        assert found.metarange.id == built(store, expected, split).id
 
 
 def test_conflicts_come_all_and_in_order(store, reader):
@@ -199,6 +203,34 @@ def test_only_what_the_source_changed_is_opened(store):
     plan = three_way(RangeReader(store), base, source, mine, None)
     assert plan.opened == 1
     assert len(store.read) == 5
+
+
+def test_row_groups_that_the_destination_has_from_the_base_are_not_read(store):
+    repository = numbered(range(3_000))
+    wide = Split(80, 400, 4_000)
+    base = built(store, repository, wide)
+    file = RangeReader(store).open(base.row(1))
+    paths = byte_order(repository)[base.row(0).count :]
+    starts = file.starts.tolist()
+    second, fourth = starts[1] + 1, starts[3] + 1
+    edits = {paths[second]: ("1", 1), paths[second + 1]: None, paths[second + 1] + "!": ("1", 1)}
+    source = built(store, applied(repository, edits), wide)
+    mine = {paths[fourth]: ("2", 2), paths[fourth + 1]: None}
+    dest = built(store, applied(repository, mine), wide)
+    row = dest.row(1)
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert plan.changes.column("path").to_pylist() == byte_order(edits)
+    assert (plan.opened, plan.summary) == (1, Summary(1, 1, 1))
+    assert store.bytes_of(row.key) == row.footer_bytes
+    # Where both changed one row group, its digests and paths are read, once.
+    both = built(store, applied(repository, {paths[second + 2]: ("2", 2)}), wide)
+    marks = RangeReader(store).open(both.row(1)).marks
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, both, None)
+    assert plan.changes.column("path").to_pylist() == byte_order(edits)
+    assert store.bytes_of(both.row(1).key) == both.row(1).footer_bytes + marks[1].size
+    assert not store.twice
 
 
 def test_ranges_that_source_and_destination_both_have_are_not_opened(store):
