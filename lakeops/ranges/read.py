@@ -26,8 +26,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _AHEAD_FAR = 8
-_AHEAD_NEAR = os.cpu_count() or 1
-"""Loads that are under way at once: while requests cross a network, and where only cores limit them."""
+_AHEAD_NEAR = min(os.cpu_count() or 1, 4)
+"""Loads that are under way at once: while requests cross a network, and where only cores limit them. Each of them may
+hold a range of either side in memory."""
 
 __all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader"]
 

@@ -50,4 +50,11 @@ def test_ten_million_entries(tmp_path):
     assert steps["diff"]["read"] == 20
     assert steps["diff"]["written"] == 0
 
+    # Changes everywhere: both sides of every range that differs, however many, a few at a time.
+    assert steps["random diff"]["total"] == 1_000
+    assert steps["random diff"]["read"] == 2 * random["read"]
+    assert steps["merge"]["total"] == 1_000
+    assert steps["merge"]["opened"] <= 10
+    assert steps["merge"]["read"] == steps["random diff"]["read"] + steps["merge"]["opened"]
+
     assert max(step["peak_mb"] for step in steps.values()) < MOST_MEGABYTES

@@ -22,6 +22,7 @@ from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
 from lakeops.ranges.diff import diff
+from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
@@ -67,8 +68,8 @@ def main() -> None:
     found = changed(base, store, np.arange(entries // 2, entries // 2 + 1_000), "clustered")
     steps.done("clustered", total=found.summary.total)
 
-    found = changed(base, store, np.random.default_rng(1).choice(entries, 1_000, replace=False), "random")
-    steps.done("random", total=found.summary.total)
+    random = changed(base, store, np.random.default_rng(1).choice(entries, 1_000, replace=False), "random")
+    steps.done("random", total=random.summary.total)
 
     starts = np.concatenate([[0], np.cumsum(base.table["count"].to_numpy())])
     places = starts[np.linspace(0, len(base) - 1, 10).astype(int)] + 50
@@ -77,6 +78,12 @@ def main() -> None:
 
     total = sum(table.num_rows for table in diff(RangeReader(store), base, found.metarange))
     steps.done("diff", total=total)
+
+    total = sum(table.num_rows for table in diff(RangeReader(store), base, random.metarange))
+    steps.done("random diff", total=total)
+
+    planned = three_way(RangeReader(store), base, random.metarange, found.metarange, None)
+    steps.done("merge", total=planned.summary.total, opened=planned.opened)
     print(json.dumps(steps.found))
 
 
