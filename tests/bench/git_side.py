@@ -18,7 +18,7 @@ from bench.candidates import measured
 from bench.dataset import BLOBS, Changes, DataSet, blob
 from bench.sample import Sample
 
-PATIENCE = 300
+PATIENCE = 120
 """Seconds after which a git process is stopped; its row then shows no more than that."""
 
 _QUICK = ("-c", "core.fsync=none")
