@@ -22,12 +22,13 @@ def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
 
     Args:
         namespace: the store's URL.
-        addresses: ``string``, relative or absolute.
+        addresses: ``string`` or ``large_string``, relative or absolute.
     """
     if isinstance(addresses, pa.ChunkedArray):
         addresses = addresses.chunk(0) if addresses.num_chunks == 1 else addresses.combine_chunks()
     if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
         return addresses
+    addresses = addresses.cast(pa.string())
     absolute = pc.match_substring_regex(addresses, _ABSOLUTE)
     far, root = addresses.filter(absolute), namespace + "/"
     inside = pc.starts_with(far, root)

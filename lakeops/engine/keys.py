@@ -48,7 +48,7 @@ def address_keys(addresses: pa.Array | pa.ChunkedArray, seed: bytes) -> Keys:
     """The key of each address, from its UTF-8 bytes: ``uint64``, as long as the column.
 
     Args:
-        addresses: ``string`` without nulls, sliced or in chunks.
+        addresses: ``string`` or ``large_string`` without nulls, sliced or in chunks.
         seed: as random as it is secret; the same for all that is compared.
     """
     out = np.empty(len(addresses), np.uint64)
@@ -90,11 +90,12 @@ def _block_keys(block: pa.Array, seed: bytes) -> Keys:
     return out
 
 
-def _keys(block: pa.Array, lengths: npt.NDArray[np.int32], count: int, seed: bytes) -> Keys:
+def _keys(block: pa.Array, lengths: npt.NDArray[np.signedinteger], count: int, seed: bytes) -> Keys:
     """The keys of addresses that all fit in so many words. Zeros add nothing, so it does not matter how many."""
     if lengths.min() < count * _WORD:
         block = pc.ascii_rpad(block, count * _WORD, "\0")  # counts bytes, whatever they spell
-    begin = int(np.frombuffer(block.buffers()[1], np.int32, 1, block.offset * 4)[0])
+    offsets = np.int64 if pa.types.is_large_string(block.type) else np.int32
+    begin = int(np.frombuffer(block.buffers()[1], offsets, block.offset + 1)[-1])
     words = np.frombuffer(block.buffers()[2], "<u8", len(block) * count, begin).reshape(len(block), -1)
     factors = _factors(seed, count)
     keys: Keys = (lengths.astype(np.uint64) + _ONE) * factors[0, 0]

@@ -155,7 +155,10 @@ class RangeFile:
         return self._columns(columns, range(self.groups))
 
     def addresses(self, rows: int) -> Iterator[pa.Array]:
-        """The physical addresses of all rows, so many at a time: memory that is used again stays in the cache."""
+        """The physical addresses of all rows, so many at a time: memory that is used again stays in the cache.
+
+        They come as ``large_string``.
+        """
         source = self._pieces(range(self.groups))
         return stream_column(source, self.end.footer.metadata, self.row.key, "physical_address", rows)
 

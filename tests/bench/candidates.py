@@ -113,7 +113,7 @@ def _lakeops(folder: Path) -> Callable[[], int]:
         store = LocalStore(folder, fsync=False)
         with (
             unreferenced(store, _groups(folder / _LISTING), ranges, engine=LocalEngine(), folder=folder) as found,
-            pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA) as writer,
+            pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA, use_dictionary=False) as writer,
         ):
             for table in found.batches():
                 writer.write_table(table)

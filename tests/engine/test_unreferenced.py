@@ -400,6 +400,7 @@ def test_a_key_follows_from_the_address_and_the_seed_alone(texts, start):
     keys = address_keys(column, SEED)[start:]
     assert keys.tolist() == [int(address_keys(pa.array([text], pa.string()), SEED)[0]) for text in texts]
     assert keys.tolist() == address_keys(pa.chunked_array([column]).slice(start), SEED).tolist()
+    assert keys.tolist() == address_keys(column.cast(pa.large_string()).slice(start), SEED).tolist()
     assert len({*keys.tolist()}) == len({*texts})
     other = address_keys(column, b"t" * 32)[start:]
     assert not texts or (keys != other).all()
@@ -413,6 +414,7 @@ def test_addresses_of_one_length_have_the_keys_that_they_have_among_others(lengt
     alike = pa.array(["x" * before, *texts], pa.string()).slice(1)
     mixed = pa.array(["y" * 90, *texts], pa.string())
     assert address_keys(alike, SEED).tolist() == address_keys(mixed, SEED)[1:].tolist()
+    assert address_keys(alike.cast(pa.large_string()), SEED).tolist() == address_keys(alike, SEED).tolist()
 
 
 def test_addresses_that_hardly_differ_have_keys_that_do():

@@ -45,7 +45,7 @@ class MarkWriter:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.rows = 0
-        self._writer = pq.ParquetWriter(file, MARK_SCHEMA, compression="zstd")
+        self._writer = pq.ParquetWriter(file, MARK_SCHEMA, compression="zstd", use_dictionary=["kind"])
 
     def __enter__(self) -> Self:
         return self
