@@ -32,8 +32,8 @@ from lakeops.ranges.thrift import MARK
 Part: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""
 
-_MOST_TOUCHED = 0.75
-"""Of a range's row groups: with more of them touched there is little to keep."""
+_MOST_TOUCHED = 0.25
+"""Of a range's row groups: with more of them touched, one pass over the whole range is quicker than many small ones."""
 
 
 @dataclass(frozen=True)
