@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from lakeops.ranges.thrift import MARK, integer, list_of, sized
+from lakeops.ranges.thrift import CLOSING, MARK, closed, integer, list_of, metadata_at, sized
 
 _TABLE_MARK: Final = b"lakeops groups 2"
 _TRAILER: Final = struct.Struct("<IIIII16s")
@@ -67,7 +67,7 @@ class GroupTable(NamedTuple):
 
     def footer(self, footer: bytes, wanted: Sequence[int]) -> bytes:
         """Parquet's footer as if the file had only some of its row groups, and no key-value pairs."""
-        data = memoryview(footer)[_metadata_at(footer) : -8]
+        data = memoryview(footer)[metadata_at(footer) : -CLOSING]
         rows = sum(self.groups[index].rows for index in wanted)
         described = [data[self.groups_at[index] : self.groups_at[index + 1]] for index in wanted]
         # A field's header is 16 times its distance from the field before, plus its type.
@@ -82,7 +82,7 @@ class GroupTable(NamedTuple):
                 data[self.rest_at :],
             )
         )
-        return small + len(small).to_bytes(4, "little") + MARK
+        return closed(small)
 
 
 def with_table(groups: Sequence[RowGroup], footer: bytes, pair: bytes) -> bytes:
@@ -93,8 +93,8 @@ def with_table(groups: Sequence[RowGroup], footer: bytes, pair: bytes) -> bytes:
         footer: everything after the last row group as Parquet would have it, with one key-value pair.
         pair: that pair's key.
     """
-    begin = _metadata_at(footer)
-    data = footer[begin:-8]
+    begin = metadata_at(footer)
+    data = footer[begin:-CLOSING]
     at = [match.start() for match in _GROUP.finditer(data)]
     before = integer(sum(group.rows for group in groups)) + b"\x19" + list_of(len(groups))
     # The list of pairs: field 5, one struct, whose field 1 is text.
@@ -118,7 +118,7 @@ def with_table(groups: Sequence[RowGroup], footer: bytes, pair: bytes) -> bytes:
 
 def find_table(tail: bytes) -> GroupTable | None:
     """The table in the bytes at a file's end; None where there is none. Raises ``ValueError`` when it is not whole."""
-    end = _metadata_at(tail) - _TRAILER.size
+    end = metadata_at(tail) - _TRAILER.size
     if end < 0:
         return None
     paths, count, rows_at, first_at, rest_at, mark = _TRAILER.unpack_from(tail, end)
@@ -133,11 +133,6 @@ def find_table(tail: bytes) -> GroupTable | None:
         groups_at.append(groups_at[-1] + described)
         start, path_at = start + size, path_at + path_size
     return GroupTable(tuple(groups), rows_at, tuple(groups_at) if first_at else (), rest_at)
-
-
-def _metadata_at(footer: bytes) -> int:
-    """Where Parquet's ``FileMetaData`` begins in the bytes at a file's end."""
-    return len(footer) - 8 - int.from_bytes(footer[-8:-4], "little")
 
 
 def _after_pair(data: bytes, at: int) -> int:

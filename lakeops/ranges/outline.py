@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lakeops.ranges.thrift import LONG_LIST, MARK, STRUCT, integer, list_of, sized
+from lakeops.ranges.thrift import CLOSING, LONG_LIST, STRUCT, closed, integer, list_of, metadata_at, sized
 
 _VARINT_SIZES: Final = frozenset((4, 5, 6))
 _BYTES, _LIST = 8, 9
@@ -73,15 +73,13 @@ class Outline:
         data = b"".join(
             (self.head, integer(rows), b"\x19", list_of(len(groups)), *groups, b"\x19", list_of(1), pair, self.tail)
         )
-        return data + len(data).to_bytes(4, "little") + MARK
+        return closed(data)
 
 
 def outline(footer: bytes) -> Outline:
     """The pieces of a verified footer: the bytes at a file's end. Raises ``NotOutlined``."""
-    size = int.from_bytes(footer[-8:-4], "little")
-    data = footer[-8 - size : -8]
     try:
-        return _outline(data)
+        return _outline(footer[metadata_at(footer) : -CLOSING])
     except IndexError as error:
         raise NotOutlined("it ends too early") from error
 

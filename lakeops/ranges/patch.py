@@ -201,8 +201,7 @@ class _Patching:
         return sum(self._rows(part) for part in self._parts)
 
     def _rows(self, part: Part) -> int:
-        starts = self._file.starts
-        return int(starts[part + 1] - starts[part]) if isinstance(part, int) else int(part.num_rows)
+        return self._file.marks[part].rows if isinstance(part, int) else int(part.num_rows)
 
     def _possible_ends(self) -> Positions:
         """Where paths let the range end, as far as that is not known from the range as it was."""

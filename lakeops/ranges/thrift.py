@@ -7,6 +7,9 @@ from typing import Final
 MARK: Final = b"PAR1"
 """What a Parquet file begins with and ends with."""
 
+CLOSING: Final = 8
+"""Bytes behind Parquet's metadata: its size, and the mark."""
+
 STRUCT: Final = 12
 """The type of a struct, in the headers of fields and lists."""
 
@@ -37,3 +40,13 @@ def unsigned(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def metadata_at(footer: bytes) -> int:
+    """Where Parquet's ``FileMetaData`` begins in the bytes at a file's end."""
+    return len(footer) - CLOSING - int.from_bytes(footer[-CLOSING : -len(MARK)], "little")
+
+
+def closed(metadata: bytes) -> bytes:
+    """The end of a file with this ``FileMetaData``: it, its size, the mark."""
+    return metadata + len(metadata).to_bytes(4, "little") + MARK
