@@ -50,7 +50,7 @@ def _listing(names: int):
 
 def main() -> None:
     folder, names = Path(sys.argv[1]), int(sys.argv[2])
-    store, ranges = LocalStore(folder, fsync=False), pq.read_table(folder / _RANGES)
+    store, ranges = LocalStore(folder, fsync=False), pq.ParquetFile(folder / _RANGES).read(use_threads=False)
     with unreferenced(store, _listing(names), ranges, engine=LocalEngine(3), folder=folder) as found:
         rows = sum(table.num_rows for table in found.batches())
         counts = {"listed": found.listed, "referenced": found.referenced, "kept": found.kept, "count": found.count}

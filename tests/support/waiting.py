@@ -6,6 +6,7 @@ Between two questions ``meanwhile`` is called in place of any wait, so a test sa
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -46,7 +47,8 @@ class Waiting:
     _began: datetime | None = None
 
     def __post_init__(self) -> None:
-        self.monkeypatch.setattr(airflow_sensor.time, "sleep", self._pause)
+        # Not `time.sleep` itself: threads of libraries sleep too, and would take our turns.
+        self.monkeypatch.setattr(airflow_sensor, "time", SimpleNamespace(monotonic=time.monotonic, sleep=self._pause))
         self.monkeypatch.setattr(stream, "pause_async", self._beat)
         self.monkeypatch.setattr(condition_trigger, "pause_async", self._settle)
 
