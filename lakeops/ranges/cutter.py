@@ -22,6 +22,12 @@ class Cut:
 
     table: pa.Table
     ends: tuple[int, ...]
+    hashed: Hashes | None = None
+
+    @property
+    def hashes(self) -> Hashes:
+        """The boundary hash of each path."""
+        return path_hashes(self.table.column("path")) if self.hashed is None else self.hashed
 
     @property
     def groups(self) -> list[pa.Table]:
@@ -71,9 +77,10 @@ class Cutter:
         """How many rows wait for the end of their range."""
         return self._open
 
-    def add(self, table: pa.Table) -> list[Cut]:
-        """The ranges that these rows bring to an end."""
-        hashes = path_hashes(table.column("path"))
+    def add(self, table: pa.Table, hashes: Hashes | None = None) -> list[Cut]:
+        """The ranges that these rows bring to an end; ``hashes`` of their paths, when the caller has them."""
+        if hashes is None:
+            hashes = path_hashes(table.column("path"))
         self._tables.append(table)
         self._hashes.append(hashes)
         self._open += table.num_rows
@@ -106,4 +113,5 @@ class Cutter:
         return rows
 
     def _cut(self, rows: pa.Table, hashes: Hashes, start: int, end: int) -> Cut:
-        return Cut(rows.slice(start, end - start), tuple(group_ends(hashes[start:end], self._split).tolist()))
+        mine = hashes[start:end]
+        return Cut(rows.slice(start, end - start), tuple(group_ends(mine, self._split).tolist()), mine)

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.records import Split, Summary
-from lakeops.ranges.cutter import Cutter
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.cutter import Cut, Cutter
 from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
@@ -25,15 +26,11 @@ from lakeops.ranges.group_table import RowGroup
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.outline import GroupOutline, NotOutlined, outline
 from lakeops.ranges.overlay import overlay
-from lakeops.ranges.split import VERSION, Positions, finer, path_hashes, possible_ends
-from lakeops.ranges.task import total
+from lakeops.ranges.split import VERSION, Hashes, Positions, finer, path_hashes, possible_ends
 from lakeops.ranges.thrift import MARK
 
-Part: TypeAlias = int | pa.Table
+Origin: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""
-
-_MOST_TOUCHED = 0.25
-"""Of a range's row groups: with more of them touched, one pass over the whole range is quicker than many small ones."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Patch:
     """
 
     file: RangeFile
-    parts: tuple[Part, ...]
+    parts: tuple[Origin, ...]
     digests: tuple[bytes, ...]
     row: RangeRow
     summary: Summary
@@ -102,7 +99,7 @@ class _Group:
 
 
 def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> Patch | None:
-    """A range with changes laid over it; None where it is as well rewritten as a whole.
+    """A range with changes laid over it; None where rows have to be cut anew, so that several ranges may come of it.
 
     Args:
         file: a range that begins after a cut and ends with one, or the repository's last.
@@ -114,12 +111,8 @@ def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> 
         return None  # its row groups may have been cut by another rule
     if 2 * changes.num_rows > split.target_entries:
         return None  # it will probably be cut
-    owners = file.groups_of(changes.column("path"))
-    counts = np.bincount(owners, minlength=file.groups)
-    if np.count_nonzero(counts) > _MOST_TOUCHED * file.groups:
-        return None
     patching = _Patching(file, split)
-    patching.run(changes, counts.tolist())
+    patching.run(changes, np.unique(file.groups_of(changes.column("path"))).tolist())
     return patching.patch() if patching.is_one_range(last=last) else None
 
 
@@ -130,29 +123,58 @@ class _Patching:
         self._file = file
         self._split = split
         self._cutter = Cutter(finer(split))
-        self._parts: list[Part] = []
-        self._summaries: list[Summary] = []
+        self._parts: list[Origin] = []
+        self._digests: list[bytes] = []
+        self._ends: dict[int, Positions] = {}
+        self._known = {mark.digest: index for index, mark in enumerate(file.marks)}
+        self._summary = Summary()
         self._size_bytes = file.row.size_bytes
 
-    def run(self, changes: pa.Table, counts: list[int]) -> None:
-        """Lay the changes over; ``counts`` says how many belong to each row group."""
-        done = 0
-        for index, count in enumerate(counts):
-            part = changes.slice(done, count)
-            done += count
-            if not count and not self._cutter.open:
-                self._parts.append(index)
+    def run(self, changes: pa.Table, touched: list[int]) -> None:
+        """Lay the changes over; ``touched`` are the row groups that they belong to, ascending."""
+        overlaid = self._overlaid(changes, touched)
+        for index in range(self._file.groups):
+            if index in overlaid:
+                cuts = self._cutter.add(*overlaid[index])
+            elif self._cutter.open:
+                cuts = self._cutter.add(self._file.group(index))
+            else:
+                self._keep(index)
                 continue
-            base = self._file.group(index)
-            overlaid = overlay(base, part)
-            self._summaries.append(overlaid.summary)
-            if not overlaid.summary.total and not self._cutter.open:
-                self._parts.append(index)
-                continue
-            self._size_bytes += _size(overlaid.table) - _size(base)
-            self._parts += [cut.table.combine_chunks() for cut in self._cutter.add(overlaid.table)]
+            for cut in cuts:
+                self._add(cut)
         if self._cutter.open:
-            self._parts.append(self._cutter.rest().table.combine_chunks())
+            self._add(self._cutter.rest())
+
+    def _overlaid(self, changes: pa.Table, touched: list[int]) -> dict[int, tuple[pa.Table, Hashes]]:
+        """The rows that the touched row groups become, with their paths' hashes; each step over all of them at once."""
+        base = self._file.read_groups(touched, RANGE_SCHEMA.names)[1].combine_chunks()
+        overlaid = overlay(base, changes)
+        rows = overlaid.table.combine_chunks()
+        self._summary = overlaid.summary
+        self._size_bytes += _size(rows) - _size(base)
+        hashes = path_hashes(rows.column("path"))
+        firsts = pa.array([self._file.first_paths[index].decode() for index in touched[1:]], pa.string())
+        starts = [0, *pc.search_sorted(rows.column("path"), firsts).to_pylist()]
+        stops = [*starts[1:], rows.num_rows]
+        return {
+            index: (rows.slice(start, stop - start), hashes[start:stop])
+            for index, start, stop in zip(touched, starts, stops, strict=True)
+        }
+
+    def _keep(self, index: int) -> None:
+        self._parts.append(index)
+        self._digests.append(self._file.marks[index].digest)
+
+    def _add(self, cut: Cut) -> None:
+        """A row group that came about; the file may have one of these very rows, where changes changed nothing."""
+        digest = group_digest(cut.table.column("digest"))
+        if digest in self._known:
+            self._keep(self._known[digest])
+            return
+        self._ends[len(self._parts)] = possible_ends(cut.hashes, self._split)
+        self._parts.append(cut.table.combine_chunks())
+        self._digests.append(digest)
 
     def is_one_range(self, *, last: bool) -> bool:
         """Whether the rows are one range: no cut is due before their end, and one is due there unless nothing follows.
@@ -172,11 +194,7 @@ class _Patching:
 
     def patch(self) -> Patch:
         """What came together."""
-        file = self._file
-        digests = tuple(
-            file.marks[part].digest if isinstance(part, int) else group_digest(part.column("digest"))
-            for part in self._parts
-        )
+        file, digests = self._file, tuple(self._digests)
         first, last = self._parts[0], self._parts[-1]
         row = RangeRow(
             id=range_id(digests),
@@ -189,7 +207,7 @@ class _Patching:
             footer_bytes=0,
             footer_digest=b"",
         )
-        return Patch(file, tuple(self._parts), digests, row, total(self._summaries))
+        return Patch(file, tuple(self._parts), digests, row, self._summary)
 
     @property
     def _ends_as_before(self) -> bool:
@@ -200,22 +218,19 @@ class _Patching:
     def _count(self) -> int:
         return sum(self._rows(part) for part in self._parts)
 
-    def _rows(self, part: Part) -> int:
+    def _rows(self, part: Origin) -> int:
         return self._file.marks[part].rows if isinstance(part, int) else int(part.num_rows)
 
     def _possible_ends(self) -> Positions:
         """Where paths let the range end, as far as that is not known from the range as it was."""
         ends, at, least = [np.zeros(0, np.int64)], 0, self._split.min_entries
-        for part in self._parts:
+        for number, part in enumerate(self._parts):
             rows = self._rows(part)
-            if not isinstance(part, int):
-                paths = part.column("path")
-            elif self._file.starts[part] < min(at, least) and at + rows >= least:
-                paths = self._file.group(part, ["path"]).column("path")
-            else:
-                paths = None
-            if paths is not None:
-                ends.append(at + possible_ends(path_hashes(paths), self._split))
+            if number in self._ends:
+                ends.append(at + self._ends[number])
+            elif isinstance(part, int) and self._file.starts[part] < min(at, least) and at + rows >= least:
+                hashes = path_hashes(self._file.group(part, ["path"]).column("path"))
+                ends.append(at + possible_ends(hashes, self._split))
             at += rows
         return np.concatenate(ends)
 

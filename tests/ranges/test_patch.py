@@ -142,11 +142,25 @@ def test_changes_that_change_nothing_keep_the_range(store, base):
     assert patch.summary.total == 0
 
 
-def test_most_row_groups_touched_or_many_changes_are_no_case_for_a_patch(store, base):
-    paths = within(base, 1)
+def test_every_row_group_may_be_touched(store, base):
     firsts = [path.decode() for path in open_range(store, base.row(1)).first_paths]
     assert 4 < len(firsts) <= SPLIT.target_entries / 2
-    assert try_patch(store, base, 1, dict.fromkeys(firsts, ("9", 9))) is None
+    changes = dict.fromkeys(firsts, ("9", 9))
+    assert check(store, base, 1, changes)
+    assert not any(isinstance(part, int) for part in try_patch(store, base, 1, changes).parts)
+
+
+def test_row_groups_that_changes_leave_as_they_are_keep_their_bytes(store, base):
+    """Staging again what is there touches a row group, and changes nothing about it."""
+    firsts = [path.decode() for path in open_range(store, base.row(1)).first_paths]
+    changes = {firsts[1]: REPOSITORY[firsts[1]], firsts[3]: ("9", 9)}
+    assert check(store, base, 1, changes)
+    parts = try_patch(store, base, 1, changes).parts
+    assert [number for number, part in enumerate(parts) if not isinstance(part, int)] == [3]
+
+
+def test_many_changes_are_no_case_for_a_patch(store, base):
+    paths = within(base, 1)
     assert try_patch(store, base, 1, {f"{paths[0]}!{number:02}": ("9", 9) for number in range(21)}) is None
 
 
