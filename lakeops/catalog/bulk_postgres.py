@@ -32,7 +32,7 @@ _COPY_OUT = (
 )
 _WRITE = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
 _READ = {
-    "read_options": pa_csv.ReadOptions(column_names=COLUMNS.names, block_size=_BLOCK),
+    "read_options": pa_csv.ReadOptions(column_names=COLUMNS.names, block_size=_BLOCK, use_threads=False),
     "parse_options": pa_csv.ParseOptions(newlines_in_values=True),
     "convert_options": pa_csv.ConvertOptions(
         column_types=COLUMNS,
