@@ -7,6 +7,7 @@ randomness) comes from here, so a test that hands in its own can fail, delay or 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lakeops.catalog.base import BranchState, Catalog
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import CommitExpired
+from lakeops.model.errors import CatalogUnavailable, CommitExpired
 from lakeops.model.records import Commit, Repository
 from lakeops.settings import Settings
 
@@ -101,6 +102,14 @@ class Context:
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
         return self.catalog.commit(self.repository_id, state.commit_id)
+
+    def tidy(self) -> None:
+        """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.
+
+        A catalog that others hold must not make that verb fail; any later call catches up.
+        """
+        with suppress(CatalogUnavailable):
+            self.catalog.purge_retired(self.repository_id)
 
 
 def require_live(commit: Commit) -> Commit:

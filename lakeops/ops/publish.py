@@ -139,5 +139,5 @@ def _attempt(ctx: Context, move: Move, plan: Plan) -> Published:
             fingerprint=move.fingerprint,
         )
     )
-    ctx.catalog.purge_retired(ctx.repository_id)
+    ctx.tidy()
     return Published(published, draft.summary)

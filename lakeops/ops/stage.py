@@ -77,7 +77,7 @@ def reset(ctx: Context, branch: str, *, prefix: str | None = None, path: str | N
         check_prefix(prefix)
     name = require_branch(ctx, branch)
     count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor)
-    ctx.catalog.purge_retired(ctx.repository_id)
+    ctx.tidy()
     return count
 
 

@@ -16,6 +16,7 @@ from support.scenes import SCENES, Scene, make, open_faulty
 from support.soundness import assert_sound
 
 from lakeops import Lake, Settings
+from lakeops.model.errors import CatalogUnavailable
 from lakeops.store.faulty import Crash, Faults
 
 TESTS = Path(__file__).parents[1]
@@ -109,8 +110,6 @@ def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
 
 def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
     """The publish transaction happened, its answer did not arrive: the key finds the commit."""
-    from lakeops.model.errors import CatalogUnavailable
-
     scene = SCENES["commit"]
     with Lake.open(settings=settings_at(tmp_path)) as lake:
         make(lake, scene)
@@ -122,3 +121,20 @@ def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
             scene.act(repo)
         scene.act(repo)
         scene.check(repo)
+
+
+@pytest.mark.parametrize("verb", ["commit", "reset"])
+def test_what_cannot_be_tidied_up_now_is_tidied_up_later(tmp_path: Path, verb: str) -> None:
+    """A commit that is published has not failed because others held the catalog when its staged rows were to go."""
+    faults = Faults()
+    with open_faulty(settings_at(tmp_path), faults) as lake:
+        main = lake.create_repository("repo").branch("main")
+        main.put("a", b"1")
+        faults.fail("purge_retired", error=CatalogUnavailable("database is locked"))
+        if verb == "commit":
+            assert main.commit("one").message == "one"
+        else:
+            assert main.reset() == 1
+        main.put("b", b"2")
+        main.commit("two")
+        assert not lake.catalog.purge_retired("repo")
