@@ -181,8 +181,9 @@ class Mirrors(Repositories):
         def work(conn: Connection) -> None:
             _lock_mirror(conn, repository_id)
             here = _here(repository_id, ref)
-            if conn.execute(select(MIRROR_REF.c.ticket).where(*here)).first() is None:
-                return  # the source deleted the ref meanwhile: nobody would ever clear these rows
+            if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
+                # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
+                return
             _replace_arrivals(conn, repository_id, ref, arrived)
             if _waiting(conn, repository_id, ref, ticket) is not None:
                 conn.execute(
@@ -210,7 +211,7 @@ class Mirrors(Repositories):
                 return None
             old = self._show(conn, repository_id, ref, candidate, token)
             self._record_move(conn, repository_id, ref.name, old, candidate, "promote", actor)
-            conn.execute(delete(MIRROR_ARRIVAL).where(*_here(repository_id, ref, table=MIRROR_ARRIVAL)))
+            _forget_arrivals(conn, repository_id, ref)
             return self._next_candidate(conn, repository_id, mirror, found, promoted=candidate)
 
         def settle(conn: Connection) -> MirrorRef | None:
@@ -276,6 +277,7 @@ class Mirrors(Repositories):
         }
         if promoted == ref.source_head:
             values["noticed"] = None
+            _forget_arrivals(conn, repository_id, ref.ref)
         else:
             values |= {"candidate": ref.source_head, "ticket": mirror.sequence + 1}
         if promoted != ref.promoted:
@@ -294,7 +296,7 @@ class Mirrors(Repositories):
                 self._retire(conn, repository_id, (row.staging_token, *row.sealed_tokens))
             conn.execute(delete(table).where(*here))
             self._record_move(conn, repository_id, ref.name, row.commit_id, None, f"delete-{ref.kind}", actor)
-        conn.execute(delete(MIRROR_ARRIVAL).where(*_here(repository_id, ref.ref, table=MIRROR_ARRIVAL)))
+        _forget_arrivals(conn, repository_id, ref.ref)
         conn.execute(delete(MIRROR_REF).where(*_here(repository_id, ref.ref)))
 
     @staticmethod
@@ -362,6 +364,10 @@ def _known(conn: Connection, repository_id: str, ids: Iterable[str]) -> set[str]
         some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
         found.update(conn.execute(select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, some)).scalars())
     return found
+
+
+def _forget_arrivals(conn: Connection, repository_id: str, ref: RefName) -> None:
+    conn.execute(delete(MIRROR_ARRIVAL).where(*_here(repository_id, ref, table=MIRROR_ARRIVAL)))
 
 
 def _replace_arrivals(conn: Connection, repository_id: str, ref: RefName, arrived: Pending) -> None:

@@ -239,6 +239,22 @@ def test_arrivals_of_a_ref_that_is_gone_are_not_kept(mirror):
     assert mirror.arrivals(HERE) == {}
 
 
+def test_arrivals_of_a_ref_that_waits_for_nothing_are_not_kept(mirror):
+    """A pass that was overtaken tells what it saw after another one had promoted the ref."""
+    waiting = see(mirror, main=ONE)[MAIN]
+    promote(mirror, waiting)
+    mirror.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=0, missing_bytes=0)
+    assert mirror.arrivals(HERE) == {}
+
+
+def test_arrivals_go_when_the_source_is_back_at_what_is_shown(mirror):
+    waiting = see(mirror, main=ONE)[MAIN]
+    mirror.record_arrivals(HERE, MAIN, waiting.ticket, {"a": None}, missing_objects=1, missing_bytes=1)
+    see(mirror, main=FIRST)
+    assert mirror.give_up_candidate(HERE, MAIN, waiting.ticket).candidate is None
+    assert mirror.arrivals(HERE) == {}
+
+
 def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
     waiting = see(mirror, main=ONE)[MAIN]
     promote(mirror, waiting)
