@@ -168,11 +168,12 @@ class _Patching:
 
     def _add(self, cut: Cut) -> None:
         """A row group that came about; the file may have one of these very rows, where changes changed nothing."""
+        # Also of one that the file has: what was its last row group may be followed by others now.
+        self._ends[len(self._parts)] = possible_ends(cut.hashes, self._split)
         digest = group_digest(cut.table.column("digest"))
         if digest in self._known:
             self._keep(self._known[digest])
             return
-        self._ends[len(self._parts)] = possible_ends(cut.hashes, self._split)
         self._parts.append(cut.table.combine_chunks())
         self._digests.append(digest)
 

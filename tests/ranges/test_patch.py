@@ -47,11 +47,11 @@ def try_patch(store, base, index, changes) -> Patch | None:
     return patched(fetch_range(store, base.row(index)), staged_table(changes), SPLIT, last=last)
 
 
-def check(store, base, index, changes) -> bool:
+def check(store, base, index, changes, repository=REPOSITORY) -> bool:
     """Whether there was a patch; if so, it is what building gives."""
     patch = try_patch(store, base, index, changes)
     rows = base.rows(0, len(base))
-    expected = built(store, applied(REPOSITORY, changes), SPLIT)
+    expected = built(store, applied(repository, changes), SPLIT)
     if patch is None:
         return False
     found = write_range(store, patch, attempt())
@@ -59,7 +59,7 @@ def check(store, base, index, changes) -> bool:
     names = ("id", "first_path", "last_path", "count", "size_bytes")
     assert [getattr(found, name) for name in names] == [getattr(told, name) for name in names]
     assert len(expected) == len(rows)
-    assert patch.summary == summed(REPOSITORY, applied(REPOSITORY, changes))
+    assert patch.summary == summed(repository, applied(repository, changes))
     checked = verify_range(store, found, SPLIT, ("path",))
     assert not checked.flaws
     assert read_range(store, found).equals(read_range(store, told))
@@ -67,14 +67,17 @@ def check(store, base, index, changes) -> bool:
 
 
 @st.composite
-def edits(draw, paths):
-    """A few changes of one range: new contents, the same contents, deletions, new paths, in a few places."""
+def edits(draw, paths, *, last=False):
+    """A few changes of one range: new contents, the same contents, deletions, new paths, in a few places.
+
+    What is new comes after the range's last path only where no other range follows.
+    """
     changes = {}
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, len(paths) - 1))
         for path in paths[at : at + draw(st.integers(1, 6))]:
             what = draw(st.sampled_from(["change", "same", "delete", "add"]))
-            if what == "add" and path != paths[-1]:
+            if what == "add" and (last or path != paths[-1]):
                 changes[path + "!"] = ("new", draw(st.integers(0, 9)))
             else:
                 changes[path] = {"change": ("9", 9), "same": REPOSITORY[path], "delete": None, "add": ("8", 8)}[what]
@@ -86,6 +89,16 @@ def edits(draw, paths):
 def test_a_patch_is_what_building_gives(store, base, data):
     index = data.draw(st.integers(0, len(base) - 1))
     check(store, base, index, data.draw(edits(within(base, index))))
+
+
+@given(st.data())
+@THOROUGH
+def test_a_patch_at_the_end_of_a_repository_is_what_building_gives(store, base, data):
+    """It may end right where a range does; what is added after that begins another range."""
+    index = data.draw(st.integers(0, len(base) - 1))
+    repository = {path: REPOSITORY[path] for number in range(index + 1) for path in within(base, number)}
+    shorter = built(store, repository, SPLIT)
+    check(store, shorter, index, data.draw(edits(within(base, index), last=True)), repository)
 
 
 def test_nearly_every_small_edit_is_a_patch(store, base):
@@ -157,6 +170,15 @@ def test_row_groups_that_changes_leave_as_they_are_keep_their_bytes(store, base)
     assert check(store, base, 1, changes)
     parts = try_patch(store, base, 1, changes).parts
     assert [number for number, part in enumerate(parts) if not isinstance(part, int)] == [3]
+
+
+def test_what_follows_a_range_that_its_paths_end_is_no_part_of_it(store, base):
+    """A repository may end where a range has to end; a path after that begins another range."""
+    paths = within(base, 0)
+    alone = built(store, {path: REPOSITORY[path] for path in paths}, SPLIT)
+    assert [row.id for row in alone.rows(0, 9)] == [base.row(0).id]
+    for changes in ({paths[-1] + "!": ("9", 9)}, {paths[-1] + "!": ("9", 9), paths[0]: None}):
+        assert try_patch(store, alone, 0, changes) is None
 
 
 def test_many_changes_are_no_case_for_a_patch(store, base):
