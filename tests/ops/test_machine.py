@@ -10,7 +10,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
 from support.clock import ManualClock
 from support.machine import Model, ModelBranch, ModelCommit, difference, merged
 from support.soundness import assert_sound
@@ -267,7 +276,18 @@ class History(RuleBasedStateMachine):
         return {path: text.removeprefix("sum-") for path, text in zip(table["path"].to_pylist(), sums, strict=True)}
 
 
-History.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestHistory = History.TestCase
+def histories(examples: int, steps: int) -> None:
+    wanted = settings(
+        max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+    )
+    run_state_machine_as_test(History, settings=wanted)
+
+
+def test_histories() -> None:
+    histories(25, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_long_histories() -> None:
+    histories(400, 60)
