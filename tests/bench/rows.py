@@ -95,7 +95,7 @@ _RANGES = Section(
             lambda lake, n: lake.apply(lake.data.random(1_000, n + 1)),
             lambda git, n: git.commit(git.data.random(1_000, n + 1), durable=False),
             Goal(0.7),
-            why="a thousand random changes touch every range; whole files are read, verified and written",
+            why="a thousand random changes touch nearly every range; their files are read, verified and written whole",
             heavy=True,
         ),
         *(
