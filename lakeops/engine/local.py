@@ -18,12 +18,12 @@ class LocalEngine:
     """Runs tasks in a pool of threads.
 
     Args:
-        threads: how many; one more than the cores by default. On a local disk more than that is no quicker, and each
-            holds a range or two in memory; a store that is far away is worth more.
+        threads: how many; as many as there are cores by default. Each holds a range or two in memory, and on a local
+            disk more of them get into each other's way.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or (os.cpu_count() or 1) + 1
+        self.threads = threads or os.cpu_count() or 1
 
     @property
     def name(self) -> str:
@@ -38,11 +38,13 @@ class LocalEngine:
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, as they finish; see ``Engine.run``."""
         source = iter(tasks)
-        with ThreadPoolExecutor(max_workers=self.threads, thread_name_prefix="engine") as pool:
+        # Over a network a thread often waits; one more keeps the cores busy.
+        threads = self.threads + store.far
+        with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="engine") as pool:
             running: set[Future[R]] = set()
             try:
                 while True:
-                    room = self.threads + 1 - len(running)
+                    room = threads + 1 - len(running)
                     running |= {pool.submit(work, task, store) for task in islice(source, room)}
                     if not running:
                         return
