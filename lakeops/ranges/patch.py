@@ -33,6 +33,10 @@ Origin: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""
 
 
+_MOST_TOUCHED = 0.85
+"""Of a range's row groups: where hardly any is kept, what each one costs by itself is more than what is saved."""
+
+
 @dataclass(frozen=True)
 class Patch:
     """A whole range, some of whose row groups are those of a file.
@@ -99,7 +103,7 @@ class _Group:
 
 
 def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> Patch | None:
-    """A range with changes laid over it; None where rows have to be cut anew, so that several ranges may come of it.
+    """A range with changes laid over it; None where it is as well rewritten as a whole.
 
     Args:
         file: a range that begins after a cut and ends with one, or the repository's last.
@@ -111,8 +115,11 @@ def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> 
         return None  # its row groups may have been cut by another rule
     if 2 * changes.num_rows > split.target_entries:
         return None  # it will probably be cut
+    touched = np.unique(file.groups_of(changes.column("path"))).tolist()
+    if len(touched) > _MOST_TOUCHED * file.groups:
+        return None
     patching = _Patching(file, split)
-    patching.run(changes, np.unique(file.groups_of(changes.column("path"))).tolist())
+    patching.run(changes, touched)
     return patching.patch() if patching.is_one_range(last=last) else None
 
 
