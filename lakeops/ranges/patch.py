@@ -32,7 +32,6 @@ from lakeops.ranges.thrift import MARK
 Origin: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""
 
-
 _MOST_TOUCHED = 0.85
 """Of a range's row groups: where hardly any is kept, what each one costs by itself is more than what is saved."""
 
