@@ -146,7 +146,10 @@ class Mirrors(Repositories):
             found = _waiting(conn, repository_id, ref, ticket)
             if found is None:
                 return None
-            return self._next_candidate(conn, repository_id, mirror, found, promoted=found.promoted)
+            following = self._next_candidate(conn, repository_id, mirror, found, promoted=found.promoted)
+            if following.candidate is None:
+                _forget_arrivals(conn, repository_id, ref)
+            return following
 
         return self.database.write(work, settle=run_again)
 
@@ -277,7 +280,6 @@ class Mirrors(Repositories):
         }
         if promoted == ref.source_head:
             values["noticed"] = None
-            _forget_arrivals(conn, repository_id, ref.ref)
         else:
             values |= {"candidate": ref.source_head, "ticket": mirror.sequence + 1}
         if promoted != ref.promoted:
