@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 bench demo demo-mirror up down lock clean
+.PHONY: help setup check format test test-slow test-s3 bench harness demo demo-mirror up down lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -47,6 +47,10 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 SIZE ?= 100k
 bench: setup ## measure beside git and write docs/performance.md (SIZE=100k, 1M or 10M)
 	@PYTHONPATH=tests $(BIN)/python -m bench --size $(SIZE)
+
+KIND ?= nested
+harness: setup ## anything inside anything for SECONDS=60; KIND=nested, mirror or killed, JUMP=0.01 sets clocks wrong
+	@PYTHONPATH=tests $(BIN)/python -m harness $(KIND) --seconds $(SECONDS) --jump $(or $(JUMP),0)
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
 	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/demo.py

@@ -1,9 +1,10 @@
 """Garbage collection: every day, each repository lets idle branches go, marks what nothing needs, and sweeps it.
 
-What would be deleted is in the log of each `mark` task, and in its XCom. With *Dry run* nothing is deleted, neither
-branches nor objects. With *Ask above*, a person has to agree before a larger sweep. Retention rules are the
-repository's: `lakeops gc rules set lakefs://REPO FILE`. A repository without rules keeps every commit, and loses only
-what was never committed.
+What would be deleted is in the log of each `mark` task, and in its XCom. With *Dry run* nothing is changed, neither
+branches nor commits nor objects. With *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no
+answer in time, take the mark back, and its commits live again. Retention rules are the repository's:
+`lakeops gc rules set lakefs://REPO FILE`. A repository without rules keeps every commit, and loses only what was never
+committed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def above(gib: float | None) -> str:
             title="Repository",
             description="Its name. Empty: all of them, but mirrors.",
         ),
-        "dry_run": Param(False, type="boolean", title="Dry run", description="Show what would go, and delete nothing."),
+        "dry_run": Param(False, type="boolean", title="Dry run", description="Show what would go, and change nothing."),
         "force": Param(
             False,
             type="boolean",
@@ -84,8 +85,8 @@ def lakeops_gc() -> None:
         }
         show = "{{ params.dry_run }}"
         expire = LakeopsExpireRefsOperator(task_id="expire", only_show=show, **where)
-        mark = LakeopsGcMarkOperator(task_id="mark", **where)
-        mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] }}"
+        mark = LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
+        mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}"
         approve = LakeopsGcApprovalOperator(
             task_id="approve",
             mark_id=mark_id,

@@ -1,8 +1,9 @@
 """Mirrors: every minute, see what each mirror's source shows, wait for replication, and show what has arrived.
 
 One run at a time. `discover` copies commit records and lists what is waited for; each branch and tag then waits in the
-triggerer on its own, and is shown when it is whole. What has not arrived within *Wait* is skipped and waited for by the
-next run, which goes on where this one stopped. DAGs scheduled on `lakefs://MIRROR/BRANCH` start when a branch moves.
+triggerer on its own, and is shown when it is whole. What has not arrived when the next run is due is skipped and waited
+for by that one, so nothing that is late holds anything else up. What arrived damaged, and what nothing arrives of any
+more, fails the run and says what is missing. DAGs scheduled on `lakefs://MIRROR/BRANCH` start when a branch moves.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator, failing_at_once
 from lakeops.airflow.sensors import LakeopsReplicationSensor
 
-WAIT = timedelta(minutes=10)
+EVERY = timedelta(minutes=1)
+WAIT = timedelta(seconds=45)
 
 
 @dag(
-    schedule=timedelta(minutes=1),
+    schedule=EVERY,
     catchup=False,
     max_active_runs=1,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
@@ -81,7 +83,10 @@ def lakeops_mirror() -> None:
             **where,
         )
 
-    discover = LakeopsMirrorDiscoverOperator.partial(task_id="discover", **where).expand(repo=mirrors())
+    # The next run tries again; a source that does not answer must not hold the other mirrors up.
+    discover = LakeopsMirrorDiscoverOperator.partial(
+        task_id="discover", retries=0, execution_timeout=EVERY, **where
+    ).expand(repo=mirrors())
     discover >> discovered()
     follow.expand_kwargs(waiting(discover.output["waiting"]))
 

@@ -52,9 +52,12 @@ class Settings(BaseSettings):
     spark_master: str | None = Field(default=None, description="The Spark master, for the spark engine.")
     committer: str = Field(default_factory=_user, min_length=1, description="Who commits are recorded as made by.")
     fsync: bool = Field(default=True, description="Whether local files are forced to disk before they are used.")
-    grace_hours: float = Field(default=24.0, gt=0, description="Age below which garbage collection touches nothing.")
+    grace_hours: float = Field(default=24.0, gt=0, description="The grace period of new repositories.")
+    verify_checksums: bool = Field(default=True, description="Whether reads of whole objects check their contents.")
     cache_mb: int = Field(default=256, ge=1, description="Memory for decoded ranges, in MiB.")
-    publish_tries: int = Field(default=10, ge=1, description="How often to plan again when a branch moved.")
+    publish_minutes: float = Field(
+        default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
+    )
 
     @field_validator("home")
     @classmethod

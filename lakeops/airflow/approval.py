@@ -9,6 +9,7 @@ from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeo
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from lakeops.airflow import once
 from lakeops.airflow.changes import Tally
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import failing_at_once
@@ -26,13 +27,14 @@ class LakeopsApprovalOperator(ApprovalOperator):
     """Waits until a person approves of merging ``source`` into ``destination``; the form shows what that changes.
 
     Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (as it was
-    given) and what Airflow's operator returns. Rejecting skips what follows. Where a merge would change nothing, or has
-    happened already, nobody is asked. A merge that would conflict fails at once: there is nothing to approve.
+    given) and what Airflow's operator returns. Rejecting skips what follows. Nobody is asked where the destination has
+    the commit already: then the merge publishes nothing, whatever others do meanwhile. A merge that would conflict
+    fails at once: there is nothing to approve.
 
     Args:
         source: the ref to merge, best a commit id: what is approved is then what is merged.
         destination: the branch to merge into; the repository's default branch when left out.
-        strategy: what the merge will settle conflicts with; they are shown then, and fail nothing.
+        strategy: what the merge will settle conflicts with; the form shows the outcome, and how many there are.
         repo: the repository; the connection's default one when left out.
         lakeops_conn_id: the connection.
         kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
@@ -73,16 +75,22 @@ class LakeopsApprovalOperator(ApprovalOperator):
         """Ask, if there is anything to ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with failing_at_once(), LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
             destination = self.destination or repository.default_branch
-            shown = repository.ref(self.source).commit_id
-            tally = Tally.of(repository.compare(destination, shown), MOST_CHANGES)
-            if tally.counts[ChangeType.CONFLICT] and not self.strategy:
-                changes = repository.compare(destination, shown)
+            # Both sides as they are at one moment, so that everything below speaks of one merge.
+            shown, head = repository.ref(self.source).commit_id, repository.branch(destination).commit_id
+            has_it = once.contains(repository, head, shown)
+            tally = Tally.of(repository.compare(head, shown), MOST_CHANGES)
+            settled = tally.counts[ChangeType.CONFLICT]
+            if settled and not self.strategy:
+                changes = repository.compare(head, shown)
                 paths = [change.path for change in changes if change.type is ChangeType.CONFLICT]
                 raise MergeConflict(shown, destination, paths)
-        if not tally.total:
+            if settled:
+                tally = Tally.of(repository.compare(head, shown, strategy=self.strategy), MOST_CHANGES)
+        if has_it:
             self.log.info("Nobody is asked: lakefs://%s/%s has all of %s", repository.id, destination, shown)
             return {"approved_by": None, "approved_at": None, "source": shown, "chosen_options": [self.APPROVE]}
-        self.body = _form(self.body, f"lakefs://{repository.id}/{destination}", shown, tally)
+        outcome = _outcome(tally, settled, self.strategy)
+        self.body = _form(self.body, f"lakefs://{repository.id}/{destination}", shown, tally, outcome)
         self.log.info("%s\n%s", self.subject, self.body)
         found: dict[str, Any] = super().execute(context)
         return found
@@ -114,15 +122,22 @@ def _person(user: Mapping[str, str] | None) -> str:
     return "somebody" if user is None else user["name"] or user["id"]
 
 
-def _form(text: str | None, destination: str, commit_id: str, tally: Tally) -> str:
-    """The form's text, in Markdown: what a person needs to decide. Airflow folds the lines of code blocks."""
+def _outcome(tally: Tally, settled: int, strategy: str | None) -> str:
+    """What a merge does, in a few words of Markdown."""
     counted = ", ".join(f"{count:,} {kind}" for kind, count in tally.counts.items() if count)
+    said = f"changes this: **{counted}**" if counted else "changes **no object**; it records that the commit is merged"
+    conflicts = f"{settled:,} conflict{'s' if settled > 1 else ''}"
+    return f"{said} (`{strategy}` settles **{conflicts}**)" if settled else said
+
+
+def _form(text: str | None, destination: str, commit_id: str, tally: Tally, outcome: str) -> str:
+    """The form's text, in Markdown: what a person needs to decide. Airflow folds the lines of code blocks."""
     rows = [f"| {change.type.value} | {_code(change.path)} | {change.size_bytes:,} |" for change in tally.first]
     rest = tally.total - len(tally.first)
     parts = [
         text,
-        f"Merging commit `{commit_id[:16]}` into {_code(destination)} changes this: **{counted}**",
-        "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]),
+        f"Merging commit `{commit_id[:16]}` into {_code(destination)} {outcome}",
+        "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
         f"... and {rest:,} more" if rest else None,
     ]
     return "\n\n".join(part for part in parts if part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.exceptions import HITLTimeoutError
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
@@ -12,7 +13,8 @@ from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import failing_at_once
 from lakeops.airflow.operators.gc import summary
 from lakeops.airflow.operators.values import number, truth
-from lakeops.model.words import human_size
+from lakeops.model.errors import MarkRefused
+from lakeops.model.words import counted, human_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,10 +24,11 @@ class LakeopsGcApprovalOperator(HITLOperator):
     """Stands between a mark and its sweep: lets small ones through, and asks about the others.
 
     The form shows the mark's report. Returns ``mark_id`` and ``approved_by`` (None when nobody was asked). A mark that
-    is empty, a run that only shows, and a rejection end the task, and the sweep behind it, as skipped.
+    is empty, a run that only shows, a rejection and no answer in time end the task, and the sweep behind it, as
+    skipped. But for the first of them, they restore the mark: its commits live again, and it is never swept.
 
     Args:
-        mark_id: the mark.
+        mark_id: the mark; empty after a dry run, which only shows.
         above_bytes: ask about marks that are larger; never when left out.
         only_show: let nothing through.
         repo: the repository; the connection's default one when left out.
@@ -48,7 +51,7 @@ class LakeopsGcApprovalOperator(HITLOperator):
     def __init__(
         self,
         *,
-        mark_id: str,
+        mark_id: str | None,
         above_bytes: int | str | None = None,
         only_show: bool | str = False,
         repo: str | None = None,
@@ -67,13 +70,15 @@ class LakeopsGcApprovalOperator(HITLOperator):
         """Let it through, or ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with failing_at_once():
             limit, show = number(self.above_bytes), truth(self.only_show)
+            if self.mark_id in (None, "", "None"):
+                raise AirflowSkipException("Only shown, nothing was changed: the log of the mark task has the report.")
             with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
                 report = repository.gc.report(self.mark_id)
             shown = summary(repository.id, report)
+        if show:
+            raise AirflowSkipException(f"Only shown, nothing is deleted; {self._restored()}.\n{shown}")
         if not report["files"]:
             raise AirflowSkipException(f"lakefs://{repository.id} has no garbage")
-        if show:
-            raise AirflowSkipException(f"Only shown, nothing is deleted.\n{shown}")
         if limit is None or report["bytes"] <= limit:
             return {"mark_id": self.mark_id, "approved_by": None}
         self.subject = f"Delete {human_size(report['bytes'])} of lakefs://{repository.id}?"
@@ -82,10 +87,24 @@ class LakeopsGcApprovalOperator(HITLOperator):
         return found
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Who let it through. Raises ``AirflowSkipException`` for a rejection, as HITLOperator does for no answer."""
-        answer = super().execute_complete(context, event)
+        """Who let it through. Raises ``AirflowSkipException`` for a rejection, and when nobody answered in time."""
+        try:
+            answer = super().execute_complete(context, event)
+        except HITLTimeoutError:
+            raise AirflowSkipException(f"nobody answered in time; {self._restored()}") from None
         user = answer["responded_by_user"] or {}
         who = user.get("name") or user.get("id")
         if answer["chosen_options"] != [self.APPROVE]:
-            raise AirflowSkipException(f"{who or 'somebody'} chose to leave mark {self.mark_id} unswept")
+            raise AirflowSkipException(
+                f"{who or 'somebody'} chose to leave mark {self.mark_id} unswept; {self._restored()}"
+            )
         return {"mark_id": self.mark_id, "approved_by": who}
+
+    def _restored(self) -> str:
+        """Take the mark back; says what came of that."""
+        with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+            try:
+                done = repository.gc.restore(str(self.mark_id))
+            except MarkRefused as error:  # somebody has swept it by hand meanwhile
+                return error.message
+        return f"{counted(done.commits, 'commit')} live again"

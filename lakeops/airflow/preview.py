@@ -19,6 +19,7 @@ from lakeops.model.errors import (
     DirtyBranch,
     InvalidInput,
     MergeConflict,
+    NoChanges,
     ObjectNotFound,
     ReadOnlyRepository,
     RefNotFound,
@@ -80,10 +81,15 @@ def _merge(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: AR
         raise DirtyBranch(
             f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
         )
-    tally = Tally.of(repository.compare(destination, source), MOST_CHANGES)
-    if tally.counts[ChangeType.CONFLICT] and given["strategy"] == "fail":
-        raise MergeConflict(source, destination, _conflicts(repository.compare(destination, source)))
-    settled = "" if given["strategy"] == "fail" else f", conflicts settled by {given['strategy']}"
+    # Both sides as they are at one moment, so that everything below speaks of one merge.
+    sides = branch.commit_id, repository.ref(source).commit_id
+    if once.contains(repository, *sides):
+        return f"merges nothing: {_uri(repository, destination)} has all of {_commit(repository, source)}"
+    strategy = None if given["strategy"] == "fail" else given["strategy"]
+    tally = Tally.of(repository.compare(*sides, strategy=strategy), MOST_CHANGES)
+    if tally.counts[ChangeType.CONFLICT]:
+        raise MergeConflict(source, destination, _conflicts(repository.compare(*sides)))
+    settled = f", conflicts settled by {strategy}" if strategy else ""
     return f"merges {_commit(repository, source)} into {_uri(repository, destination)}{settled}\n{tally}"
 
 
@@ -93,6 +99,8 @@ def _revert(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: A
     tally = Tally.of(branch.revert_changes(*wanted), MOST_CHANGES)
     if tally.counts[ChangeType.CONFLICT]:
         raise MergeConflict(given["ref"], branch.id, _conflicts(branch.revert_changes(*wanted)))
+    if not tally.total:
+        raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
     return f"undoes {_commit(repository, given['ref'])} on {_uri(repository, branch.id)}\n{tally}"
 
 

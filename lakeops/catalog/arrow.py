@@ -13,11 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.rows import metadata_map, metadata_text
+from lakeops.catalog.rows import metadata_map, metadata_text, undecodable
+from lakeops.catalog.staged_digests import sum_of, table_digests
+from lakeops.catalog.tables import STAGED
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 
 COLUMNS = STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
 """The staging table's columns behind repository and token, in order; metadata as text."""
+
+LOADED = pa.schema([*COLUMNS, pa.field("digest", pa.int64()), pa.field("trail", pa.int64())])
+"""The columns that are written."""
 
 _ADDRESSES = pa.schema([pa.field("physical_address", pa.string(), nullable=False)])
 
@@ -33,6 +38,13 @@ def to_columns(staged: pa.Table) -> pa.Table:
         table = _one_a_path(table, pa.array(np.arange(table.num_rows, 0, -1)))
     texts = pa.chunked_array([_texts(chunk) for chunk in table["metadata"].chunks], pa.string())
     return table.set_column(table.schema.get_field_index("metadata"), COLUMNS.field("metadata"), texts)
+
+
+def with_digests(columns: pa.Table) -> tuple[pa.Table, int]:
+    """A table of ``COLUMNS`` as one of ``LOADED``, and the sum of its rows' digests."""
+    digests = table_digests(columns)
+    numbers = pa.array(digests, pa.int64())
+    return pa.table([*columns.columns, numbers, numbers], schema=LOADED), sum_of(digests)
 
 
 def from_columns(columns: pa.Table) -> pa.Table:
@@ -76,12 +88,19 @@ def _texts(maps: pa.MapArray) -> pa.Array:
     return pc.replace_with_mask(pa.nulls(len(maps), pa.string()), filled, texts)
 
 
+def _parsed(text: str) -> dict[str, str]:
+    try:
+        return metadata_map(text)
+    except (ValueError, TypeError) as error:
+        raise undecodable(STAGED, f"with the metadata {text:.80}", error) from None
+
+
 def _lengths(maps: pa.MapArray) -> pa.Array:
     return pc.list_value_length(maps.cast(pa.list_(METADATA_TYPE.field(0).type)))
 
 
 def _maps(texts: pa.Array, absent: pa.Array) -> pa.MapArray:
-    parsed = [metadata_map(text) for text in texts.drop_null().to_pylist()]
+    parsed = [_parsed(text) for text in texts.drop_null().to_pylist()]
     sizes = np.zeros(len(texts) + 1, np.int32)
     sizes[1:][texts.is_valid().to_numpy(zero_copy_only=False)] = [len(each) for each in parsed]
     return pa.MapArray.from_arrays(

@@ -5,8 +5,9 @@ it exclusively, sees all or nothing of it), then the branch's row. Two rules hol
 
 * a repository that is read-only refuses everything but mirror transitions; a protected branch refuses staging,
   commits, reverts and cherry-picks, and takes merges;
-* a transition that rests on a commit refuses one that is expired, and one whose attempt began longer ago than the
-  deadline (by the database's clock) refuses to publish or link.
+* a transition that rests on a commit refuses one that is expired, and publishing and linking refuse an attempt that
+  began at or before the cutoff of any mark of the repository (the *fence*), or longer ago than the deadline: half of
+  the repository's grace period.
 
 Time is the database's: ``now()`` gives it, ``started`` parameters are values it gave.
 """
@@ -16,12 +17,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lakeops.catalog.mirroring import MirrorTransitions
+from lakeops.catalog.owning import OwnerTransitions
+from lakeops.model.errors import KeyReused
+from lakeops.model.grace import Grace
+from lakeops.model.lineage import Lineage, Move
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
+from lakeops.model.requests import difference
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from lakeops.catalog.records import Records, StagedLine
 
 DEFAULT_GRACE_SECONDS = 24 * 3600
-"""Age below which garbage collection touches nothing; attempts expire after half of it."""
+"""The grace period of new repositories, where nothing else is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,8 @@ class BranchState:
     """A branch's row: its head and the tokens of its staging area.
 
     Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts the
-    times that staged rows were taken away, so that a commit in flight notices.
+    times that staged rows were taken away, so that whoever worked with what the branch showed notices.
+    ``sealed_resets`` counts those that took rows of sealed tokens away: a commit in flight reads no other rows.
     """
 
     repository_id: str
@@ -46,6 +53,7 @@ class BranchState:
     staging_token: str
     sealed_tokens: tuple[str, ...] = ()
     resets: int = 0
+    sealed_resets: int = 0
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -68,6 +76,12 @@ class KeyRecord:
     fingerprint: str
     commit_id: str
 
+    def check(self, key: str, fingerprint: str) -> None:
+        """Raises ``KeyReused``, naming what differs, unless a call under the key asks for the same."""
+        differs = difference(self.fingerprint, fingerprint)
+        if differs:
+            raise KeyReused(key, self.commit_id, differs)
+
 
 @dataclass(frozen=True, slots=True)
 class Publish:
@@ -77,7 +91,7 @@ class Publish:
         repository_id: the repository.
         branch: the branch to move.
         expected_head: the head that the work was planned on.
-        resets: the branch's ``resets`` when its sealed tokens were read.
+        sealed_resets: the branch's ``sealed_resets`` when its sealed tokens were read.
         commit: the commit to insert (kept as it is when its id exists already) and to move the head to.
         consumed: the sealed tokens whose rows are in the commit; they leave the branch.
         live: commits that must be live when this is published: parents, and every commit whose ranges are reused.
@@ -85,12 +99,13 @@ class Publish:
         action: ``commit``, ``merge``, ``revert``, ``cherry-pick`` or ``import``, for the reflog and for protection.
         actor: who did it.
         key: an idempotency key, and ``fingerprint`` what the call asked for.
+        publisher: whose place in the branch's queue this is published at, if anybody's.
     """
 
     repository_id: str
     branch: str
     expected_head: str
-    resets: int
+    sealed_resets: int
     commit: Commit
     consumed: tuple[str, ...]
     live: frozenset[str]
@@ -99,6 +114,7 @@ class Publish:
     actor: str
     key: str | None = None
     fingerprint: str = ""
+    publisher: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +145,25 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of expiry did.
+
+    Attributes:
+        sequence: the newest move of a ref that it took in.
+        complete: whether it did what it was asked; else there are moves left to take in first.
+        expired: those that were live and are expired now.
+        carried: those that an earlier mark had expired and this one has now.
+        rules_changed: whether the rules are others than those that were decided by; nothing happened then.
+    """
+
+    sequence: int
+    complete: bool = False
+    expired: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
+    rules_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Roots:
     """What garbage collection must keep, at one instant.
 
@@ -144,7 +179,33 @@ class Roots:
     uploads: Mapping[str, tuple[str, datetime]]
 
 
-class Catalog(MirrorTransitions, Protocol):
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What a step of pruning removes.
+
+    Attributes:
+        kind: ``commits``, ``moves``, ``keys`` or ``tokens``.
+        before: what is older than this goes (Unix seconds).
+        after: where the step begins: what an earlier one gave back.
+        gone: commits that earlier steps removed, or would have.
+    """
+
+    kind: str
+    before: int
+    after: tuple[Any, ...] | None = None
+    gone: frozenset[str] = field(default=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class PruneStep:
+    """What a step removed: how many rows, which commits among them, and where the next one begins (None: nowhere)."""
+
+    count: int
+    gone: frozenset[str]
+    after: tuple[Any, ...] | None
+
+
+class Catalog(MirrorTransitions, OwnerTransitions, Protocol):
     """One catalog: a database of repositories."""
 
     # --- the database itself ---
@@ -167,9 +228,12 @@ class Catalog(MirrorTransitions, Protocol):
 
     # --- repositories ---
 
-    def create_repository(self, repository: Repository, first: Commit, *, token: str, actor: str) -> None:
+    def create_repository(
+        self, repository: Repository, first: Commit, *, token: str, actor: str, owner: str | None = None
+    ) -> None:
         """Insert the repository, its initial commit and its default branch (with staging token ``token``).
 
+        ``owner`` is the owner record that lies in the namespace already.
         Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
         """
         ...
@@ -301,15 +365,25 @@ class Catalog(MirrorTransitions, Protocol):
         """The mirrors that have reported to this repository, by name. Raises ``RepositoryNotFound``."""
         ...
 
+    def unkept(self, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
+        """Those of the commits that mirrors cannot rely on: at a mirror, what its own source has not agreed to keep.
+
+        None at a repository that follows no source, or whose mirror may only read its source.
+        """
+        ...
+
     def drop_mirror(self, repository_id: str, mirror: str) -> None:
         """Forget a mirror; nothing is kept for it any more. One that is not known is forgotten already."""
         ...
 
     # --- garbage collection ---
 
-    @property
-    def grace(self) -> timedelta:
-        """The age below which garbage collection touches nothing; attempts expire after half of it."""
+    def grace(self, repository_id: str) -> Grace:
+        """The repository's grace period: the age below which garbage collection touches nothing."""
+        ...
+
+    def set_grace(self, repository_id: str, seconds: int) -> Grace:
+        """Change the grace period. A longer one counts at once, a shorter one once the old one has passed."""
         ...
 
     @property
@@ -317,13 +391,65 @@ class Catalog(MirrorTransitions, Protocol):
         """Whether ``now`` is a server's time, and not what the catalog was opened with."""
         ...
 
-    def begin_mark(
-        self, repository_id: str, mark_id: str, *, cutoff: datetime, expiring: Callable[[History], Iterable[str]]
-    ) -> tuple[Mark, list[str]]:
-        """Expire what ``expiring`` chooses, as ``expire_commits`` does, and open a mark in the same transaction.
+    @property
+    def has_real_clock(self) -> bool:
+        """Whether ``now`` is what a server or this machine says, and not a clock that somebody holds."""
+        ...
 
-        Returns the mark and the ids that this call expired. Marks that nobody began to sweep are stale from then on.
-        Raises ``MarkRefused`` when the database's clock was set back.
+    def check_clock(self) -> datetime:
+        """The time, for what expires or deletes by age; see ``catalog.clock``. Raises ``ClockInDoubt``."""
+        ...
+
+    def confirm_clock(self) -> datetime:
+        """Let the time be believed whatever was seen before; returns it. Somebody has looked at the clock."""
+        ...
+
+    def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
+        """Open a mark; returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
+
+        Earlier marks that nobody began to sweep are over from then on: failed or stale. No attempt that began at or
+        before ``cutoff`` links or publishes any more.
+        Raises ``ClockInDoubt``, and ``MarkRefused`` when ``cutoff`` is within the grace period.
+        """
+        ...
+
+    def lineage(self, repository_id: str, *, left_since: int) -> Lineage:
+        """What decides which commits live, at one instant and without a lock.
+
+        Args:
+            repository_id: the repository.
+            left_since: moves of refs after this (Unix seconds) are looked at.
+        """
+        ...
+
+    def expire_by_mark(
+        self,
+        repository_id: str,
+        mark_id: str,
+        *,
+        since: int,
+        rules: str | None,
+        choose: Callable[[Sequence[Move]], Sequence[str]],
+    ) -> Step:
+        """Expire some of the commits that a mark does not keep, with the repository's row locked for that alone.
+
+        Args:
+            repository_id: the repository.
+            mark_id: the mark, which must be under way.
+            since: moves of refs up to this sequence are known.
+            rules: the rules that were decided by; when they are others now, nothing expires.
+            choose: gets the moves since then, and says which commits to expire, a few hundred at most. Called inside
+                the transaction, and again when that is repeated. Its answer counts only when there are no more moves.
+
+        Commits that a ref shows or a mirror needs are left alone whatever it says. Pending commits of earlier marks
+        become this one's. Raises ``MarkRefused`` when the mark is not under way any more.
+        """
+        ...
+
+    def revive_commits(self, repository_id: str, mark_id: str, ids: Iterable[str]) -> None:
+        """Let commits live again that earlier marks expired and were not swept; those that were are left alone.
+
+        Raises ``MarkRefused`` when the mark is not under way any more.
         """
         ...
 
@@ -333,20 +459,53 @@ class Catalog(MirrorTransitions, Protocol):
         """Record the mark file; from then on the mark may be swept. Raises ``MarkRefused``, ``MarkNotFound``."""
         ...
 
+    def restore_mark(self, repository_id: str, mark_id: str) -> Mark:
+        """End a mark for good before it is swept: it is being restored then. One that is over is left as it is.
+
+        Raises ``MarkRefused`` once its sweep has begun, ``MarkNotFound``.
+        """
+        ...
+
+    def restore_commits(self, repository_id: str, mark_id: str) -> tuple[Mark, int]:
+        """Let some commits live again that the mark being restored has expired; how many, and the mark.
+
+        To be called until none is left; the mark is restored then. Raises ``MarkRefused``.
+        """
+        ...
+
     def begin_sweep(self, repository_id: str, mark_id: str) -> Mark:
-        """Let a sweep of this mark begin or go on. Raises ``MarkNotFound``, ``MarkRefused``."""
+        """Let a sweep of this mark begin or go on. Raises ``MarkNotFound``, ``MarkRefused``.
+
+        Earlier marks whose sweep did not end are carried from then on: this one's list holds what they left.
+        """
         ...
 
     def advance_sweep(self, repository_id: str, mark_id: str, swept: int) -> Mark:
-        """Record that the mark's first ``swept`` rows are deleted; with all of them it is swept."""
+        """Record that the mark's first ``swept`` rows are deleted."""
+        ...
+
+    def end_sweep(
+        self, repository_id: str, mark_id: str, *, refused: int = 0, failures: Sequence[tuple[str, str]] = ()
+    ) -> Mark:
+        """Record that every row was deleted, but for ``refused`` ones; ``failures`` are some of these, with reasons."""
         ...
 
     def mark(self, repository_id: str, mark_id: str) -> Mark:
         """The mark. Raises ``MarkNotFound``."""
         ...
 
-    def marks(self, repository_id: str) -> list[Mark]:
-        """Marks on record, newest first."""
+    def marks(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
+        """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
+        ...
+
+    # --- what is past its time ---
+
+    def pruned(self, repository_id: str) -> bool:
+        """Whether history was ever pruned: then a commit that a known one descends from may be gone."""
+        ...
+
+    def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
+        """Remove at most ``limit`` rows that are past their time, or find out which these would be; see ``pruning``."""
         ...
 
     # --- staging ---
@@ -372,7 +531,7 @@ class Catalog(MirrorTransitions, Protocol):
         tombstone, then the entry's columns) for bulk. With ``expected`` nothing is written, and ``BranchMoved`` raised,
         unless the branch's head, tokens and resets are still those. ``upload`` ends that upload in the same
         transaction. ``cleared`` is for rows that link objects which were there before the attempt began: the marks
-        that were found not to hold them.
+        that hold none of them and never will. It is found out before the objects are seen to be there.
         Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``; with ``cleared`` also
         ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
         """
@@ -408,7 +567,10 @@ class Catalog(MirrorTransitions, Protocol):
     def reset(
         self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str
     ) -> int:
-        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths; counts a reset."""
+        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths.
+
+        A reset that drops a row counts itself; one that drops nothing leaves everything as it is.
+        """
         ...
 
     def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
@@ -430,9 +592,24 @@ class Catalog(MirrorTransitions, Protocol):
         Locks the branch, checks head, resets, tokens, live commits, deadline, protection; inserts the commit, the
         reflog row and the key; moves the head; retires the consumed tokens. A known key with the same fingerprint
         returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
-        count that is not as expected raises ``BranchMoved``.
+        count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
         Recovery: none needed; staged rows of retired tokens are removed by ``purge_retired``.
         """
+        ...
+
+    def enqueue(self, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:
+        """Take the last place in a branch's queue, or renew the place that the publisher has; how many are ahead.
+
+        The place counts for ``lasts`` by the database's clock. While somebody is first, nobody else publishes.
+        """
+        ...
+
+    def ahead(self, repository_id: str, branch: str, publisher: str) -> int | None:
+        """How many in a branch's queue are ahead of a publisher; None when it has no place."""
+        ...
+
+    def dequeue(self, repository_id: str, branch: str, publisher: str) -> None:
+        """Give a place up. ``publish`` does so by itself."""
         ...
 
     def purge_retired(self, repository_id: str) -> int:
@@ -454,7 +631,10 @@ class Catalog(MirrorTransitions, Protocol):
     # --- uploads in flight ---
 
     def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
-        """Record that objects are being written below ``address``; returns when, for ``started``."""
+        """Record that objects are being written below ``address``; returns when, for ``started``.
+
+        Raises ``AttemptExpired`` when the clock is behind the fence: nothing that begins now could be linked.
+        """
         ...
 
     def end_upload(self, repository_id: str, upload: str) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, literal, select
 
 from lakeops.catalog.base import BranchState
 from lakeops.catalog.database import run_again
+from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
     check_writable,
     find_branch,
@@ -21,7 +22,7 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.part import Part, new_ref
 from lakeops.catalog.staging import any_staged
-from lakeops.catalog.tables import BRANCH, PROTECTION
+from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE
 from lakeops.model.errors import BranchMoved, DefaultBranch, NotFound
 from lakeops.model.records import Ref
 
@@ -31,6 +32,7 @@ _NEW = new_ref(
     staging_token=bindparam("token", type_=BRANCH.c.staging_token.type),
     sealed_tokens=literal([], BRANCH.c.sealed_tokens.type),
     resets=literal(0),
+    sealed_resets=literal(0),
 )
 
 
@@ -52,7 +54,8 @@ class Branches(Part):
 
         def work(conn: Connection) -> BranchState:
             check_writable(conn, lock_repository(conn, repository_id), action="create-branch")
-            self._insert_ref(conn, _NEW, "branch", values)
+            more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0}
+            self._insert_ref(conn, BRANCH, _NEW, values, more)
             self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
             return state
 
@@ -73,7 +76,8 @@ class Branches(Part):
                 raise DefaultBranch(f"{name!r} is the default branch of repository {repository_id!r}: it stays")
             if expected is not None and (state != expected or any_staged(conn, state)):
                 raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
-            conn.execute(delete(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == name))
+            delete_rows(conn, BRANCH, BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
+            conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
             self._retire(conn, repository_id, state.tokens)
             self._record_move(conn, repository_id, name, state.commit_id, None, "delete-branch", actor)
             return state.commit_id
@@ -109,7 +113,7 @@ class Branches(Part):
 
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
-            if not conn.execute(delete(PROTECTION).where(*same)).rowcount:
+            if not delete_rows(conn, PROTECTION, *same):
                 raise NotFound(f"repository {repository_id!r} has no branch protection {pattern!r}")
 
         self.database.write(work)

@@ -10,25 +10,30 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import Connection
 
-from lakeops.catalog.arrow import COLUMNS, from_columns, to_columns
+from lakeops.catalog.arrow import COLUMNS, LOADED, from_columns, to_columns, with_digests
+from lakeops.catalog.digests import MASK
 from lakeops.catalog.guards import under
 from lakeops.catalog.tables import STAGED
 
 _BATCH = 10_000
-_NAMES = ", ".join(COLUMNS.names)
-_CHANGES = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.names if name != "path")
+_LOADED = ", ".join(LOADED.names)
+_CHANGES = ", ".join(
+    f"trail = ({STAGED.name}.trail + excluded.trail) & {MASK}" if name == "trail" else f"{name} = excluded.{name}"
+    for name in LOADED.names
+    if name != "path"
+)
 _UPSERT = (
-    f"INSERT INTO {STAGED.name} (repository_id, token, {_NAMES}) "  # noqa: S608 - our own names
-    f"VALUES (?, ?, {', '.join('?' * len(COLUMNS))}) "
+    f"INSERT INTO {STAGED.name} (repository_id, token, {_LOADED}) "  # noqa: S608 - our own names
+    f"VALUES (?, ?, {', '.join('?' * len(LOADED))}) "
     f"ON CONFLICT (repository_id, token, path) DO UPDATE SET {_CHANGES}"
 )
 
 
 class Load:
-    """A table of ``STAGED_SCHEMA`` on its way in."""
+    """A table of ``STAGED_SCHEMA`` on its way in; ``total`` is the sum of its rows' digests."""
 
     def __init__(self, rows: pa.Table) -> None:
-        self._columns = to_columns(rows)
+        self._columns, self.total = with_digests(to_columns(rows))
 
     def bring(self, conn: Connection) -> None:
         """Nothing to do: the database is in this process."""

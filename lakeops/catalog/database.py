@@ -18,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 
+from lakeops.catalog import digests
 from lakeops.catalog.dialect import Dialect, Failure, first_line
 from lakeops.model.clock import Ids, pause, stopwatch
 from lakeops.model.errors import CatalogError, CatalogUnavailable
@@ -95,7 +96,9 @@ class Database:
         try:
             with self.engine.connect() as conn:
                 self.dialect.begin(conn, write=True)
+                digests.begin(conn)
                 result = work(conn)
+                digests.finish(conn)
                 self._commit(conn)
                 return result
         except self._failures as error:

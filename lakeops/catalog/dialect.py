@@ -68,6 +68,10 @@ class Dialect(Protocol):
         """The server's version and settings that matter, for ``doctor``."""
         ...
 
+    def whereabouts(self, conn: Connection) -> dict[str, str]:
+        """What tells this database from a copy of it; a fact that the server does not give is left out."""
+        ...
+
     def bulk(self) -> ModuleType:
         """The module that moves Arrow tables in and out of the staging table. Imports pyarrow."""
         ...

@@ -4,6 +4,11 @@ Locks are always taken in this order, so no two transitions wait for each other:
 exclusive only where everything else must stop: expiry, deletion, closing), then the branch's row (exclusive to change
 it, shared to stage under its active token). SQLite needs none of it: a writer there is alone.
 
+A row that is locked shared may be shared with others for ever, and who wants it for itself never gets it. So
+PostgreSQL takes a fair lock before each row: an advisory lock of the transaction, in the same mode and the same
+statement, which keeps later ones waiting behind whoever asked first. The row's lock is the one that counts; the fair
+lock only says in which order it is asked for.
+
 ``check_writable`` is the one place that knows about read-only repositories and protected branches.
 """
 
@@ -12,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, Select, Table, bindparam, func, literal, select, true
 
 from lakeops.catalog.base import BranchState
-from lakeops.catalog.rows import AnyRow, branch_record
+from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
 from lakeops.catalog.tables import BRANCH, COMMIT, PROTECTION, REPOSITORY
 from lakeops.model.errors import (
     AttemptExpired,
@@ -27,25 +33,32 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
+from lakeops.model.grace import Grace
 from lakeops.model.paths import next_prefix
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""
 
+AHEAD = timedelta(hours=1)
+"""How far ahead of the clock an attempt may have begun: what began before a clock was set right is not believed."""
+
 _THROUGH_PROTECTION = {"merge", "reset", "seal"}
 """What a protected branch takes: merges, and what changes nothing that is committed."""
 
 
-def _locking(query: Select[Any]) -> dict[bool | None, Select[Any]]:
-    """A query that locks nothing (None), shared (False) or exclusively (True)."""
-    return {None: query, False: query.with_for_update(read=True), True: query.with_for_update()}
+def _in_turn(query: Select[Any], table: Table, *, exclusive: bool) -> Select[Any]:
+    """A query for a row of a table that waits for its turn (parameter ``turn``), and locks the row then."""
+    wait = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
+    # A join with the function's one row: PostgreSQL locks what a join has found, so the turn comes first.
+    turn = select(literal(1).label("here")).select_from(wait(bindparam("turn", type_=BigInteger))).cte("turn")
+    return query.select_from(turn.join(table, true())).with_for_update(read=not exclusive, of=table)
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
-_REPOSITORY = _locking(select(REPOSITORY).where(REPOSITORY.c.id == bindparam("repository")))
-_BRANCH = _locking(
-    select(BRANCH).where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
-)
+_REPOSITORY = select(REPOSITORY).where(REPOSITORY.c.id == bindparam("repository"))
+_BRANCH = select(BRANCH).where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
+_REPOSITORY_IN_TURN = {mode: _in_turn(_REPOSITORY, REPOSITORY, exclusive=mode) for mode in (False, True)}
+_BRANCH_IN_TURN = {mode: _in_turn(_BRANCH, BRANCH, exclusive=mode) for mode in (False, True)}
 _EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
@@ -54,25 +67,41 @@ _PATTERNS = select(PROTECTION.c.pattern).where(PROTECTION.c.repository_id == bin
 
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
     """The repository's row, locked. Raises ``RepositoryNotFound``."""
-    row = conn.execute(_REPOSITORY[exclusive], {"repository": repository_id}).one_or_none()
-    return _repository(row, repository_id)
+    if conn.dialect.name == "sqlite":
+        return find_repository(conn, repository_id)
+    where = {"repository": repository_id, "turn": turn_of(repository_id)}
+    return _repository(conn.execute(_REPOSITORY_IN_TURN[exclusive], where).one_or_none(), repository_id)
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
     """The repository's row. Raises ``RepositoryNotFound``."""
-    row = conn.execute(_REPOSITORY[None], {"repository": repository_id}).one_or_none()
+    row = conn.execute(_REPOSITORY, {"repository": repository_id}).one_or_none()
     return _repository(row, repository_id)
 
 
 def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
     """The branch's row, locked. Raises ``RefNotFound``."""
-    row = conn.execute(_BRANCH[exclusive], {"repository": repository_id, "branch": name}).one_or_none()
-    return _branch(row, repository_id, name)
+    where: dict[str, Any] = {"repository": repository_id, "branch": name}
+    if conn.dialect.name == "sqlite":
+        return _branch(conn.execute(_BRANCH, where).one_or_none(), repository_id, name)
+    where["turn"] = turn_of(repository_id, name)
+    return _branch(conn.execute(_BRANCH_IN_TURN[exclusive], where).one_or_none(), repository_id, name)
+
+
+def turn_of(repository_id: str, branch: str | None = None) -> int:
+    """The key of the fair lock of a repository or a branch: 64 bits, signed, the same for every process.
+
+    Two that share a key wait for each other, and no more than that. A repository never shares one with a branch, so
+    every transaction takes them in the same order.
+    """
+    name = repository_id if branch is None else f"{repository_id}\0{branch}"
+    digest = int.from_bytes(sha256(name.encode()).digest()[:8], "big", signed=True)
+    return digest & ~1 if branch is None else digest | 1
 
 
 def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    row = conn.execute(_BRANCH[None], {"repository": repository_id, "branch": name}).one_or_none()
+    row = conn.execute(_BRANCH, {"repository": repository_id, "branch": name}).one_or_none()
     if row is None:
         find_repository(conn, repository_id)
     return _branch(row, repository_id, name)
@@ -130,13 +159,44 @@ def expired(commit_id: str) -> CommitExpired:
     """The error for a commit that retention took."""
     return CommitExpired(
         f"commit {commit_id} was expired by the retention rules and its objects may be gone; "
-        "start from a newer commit, or lengthen retention to keep such commits in future"
+        "start from a newer commit, or lengthen retention to keep such commits in future (after a fail-over, "
+        "`lakeops mirror prove` brings back what is whole)"
     )
 
 
-def check_started(now: datetime, started: datetime, deadline: timedelta) -> None:
-    """Refuse an attempt that began longer ago than the deadline. Raises ``AttemptExpired``."""
-    age = now - started
+@decoding(REPOSITORY, "id")
+def grace_of(repository: AnyRow) -> Grace:
+    """The grace period of a repository's row. Raises ``Corrupted``."""
+    until = None if repository.grace_until is None else from_ticks(repository.grace_until)
+    return Grace(repository.grace_seconds, repository.grace_before, until)
+
+
+def deadline_of(repository: AnyRow, now: datetime) -> timedelta:
+    """How old an attempt may be now when it publishes or links: half of the grace period."""
+    return grace_of(repository).at(now) / 2
+
+
+def check_started(repository: AnyRow, now: datetime, started: datetime) -> None:
+    """Refuse an attempt whose files a mark may hold, and one that is older than the deadline.
+
+    The fence alone is what safety rests on: it compares the moment in the names of the attempt's files with the cutoffs
+    of marks, and no clock is asked. The deadline makes a slow attempt end at a time that can be foretold.
+
+    Raises:
+        AttemptExpired.
+    """
+    if repository.fence is not None and ticks(started) <= repository.fence:
+        raise AttemptExpired(
+            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and garbage collection has looked at everything "
+            f"begun until {from_ticks(repository.fence):%Y-%m-%d %H:%M:%S}: it may have taken what the attempt wrote; "
+            "start it again, and if it began only just now, set this machine's clock right first"
+        )
+    if started - now > AHEAD:
+        raise AttemptExpired(
+            f"the attempt began at {started:%Y-%m-%d %H:%M:%S} UTC, and now it is {now:%Y-%m-%d %H:%M:%S}: the clock "
+            "was set back meanwhile; start it again"
+        )
+    age, deadline = now - started, deadline_of(repository, now)
     if age > deadline:
         raise AttemptExpired(
             f"the attempt began {int(age.total_seconds())} s ago and {int(deadline.total_seconds())} s are allowed: "
@@ -154,7 +214,16 @@ def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
 def _repository(row: AnyRow | None, repository_id: str) -> AnyRow:
     if row is None:
         raise RepositoryNotFound(f"no repository {repository_id!r}")
+    _check_numbers(row)
     return row
+
+
+@decoding(REPOSITORY, "id")
+def _check_numbers(row: AnyRow) -> None:
+    """Check what transitions compute with. Raises ``Corrupted``."""
+    number(row.grace_seconds)
+    for value in (row.grace_before, row.grace_until, row.fence, row.pruned):
+        optional_number(value)
 
 
 def _branch(row: AnyRow | None, repository_id: str, name: str) -> BranchState:

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Connection, Select, Text, cast, exists, func, select, tuple_
+from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, select, tuple_
 
 from lakeops.catalog.base import BranchState
-from lakeops.catalog.guards import IN_CHUNK, find_repository
+from lakeops.catalog.guards import IN_CHUNK, deadline_of, find_repository
+from lakeops.catalog.inspected_rows import moves, readable, row_flaws
 from lakeops.catalog.part import Part
 from lakeops.catalog.records import Records, StagedLine, Upload
-from lakeops.catalog.rows import AnyRow, branch_record, from_ticks, repository_record
+from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
+from lakeops.catalog.staged_digests import staged_sums
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, MIRROR, RETIRED, STAGED, TAG, UPLOAD
 from lakeops.model.records import Commit, Ref
 
@@ -34,22 +36,20 @@ class Inspection(Part):
         """Everything of a repository but its staged rows, at one instant."""
 
         def work(conn: Connection) -> Records:
-            repository = repository_record(find_repository(conn, repository_id))
-            branches = [branch_record(row) for row in conn.execute(_mine(BRANCH.select(), BRANCH, repository_id))]
-            tags = [Ref(row.name, row.commit_id) for row in conn.execute(_mine(TAG.select(), TAG, repository_id))]
-            count = select(STAGED.c.token, func.count()).group_by(STAGED.c.token)
-            staged: dict[str, int] = {row[0]: row[1] for row in conn.execute(_mine(count, STAGED, repository_id))}
-            uploads = [
-                Upload(row.id, row.branch, row.address, from_ticks(row.started))
-                for row in conn.execute(_mine(UPLOAD.select(), UPLOAD, repository_id))
-            ]
+            row = find_repository(conn, repository_id)
+            altered, wrong_tables = row_flaws(conn, repository_id)
+            flaws = {(flaw.table, flaw.key): flaw for flaw in altered}
+            branches = list(readable(_all(conn, BRANCH, repository_id), BRANCH, branch_record, flaws))
+            tags = list(readable(_all(conn, TAG, repository_id), TAG, _tag, flaws))
+            staged, held, said = staged_sums(conn, repository_id)
+            uploads = list(readable(_all(conn, UPLOAD, repository_id), UPLOAD, _upload, flaws))
             mirror = _mine(select(MIRROR.c.repository_id), MIRROR, repository_id).where(
                 MIRROR.c.promoted_writable.is_(None)
             )
             commits, first_parents, unreadable = _commits(conn, repository_id)
             now = self.database.dialect.now(conn)
             return Records(
-                repository=repository,
+                repository=repository_record(row),
                 branches=sorted(branches, key=lambda branch: branch.id),
                 tags=sorted(tags, key=lambda tag: tag.id),
                 commits=commits,
@@ -57,11 +57,18 @@ class Inspection(Part):
                 unreadable=unreadable,
                 retired=_retired(conn, repository_id, {*staged, *_tokens(branches)}),
                 staged=staged,
+                staged_wrong=sorted(
+                    {str(token) for token in {*held, *said} if held.get(token, 0) != said.get(token, 0)}
+                ),
                 uploads=uploads,
-                overdue=now - self.deadline,
+                overdue=now - deadline_of(row, now),
                 follows=conn.execute(mirror).first() is not None,
                 dangling_keys=_dangling_keys(conn, repository_id),
                 now=now,
+                flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
+                wrong_tables=wrong_tables,
+                moves=moves(conn, repository_id),
+                pruned=row.pruned,
             )
 
         return self.database.read(work)
@@ -73,6 +80,21 @@ class Inspection(Part):
         query = _mine(select(*columns), STAGED, repository_id).where(tuple_(*place) > tuple_(*after))
         query = query.order_by(*place).limit(limit)
         return self.database.read(lambda conn: [StagedLine(*row) for row in conn.execute(query)])
+
+
+@decoding(TAG, "name")
+def _tag(row: AnyRow) -> Ref:
+    words(row.name, row.commit_id)
+    return Ref(row.name, row.commit_id)
+
+
+@decoding(UPLOAD, "id")
+def _upload(row: AnyRow) -> Upload:
+    return Upload(row.id, row.branch, row.address, from_ticks(row.started))
+
+
+def _all(conn: Connection, table: Table, repository_id: str) -> CursorResult[Any]:
+    return conn.execute(_mine(table.select(), table, repository_id))
 
 
 def _mine(query: Select[Any], table: Any, repository_id: str) -> Select[Any]:  # noqa: ANN401 - any of the tables

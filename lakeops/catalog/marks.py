@@ -1,30 +1,36 @@
 """Transitions of garbage collection's marks.
 
-* ``begin_mark`` expires what the rules no longer keep and opens the mark, with the repository's row locked against
-  every other transition; earlier marks that nobody began to sweep are stale from then on. Recovery: the mark that a
-  crash left open fails when the next one begins, and keeps links of old objects waiting until then or the deadline.
-* ``finish_mark`` needs the mark to be the one open, and younger than the deadline; leaves it ready to be swept.
-* ``begin_sweep`` needs a finished mark, the newest one; leaves it being swept. Recovery: repeat it, the sweep goes on.
+* ``begin_mark`` opens a mark and raises the fence to its cutoff, with the repository's row locked against every other
+  transition; earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) can
+  not be proved any more. Recovery: the mark that a crash left open
+  fails when the next one begins, and keeps links of old objects waiting until then or the deadline.
+* ``finish_mark`` needs the mark to be the one open, to have all pending commits (see ``expiry``), and to be younger
+  than the deadline; leaves it ready to be swept.
+* ``restore_mark`` needs a mark whose sweep did not begin; leaves it as one that is never swept. Recovery: repeat it.
+* ``begin_sweep`` needs a finished mark, the newest one; leaves it being swept, with what earlier sweeps left. Recovery:
+  repeat it, the sweep goes on.
 * ``advance_sweep`` leaves on record how far it came. Recovery: repeat it; deleting twice does no harm.
+* ``end_sweep`` leaves on record what the store refused to delete, or that nothing is left. Recovery: repeat it.
 * ``check_links`` is part of ``put_staged``: an object that a mark may hold is not linked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Select, and_, exists, func, insert, not_, or_, select, update
 
-from lakeops.catalog.base import History
-from lakeops.catalog.commits import expire, find_history
+from lakeops.catalog.clock import believe
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import check_writable, find_repository, lock_repository
+from lakeops.catalog.digests import delete_rows
+from lakeops.catalog.guards import check_writable, deadline_of, find_repository, grace_of, lock_repository
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import AnyRow, from_ticks, ticks
-from lakeops.catalog.tables import MARK
-from lakeops.model.errors import BranchMoved, CollectionRunning, MarkNotFound, MarkRefused
-from lakeops.model.marks import PENDING, Mark, MarkState
+from lakeops.catalog.rows import AnyRow, decoding, from_ticks, ticks
+from lakeops.catalog.tables import COMMIT, MARK, REFLOG, REPOSITORY
+from lakeops.model.errors import BranchMoved, ClockInDoubt, CollectionRunning, MarkNotFound, MarkRefused
+from lakeops.model.marks import BEGUN, UNPROVED, Mark, MarkState
 
 KEEP = timedelta(days=30)
 """For how long a mark that is done with stays on record."""
@@ -36,35 +42,31 @@ SWEEPABLE = timedelta(days=7)
 class Marks(Part):
     """Marks of garbage collection."""
 
-    @property
-    def grace(self) -> timedelta:
-        """The age below which garbage collection touches nothing."""
-        return 2 * self.deadline
+    def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
+        """Open a mark; returns it and the sequence of the newest move of a ref. Raises ``MarkRefused``."""
 
-    @property
-    def has_own_clock(self) -> bool:
-        """Whether ``now`` is a server's time, and not what the catalog was opened with."""
-        return self.database.dialect.name == "postgresql"
-
-    def begin_mark(
-        self, repository_id: str, mark_id: str, *, cutoff: datetime, expiring: Callable[[History], Iterable[str]]
-    ) -> tuple[Mark, list[str]]:
-        """Expire what ``expiring`` chooses and open a mark; returns it and the ids that this call expired."""
-
-        def work(conn: Connection) -> tuple[Mark, list[str]]:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
+        def work(conn: Connection) -> tuple[Mark, int]:
+            repository = lock_repository(conn, repository_id, exclusive=True)
+            check_writable(conn, repository, action="mark")
             now = self.database.dialect.now(conn)
+            _check_cutoff(repository, cutoff, now)
             here = MARK.c.repository_id == repository_id
-            conn.execute(delete(MARK).where(here, MARK.c.id == mark_id))  # of an earlier run whose answer was lost
+            delete_rows(conn, MARK, here, MARK.c.id == mark_id)  # of an earlier run whose answer was lost
             _check_clock(conn, repository_id, now)
-            for old, new in ((MarkState.MARKING, MarkState.FAILED), (MarkState.MARKED, MarkState.STALE)):
+            believe(conn, now, self.clock)
+            for old, new in _ENDS:
                 conn.execute(update(MARK).where(here, MARK.c.state == old.value).values(state=new.value))
-            done = MARK.c.state.not_in([state.value for state in PENDING])
-            conn.execute(delete(MARK).where(here, done, MARK.c.created < ticks(now - KEEP)))
-            gone = expire(conn, repository_id, expiring(find_history(conn, repository_id)))
+            delete_rows(conn, MARK, here, MARK.c.created < ticks(now - KEEP), *_FORGETTABLE)
             mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
             conn.execute(insert(MARK).values(_values(repository_id, mark)))
-            return mark, gone
+            # From here on what they need may be garbage.
+            unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
+            conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
+            fence = max(ticks(cutoff), repository.fence or ticks(cutoff))
+            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(fence=fence))
+            # Every transition before this one has ended, so none with a lower sequence can still appear.
+            newest = select(func.max(REFLOG.c.sequence)).where(REFLOG.c.repository_id == repository_id)
+            return mark, conn.execute(newest).scalar() or 0
 
         return self.database.write(work, settle=run_again)
 
@@ -74,19 +76,43 @@ class Marks(Part):
         """Record the mark file; from then on the mark may be swept. Raises ``MarkRefused``, ``MarkNotFound``."""
 
         def work(conn: Connection) -> Mark:
-            check_writable(conn, lock_repository(conn, repository_id), action="mark")
-            mark = _find(conn, repository_id, mark_id)
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="mark")
+            mark = find_mark(conn, repository_id, mark_id)
             if mark.state is MarkState.MARKED and mark.digest == digest:
                 return mark
-            if mark.state is not MarkState.MARKING:
-                raise MarkRefused(f"mark {mark_id} is {mark.state.value}: another one began meanwhile; use that one")
-            if not timedelta(0) <= self.database.dialect.now(conn) - mark.created <= self.deadline:
+            if mark.state is MarkState.MARKING and conn.execute(_undecided(repository_id, mark_id)).first():
+                raise MarkRefused(f"mark {mark_id} left out commits that an earlier mark had expired; make a new one")
+            now = self.database.dialect.now(conn)
+            deadline = deadline_of(repository, now)
+            if mark.state is MarkState.MARKING and not timedelta(0) <= now - mark.created <= deadline:
                 raise MarkRefused(
-                    f"mark {mark_id} took longer than {self.deadline}, or the database's clock jumped; make a new one"
+                    f"mark {mark_id} took longer than {deadline}, or the database's clock jumped; make a new one"
                 )
             found = {"digest": digest, "rows": rows, "objects": objects, "bytes": size_bytes, "listed": listed}
-            _update(conn, repository_id, mark_id, state=MarkState.MARKED.value, **found)
-            return _find(conn, repository_id, mark_id)
+            if not _leave_marking(conn, repository_id, mark_id, state=MarkState.MARKED.value, **found):
+                state = find_mark(conn, repository_id, mark_id).state.value
+                raise MarkRefused(
+                    f"mark {mark_id} is {state}: it was restored, another one began, or it took too long; make one anew"
+                )
+            return find_mark(conn, repository_id, mark_id)
+
+        return self.database.write(work, settle=run_again)
+
+    def restore_mark(self, repository_id: str, mark_id: str) -> Mark:
+        """End a mark for good before it is swept. Raises ``MarkNotFound``, ``MarkRefused``."""
+
+        def work(conn: Connection) -> Mark:
+            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="restore")
+            mark = find_mark(conn, repository_id, mark_id)
+            if mark.state in BEGUN:
+                raise MarkRefused(
+                    f"mark {mark_id} is {mark.state.value}: its sweep has begun, what its commits need may be gone, so "
+                    "it cannot be restored"
+                )
+            if mark.state in _OPEN or (mark.state in _OVER and not _any_open(conn, repository_id)):
+                update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
+            return find_mark(conn, repository_id, mark_id)
 
         return self.database.write(work, settle=run_again)
 
@@ -95,31 +121,49 @@ class Marks(Part):
 
         def work(conn: Connection) -> Mark:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="sweep")
-            mark = _find(conn, repository_id, mark_id)
+            mark = find_mark(conn, repository_id, mark_id)
             now = self.database.dialect.now(conn)
             _check_clock(conn, repository_id, now)
+            believe(conn, now, self.clock)
             if mark.state is MarkState.MARKED:
                 if now - mark.created > SWEEPABLE:
                     raise MarkRefused(
                         f"mark {mark_id} is stale: it is older than {SWEEPABLE.days} days; make a new one"
                     )
-                _update(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
-            elif mark.state not in (MarkState.SWEEPING, MarkState.SWEPT):
+                _take_over(conn, repository_id, mark)
+                update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
+            elif mark.state not in BEGUN:
                 raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
-            return _find(conn, repository_id, mark_id)
+            return find_mark(conn, repository_id, mark_id)
 
         return self.database.write(work, settle=run_again)
 
     def advance_sweep(self, repository_id: str, mark_id: str, swept: int) -> Mark:
-        """Record that the mark's first ``swept`` rows are deleted; with all of them it is swept."""
+        """Record that the mark's first ``swept`` rows are deleted."""
 
         def work(conn: Connection) -> Mark:
             lock_repository(conn, repository_id)
-            mark = _find(conn, repository_id, mark_id)
-            if mark.state is MarkState.SWEEPING:
-                state = MarkState.SWEPT if swept >= mark.rows else MarkState.SWEEPING
-                _update(conn, repository_id, mark_id, state=state.value, swept=max(mark.swept, swept))
-            return _find(conn, repository_id, mark_id)
+            mark = find_mark(conn, repository_id, mark_id)
+            if mark.state in _GOING_ON:
+                update_mark(conn, repository_id, mark_id, swept=max(mark.swept, swept))
+            return find_mark(conn, repository_id, mark_id)
+
+        return self.database.write(work, settle=run_again)
+
+    def end_sweep(
+        self, repository_id: str, mark_id: str, *, refused: int = 0, failures: Sequence[tuple[str, str]] = ()
+    ) -> Mark:
+        """Record that every row was deleted, but for those that the store refused to delete."""
+
+        def work(conn: Connection) -> Mark:
+            lock_repository(conn, repository_id)
+            mark = find_mark(conn, repository_id, mark_id)
+            if mark.state in _GOING_ON:
+                state = MarkState.INCOMPLETE if refused else MarkState.SWEPT
+                values = {"refused": refused, "failures": [list(failure) for failure in failures]}
+                swept = mark.swept if refused else mark.rows
+                update_mark(conn, repository_id, mark_id, state=state.value, swept=swept, **values)
+            return find_mark(conn, repository_id, mark_id)
 
         return self.database.write(work, settle=run_again)
 
@@ -128,19 +172,21 @@ class Marks(Part):
 
         def work(conn: Connection) -> Mark:
             find_repository(conn, repository_id)
-            return _find(conn, repository_id, mark_id)
+            return find_mark(conn, repository_id, mark_id)
 
         return self.database.read(work)
 
-    def marks(self, repository_id: str) -> list[Mark]:
-        """Marks on record, newest first."""
+    def marks(self, repository_id: str, *, lasting: bool = False) -> list[Mark]:
+        """Marks on record, newest first; with ``lasting`` without those that a mark made now would forget."""
         query = (
             select(MARK).where(MARK.c.repository_id == repository_id).order_by(MARK.c.created.desc(), MARK.c.id.desc())
         )
 
         def work(conn: Connection) -> list[Mark]:
             find_repository(conn, repository_id)
-            return [_record(row) for row in conn.execute(query)]
+            oldest = ticks(self.database.dialect.now(conn) - KEEP)
+            mine = query.where(not_(and_(MARK.c.created < oldest, *_FORGETTABLE))) if lasting else query
+            return [_record(row) for row in conn.execute(mine)]
 
         return self.database.read(work)
 
@@ -153,23 +199,25 @@ def check_links(conn: Connection, repository_id: str, cleared: frozenset[str], s
     Args:
         conn: the transition's transaction, which holds the repository's row.
         repository_id: the repository.
-        cleared: marks that do not hold the objects, or were swept before the caller looked at the objects.
-        since: a mark that was begun before this can no longer be finished.
+        cleared: marks that hold none of the objects and never will, or were swept before the caller saw the objects.
+        since: a mark that was begun before this has taken too long, and is failed here.
 
     Raises:
         CollectionRunning: what a mark will hold is being worked out.
         BranchMoved: there is a mark that the caller does not know yet.
     """
-    deadly = [state.value for state in (*PENDING, MarkState.SWEPT)]
+    deadly = [state.value for state in (MarkState.MARKING, MarkState.MARKED, *BEGUN)]
     for row in conn.execute(select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.state.in_(deadly))):
         mark = _record(row)
+        if mark.id in cleared:
+            continue
         if mark.state is MarkState.MARKING:
-            if mark.created >= since:
+            if mark.created >= since or not _leave_marking(conn, repository_id, mark.id, state=MarkState.FAILED.value):
                 raise CollectionRunning(
                     f"garbage collection is working out what nobody needs (mark {mark.id}), and an object that was "
                     "written long ago cannot be linked meanwhile; try again in a few minutes"
                 )
-        elif mark.id not in cleared:
+        else:
             raise BranchMoved(f"garbage collection made the mark {mark.id} meanwhile; try again")
 
 
@@ -177,20 +225,80 @@ _WHY = {
     MarkState.MARKING: "is not finished: it is still being made, or its run was killed; make a new one",
     MarkState.FAILED: "was never finished: its run was killed; make a new one",
     MarkState.STALE: "is stale: a newer one was made; sweep that one",
+    MarkState.RESTORING: "is being restored; make a new one",
+    MarkState.RESTORED: "was restored; make a new one",
 }
+
+_ENDS = (
+    (MarkState.MARKING, MarkState.FAILED),
+    (MarkState.MARKED, MarkState.STALE),
+    (MarkState.RESTORING, MarkState.STALE),
+)
+"""What becomes of earlier marks when another one begins."""
+
+_GOING_ON = (MarkState.SWEEPING, MarkState.INCOMPLETE)
+_OPEN = (MarkState.MARKING, MarkState.MARKED)
+_OVER = (MarkState.FAILED, MarkState.STALE)
+
+# A mark that has pending commits stays on record: without it, nobody could tell whether they were swept.
+_HAS_PENDING = exists().where(COMMIT.c.repository_id == MARK.c.repository_id, COMMIT.c.expired_by == MARK.c.id)
+_FORGETTABLE = (
+    MARK.c.state.not_in([state.value for state in _GOING_ON]),
+    or_(MARK.c.state.in_([state.value for state in BEGUN]), ~_HAS_PENDING),
+)
 
 
 def _check_clock(conn: Connection, repository_id: str, now: datetime) -> None:
     query = select(MARK.c.created).where(MARK.c.repository_id == repository_id, MARK.c.created > ticks(now)).limit(1)
     later = conn.execute(query).scalar()
     if later is not None:
-        raise MarkRefused(
+        raise ClockInDoubt(
             f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
-            f"{from_ticks(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right again"
+            f"{from_ticks(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right again, or "
+            "until somebody confirms it with `lakeops gc confirm-clock`"
         )
 
 
-def _find(conn: Connection, repository_id: str, mark_id: str) -> Mark:
+def _check_cutoff(repository: AnyRow, cutoff: datetime, now: datetime) -> None:
+    grace = grace_of(repository).at(now)
+    if cutoff > now - grace:
+        raise MarkRefused(
+            f"the grace period of repository {repository.id!r} is {grace}, and the mark looks at what was begun "
+            f"{now - cutoff} ago: the grace period or the clock was changed meanwhile; make a new mark"
+        )
+
+
+def _leave_marking(conn: Connection, repository_id: str, mark_id: str, **values: object) -> bool:
+    """Change a mark that is still being made; whether it was. Of two that try at once, one does."""
+    mine = (MARK.c.repository_id == repository_id, MARK.c.id == mark_id, MARK.c.state == MarkState.MARKING.value)
+    return conn.execute(update(MARK).where(*mine).values(**values)).rowcount == 1
+
+
+def _any_open(conn: Connection, repository_id: str) -> bool:
+    """Whether there is a mark that may still be finished or swept: it has the commits of those before it."""
+    mine = (MARK.c.repository_id == repository_id, MARK.c.state.in_([state.value for state in _OPEN]))
+    return conn.execute(select(MARK.c.id).where(*mine).limit(1)).first() is not None
+
+
+def _undecided(repository_id: str, mark_id: str) -> Select[Any]:
+    """Pending commits of other marks."""
+    unswept = [state.value for state in MarkState if state not in BEGUN]
+    others = select(MARK.c.id).where(
+        MARK.c.repository_id == repository_id, MARK.c.id != mark_id, MARK.c.state.in_(unswept)
+    )
+    here = COMMIT.c.repository_id == repository_id
+    return select(COMMIT.c.id).where(here, COMMIT.c.expired_by.in_(others)).limit(1)
+
+
+def _take_over(conn: Connection, repository_id: str, mark: Mark) -> None:
+    """What earlier sweeps left is on this mark's list: it was there when the store was listed, and nobody links it."""
+    left = (MARK.c.state.in_([state.value for state in _GOING_ON]), MARK.c.cutoff <= ticks(mark.cutoff))
+    carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
+    conn.execute(carried.values(state=MarkState.CARRIED.value))
+
+
+def find_mark(conn: Connection, repository_id: str, mark_id: str) -> Mark:
+    """The mark as a transaction sees it. Raises ``MarkNotFound``."""
     query = select(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id)
     row = conn.execute(query).one_or_none()
     if row is None:
@@ -198,14 +306,17 @@ def _find(conn: Connection, repository_id: str, mark_id: str) -> Mark:
     return _record(row)
 
 
-def _update(conn: Connection, repository_id: str, mark_id: str, **values: object) -> None:
+def update_mark(conn: Connection, repository_id: str, mark_id: str, **values: object) -> None:
+    """Change columns of a mark."""
     conn.execute(update(MARK).where(MARK.c.repository_id == repository_id, MARK.c.id == mark_id).values(**values))
 
 
+@decoding(MARK, "id")
 def _record(row: AnyRow) -> Mark:
     return Mark(
         row.id, MarkState(row.state), from_ticks(row.created), from_ticks(row.cutoff),
         row.digest, row.rows, row.objects, row.bytes, row.listed, row.swept,
+        row.refused, tuple((key, reason) for key, reason in row.failures),
     )  # fmt: skip
 
 
@@ -222,4 +333,6 @@ def _values(repository_id: str, mark: Mark) -> dict[str, object]:
         "bytes": mark.bytes,
         "listed": mark.listed,
         "swept": mark.swept,
+        "refused": mark.refused,
+        "failures": [list(failure) for failure in mark.failures],
     }

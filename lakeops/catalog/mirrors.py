@@ -5,9 +5,17 @@
 * ``observe_source`` needs that no other pass went on since the heads were read, so that none goes back by mistake;
   leaves the source's heads recorded, a candidate for each ref that waited for nothing, and no refs that the source
   lacks. Recovery: repeat it, from reading the heads on.
+* ``note_kept`` needs that no other pass went on since the report that the source agreed to. So what it leaves on record
+  is never more than what the source keeps: a pass first gives up what it will not ask for, then asks, then notes.
+  Recovery: the next pass.
+* ``start_over`` leaves a mirror that its source does not know: its next report is the first one. Recovery: repeat it.
 * ``give_up_candidate``, ``record_arrivals``, ``promote`` need the ticket that they were decided under; otherwise they
   change nothing but the memory of what arrived, which is true whoever saw it. Recovery: the next pass.
-* ``promote_writable`` needs that no pass went on since it was decided; leaves a repository like any other.
+* ``note_rules`` leaves on record what the source's rules and protections are. Recovery: repeat it.
+* ``promote_writable`` needs that no pass went on since it was decided; leaves a repository like any other, with the
+  source's rules and protections. Commits that no ref shows are *unproved*: expired until somebody looks at them.
+* ``revive_proved`` needs a repository that is written to; leaves commits live that are unproved. Those that a mark has
+  given up meanwhile (``begin_mark``) stay expired. Recovery: repeat it.
 
 Each locks the repository's row shared, then the mirror's row, so that two passes never interleave inside one.
 """
@@ -17,26 +25,45 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
-from lakeops.catalog.mirroring import Pending
+from lakeops.catalog.digests import delete_rows
+from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository
+from lakeops.catalog.mirroring import NOTHING, Pending
 from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.retention import find_registrations
 from lakeops.catalog.rows import (
     COMMIT_COLUMNS,
     AnyRow,
+    branch_record,
     commit_record,
     commit_values,
     mirror_record,
     mirror_ref_record,
+    mirror_ref_values,
     mirror_values,
+    wait_value,
 )
-from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_ARRIVAL, MIRROR_REF, REPOSITORY, TAG
+from lakeops.catalog.tables import (
+    BRANCH,
+    COMMIT,
+    MIRROR,
+    MIRROR_ARRIVAL,
+    MIRROR_REF,
+    PROTECTION,
+    REPOSITORY,
+    RETENTION,
+    TAG,
+)
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MirrorOvertaken, NotAMirror, RefNotFound
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefKind, RefName
+from lakeops.model.marks import UNPROVED
+from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, Missing, RefKind, RefName, Remaining, Wait
 from lakeops.model.records import Commit, Repository
+
+_NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": None, "wait": None}
+"""What is known of a candidate before it was looked at."""
 
 
 class Mirrors(Repositories):
@@ -50,7 +77,7 @@ class Mirrors(Repositories):
             conn.execute(insert(MIRROR).values(mirror_values(mirror)))
             if mirror.follows(RefKind.BRANCH, repository.default_branch):
                 ref = MirrorRef(RefKind.BRANCH, repository.default_branch, first.id, promoted=first.id)
-                conn.execute(insert(MIRROR_REF).values(repository_id=repository.id, **_ref_values(ref)))
+                conn.execute(insert(MIRROR_REF).values(repository_id=repository.id, **mirror_ref_values(ref)))
             return True
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
@@ -83,23 +110,30 @@ class Mirrors(Repositories):
 
         return self.database.read(work)
 
-    def copy_commits(self, repository_id: str, commits: Sequence[Commit]) -> int:
+    def copy_commits(
+        self, repository_id: str, commits: Sequence[Commit], *, pruned: frozenset[str] = frozenset()
+    ) -> int:
         """Insert commits of the source under their ids; known ones stay as they are. Returns how many were new."""
 
         def work(conn: Connection) -> int:
-            _lock_mirror(conn, repository_id)
+            _, repository = _lock_mirror(conn, repository_id)
+            top = 0
             known = _known(conn, repository_id, {one for commit in commits for one in (commit.id, *commit.parents)})
             new: list[Commit] = []
             for commit in commits:
                 if commit.id in known:
                     continue
                 lacking = [parent for parent in commit.parents if parent not in known]
-                if lacking:
+                if lacking and pruned.issuperset(lacking):
+                    top = max(top, commit.generation - 1)
+                elif lacking:
                     raise RefNotFound(f"repository {repository_id!r} lacks {lacking[0]}, a parent of {commit.id}")
                 known.add(commit.id)
                 new.append(commit)
             if new:
                 conn.execute(insert(COMMIT), [commit_values(repository_id, commit) for commit in new])
+            if top > (repository.pruned or 0):
+                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(pruned=top))
             return len(new)
 
         return self.database.write(work, settle=run_again)
@@ -127,26 +161,87 @@ class Mirrors(Repositories):
                 values |= _noticed(old, head, now)
                 if head != promoted and (old is None or old.candidate is None):
                     sequence += 1
-                    values |= {"candidate": head, "ticket": sequence}
+                    values |= {"candidate": head, "ticket": sequence, "wait": wait_value(Wait(now, now))}
+                elif old is not None and old.wait is not None and old.source_head not in (head, old.candidate):
+                    values["wait"] = wait_value(old.wait.passed(old.source_head))
                 if old is None:
                     fresh = MirrorRef(ref.kind, ref.name, head)
-                    conn.execute(insert(MIRROR_REF).values(repository_id=repository_id, **_ref_values(fresh) | values))
+                    conn.execute(
+                        insert(MIRROR_REF).values(repository_id=repository_id, **mirror_ref_values(fresh) | values)
+                    )
                 elif values:
                     conn.execute(update(MIRROR_REF).where(*_here(repository_id, ref)).values(values))
             self._set(conn, repository_id, sequence=sequence, last_sync=now)
-            return _state(conn, repository_id)
+            state = _state(conn, repository_id)
+            self._set(conn, repository_id, kept=sorted(state.needs.intersection(mirror.kept)))
+            return state
 
         return self.database.write(work, settle=run_again)
 
-    def give_up_candidate(self, repository_id: str, ref: RefName, ticket: int) -> MirrorRef | None:
-        """Wait for what the source showed last instead of the candidate of this ticket."""
+    def note_kept(self, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
+        """Record what the source has agreed to keep."""
+
+        def work(conn: Connection) -> None:
+            mirror, _ = _lock_mirror(conn, repository_id)
+            _check_alone(mirror, sequence)
+            self._set(conn, repository_id, kept=sorted(commits))
+
+        self.database.write(work, settle=run_again)
+
+    def note_rules(self, repository_id: str, rules: str | None, protections: Sequence[str]) -> None:
+        """Record the source's retention rules and protected branches."""
+
+        def work(conn: Connection) -> None:
+            _lock_mirror(conn, repository_id)
+            self._set(conn, repository_id, rules=rules, protections=list(protections))
+
+        self.database.write(work, settle=run_again)
+
+    def start_over(self, repository_id: str, registration: str, *, sequence: int) -> Mirror:
+        """Follow the source under a name of its own, as a mirror that it does not know yet."""
+
+        def work(conn: Connection) -> Mirror:
+            mirror, _ = _lock_mirror(conn, repository_id)
+            fresh = max(mirror.sequence, sequence) + 1
+            self._set(conn, repository_id, registration=registration, sequence=fresh, kept=[])
+            conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
+            here = MIRROR_REF.c.repository_id == repository_id
+            conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
+            return mirror_record(_mirror_row(conn, repository_id))
+
+        return self.database.write(work, settle=run_again)
+
+    def set_patience(self, repository_id: str, seconds: int) -> Mirror:
+        """For how long nothing of a candidate may arrive before a newer one is looked at."""
+
+        def work(conn: Connection) -> Mirror:
+            _lock_mirror(conn, repository_id)
+            self._set(conn, repository_id, patience=seconds)
+            return mirror_record(_mirror_row(conn, repository_id))
+
+        return self.database.write(work, settle=run_again)
+
+    def give_up_candidate(
+        self, repository_id: str, ref: RefName, ticket: int, *, to: str | None = None, stalled: bool = False
+    ) -> MirrorRef | None:
+        """Wait for a head that the source showed since, the last one by default, instead of this ticket's candidate."""
 
         def work(conn: Connection) -> MirrorRef | None:
             mirror, _ = _lock_mirror(conn, repository_id)
             found = _waiting(conn, repository_id, ref, ticket)
             if found is None:
                 return None
-            following = self._next_candidate(conn, repository_id, mirror, found, promoted=found.promoted)
+            wait = found.wait or Wait(0, 0)
+            newer = to if to in wait.heads else None
+            following = self._next_candidate(
+                conn,
+                repository_id,
+                mirror,
+                found,
+                promoted=found.promoted,
+                newer=newer,
+                given_way=wait.given_way + stalled,
+            )
             if following.candidate is None:
                 _forget_arrivals(conn, repository_id, ref)
             return following
@@ -177,30 +272,29 @@ class Mirrors(Repositories):
         *,
         missing_objects: int,
         missing_bytes: int,
+        remaining: Remaining = NOTHING,
+        missing: Sequence[Missing] = (),
         error: str | None = None,
-    ) -> None:
+    ) -> MirrorRef | None:
         """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look."""
 
-        def work(conn: Connection) -> None:
+        def work(conn: Connection) -> MirrorRef | None:
             _lock_mirror(conn, repository_id)
             here = _here(repository_id, ref)
             if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
                 # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
-                return
+                return None
             _replace_arrivals(conn, repository_id, ref, arrived)
-            if _waiting(conn, repository_id, ref, ticket) is not None:
-                conn.execute(
-                    update(MIRROR_REF)
-                    .where(*here)
-                    .values(
-                        missing_objects=missing_objects,
-                        missing_bytes=missing_bytes,
-                        checked=unix_seconds(self.database.dialect.now(conn)),
-                        error=error,
-                    )
-                )
+            found = _waiting(conn, repository_id, ref, ticket)
+            if found is None:
+                return None
+            now = unix_seconds(self.database.dialect.now(conn))
+            wait = (found.wait or Wait(now, now)).seen(now, remaining, tuple(missing))
+            values = {"missing_objects": missing_objects, "missing_bytes": missing_bytes, "checked": now}
+            conn.execute(update(MIRROR_REF).where(*here).values(**values, error=error, wait=wait_value(wait)))
+            return _waiting(conn, repository_id, ref, ticket)
 
-        self.database.write(work, settle=run_again)
+        return self.database.write(work, settle=run_again)
 
     def promote(
         self, repository_id: str, ref: RefName, ticket: int, candidate: str, *, token: str, actor: str
@@ -213,7 +307,7 @@ class Mirrors(Repositories):
             if found is None or found.candidate != candidate:
                 return None
             old = self._show(conn, repository_id, ref, candidate, token)
-            self._record_move(conn, repository_id, ref.name, old, candidate, "promote", actor)
+            self._record_move(conn, repository_id, ref.name, old, candidate, "promote", actor, kind=ref.kind)
             _forget_arrivals(conn, repository_id, ref)
             return self._next_candidate(conn, repository_id, mirror, found, promoted=candidate)
 
@@ -232,13 +326,14 @@ class Mirrors(Repositories):
 
         self.database.write(work, settle=run_again)
 
-    def promote_writable(self, repository_id: str, sequence: int, complete: Iterable[str], *, actor: str) -> Mirror:
+    def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> Mirror:
         """Turn the mirror into a writable repository at what it shows now; it follows its source no longer."""
 
         def work(conn: Connection) -> Mirror:
             mirror, repository = _lock_mirror(conn, repository_id, exclusive=True)
             _check_alone(mirror, sequence)
-            _keep_only(conn, repository_id, complete)
+            _keep_shown(conn, repository_id)
+            _take_along(conn, mirror)
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             self._set(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
@@ -252,6 +347,31 @@ class Mirrors(Repositories):
             return found if found.promoted_writable is not None else None
 
         return self.database.write(work, settle=settle)
+
+    def unproved(self, repository_id: str) -> frozenset[str]:
+        """The commits that a fail-over expired and nobody has looked at since."""
+        query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
+
+        def work(conn: Connection) -> frozenset[str]:
+            find_repository(conn, repository_id)
+            return frozenset(conn.execute(query).scalars())
+
+        return self.database.read(work)
+
+    def revive_proved(self, repository_id: str, ids: Iterable[str]) -> int:
+        """Let unproved commits live again that are whole; how many."""
+        wanted = sorted(set(ids))
+
+        def work(conn: Connection) -> int:
+            check_writable(conn, lock_repository(conn, repository_id), action="prove")
+            revived = 0
+            for start in range(0, len(wanted), IN_CHUNK):
+                some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
+                mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
+                revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
+            return revived
+
+        return self.database.write(work, settle=run_again)
 
     def _show(self, conn: Connection, repository_id: str, ref: RefName, commit_id: str, token: str) -> str | None:
         """Let a branch or tag point to a commit, as a new one if need be; returns where it pointed before."""
@@ -267,23 +387,29 @@ class Mirrors(Repositories):
         return old
 
     def _next_candidate(
-        self, conn: Connection, repository_id: str, mirror: Mirror, ref: MirrorRef, *, promoted: str | None
+        self,
+        conn: Connection,
+        repository_id: str,
+        mirror: Mirror,
+        ref: MirrorRef,
+        *,
+        promoted: str | None,
+        newer: str | None = None,
+        given_way: int = 0,
     ) -> MirrorRef:
-        """Let a ref wait for what the source showed last, if that is not what is promoted."""
-        values: dict[str, Any] = {
-            "promoted": promoted,
-            "candidate": None,
-            "noticed": ref.noticed,
-            "missing_objects": 0,
-            "missing_bytes": 0,
-            "error": None,
-        }
+        """Let a ref wait for ``newer``, or for what the source showed last, if that is not what is promoted."""
+        now = unix_seconds(self.database.dialect.now(conn))
+        values: dict[str, Any] = {"promoted": promoted, "candidate": None, "noticed": ref.noticed, **_NO_WAIT}
+        candidate = newer or ref.source_head
         if promoted == ref.source_head:
             values["noticed"] = None
         else:
-            values |= {"candidate": ref.source_head, "ticket": mirror.sequence + 1}
+            # Heads before the new candidate are not gone back to; none is after what the source showed last.
+            heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
+            wait = Wait(now, now, given_way=given_way, heads=heads)
+            values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait_value(wait)}
         if promoted != ref.promoted:
-            values["checked"] = unix_seconds(self.database.dialect.now(conn))
+            values["checked"] = now
         self._set(conn, repository_id, sequence=mirror.sequence + 1)
         here = _here(repository_id, ref.ref)
         conn.execute(update(MIRROR_REF).where(*here).values(values))
@@ -295,11 +421,12 @@ class Mirrors(Repositories):
         row = conn.execute(select(table).where(*here)).one_or_none()
         if row is not None:
             if ref.kind is RefKind.BRANCH:
-                self._retire(conn, repository_id, (row.staging_token, *row.sealed_tokens))
-            conn.execute(delete(table).where(*here))
-            self._record_move(conn, repository_id, ref.name, row.commit_id, None, f"delete-{ref.kind}", actor)
+                self._retire(conn, repository_id, branch_record(row).tokens)
+            delete_rows(conn, table, *here)
+            action = f"delete-{ref.kind}"
+            self._record_move(conn, repository_id, ref.name, row.commit_id, None, action, actor, kind=ref.kind)
         _forget_arrivals(conn, repository_id, ref.ref)
-        conn.execute(delete(MIRROR_REF).where(*_here(repository_id, ref.ref)))
+        delete_rows(conn, MIRROR_REF, *_here(repository_id, ref.ref))
 
     @staticmethod
     def _set(conn: Connection, repository_id: str, **values: Any) -> None:  # noqa: ANN401 - column values
@@ -334,7 +461,8 @@ def _following(found: CursorResult[Any], repository_id: str) -> AnyRow:
 
 def _state(conn: Connection, repository_id: str) -> MirrorState:
     mirror = mirror_record(_mirror_row(conn, repository_id))
-    return MirrorState(mirror, tuple(_refs(conn, find_repository(conn, repository_id))))
+    refs = tuple(_refs(conn, find_repository(conn, repository_id)))
+    return MirrorState(mirror, refs, tuple(find_registrations(conn, repository_id)))
 
 
 def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:
@@ -385,18 +513,24 @@ def _replace_arrivals(conn: Connection, repository_id: str, ref: RefName, arrive
         conn.execute(insert(MIRROR_ARRIVAL), rows)
 
 
-def _keep_only(conn: Connection, repository_id: str, complete: Iterable[str]) -> None:
-    """Expire every commit that is neither complete nor shown by a ref."""
+def _take_along(conn: Connection, mirror: Mirror) -> None:
+    """Let the source's rules and protections hold."""
+    here = {"repository_id": mirror.repository_id}
+    if mirror.rules is not None:
+        conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
+    for pattern in mirror.protections:
+        conn.execute(insert(PROTECTION).values(**here, pattern=pattern))
+
+
+def _keep_shown(conn: Connection, repository_id: str) -> None:
+    """Expire as unproved every commit that no ref shows, but those that hold nothing or just what a ref shows."""
     here = COMMIT.c.repository_id == repository_id
-    kept = set(complete)
-    for refs in (BRANCH, TAG):
-        query = select(refs.c.commit_id).where(refs.c.repository_id == repository_id)
-        kept.update(conn.execute(query).scalars())
-    conn.execute(update(COMMIT).where(here).values(expired=True))
-    names = sorted(kept)
-    for start in range(0, len(names), IN_CHUNK):
-        some = COMMIT.c.id.in_(names[start : start + IN_CHUNK])
-        conn.execute(update(COMMIT).where(here, some).values(expired=False))
+    refs = union(*(select(table.c.commit_id).where(table.c.repository_id == repository_id) for table in (BRANCH, TAG)))
+    shown = COMMIT.c.id.in_(refs)
+    whole = select(COMMIT.c.meta_range_file).where(here, shown)
+    doubtful = (COMMIT.c.expired.is_(False), COMMIT.c.meta_range_file != "", COMMIT.c.meta_range_file.not_in(whole))
+    conn.execute(update(COMMIT).where(here, shown, COMMIT.c.expired.is_(True)).values(expired=False, expired_by=None))
+    conn.execute(update(COMMIT).where(here, ~shown, *doubtful).values(expired=True, expired_by=UNPROVED))
 
 
 def _head(conn: Connection, repository_id: str, branch: str) -> str | None:
@@ -411,8 +545,3 @@ def _here(repository_id: str, ref: RefName, *, table: Any = MIRROR_REF) -> tuple
         table.c.kind == str(ref.kind),
         table.c.name == ref.name,
     )
-
-
-def _ref_values(ref: MirrorRef) -> dict[str, Any]:
-    names = MIRROR_REF.c.keys()
-    return {name: getattr(ref, name) for name in names if name != "repository_id"} | {"kind": str(ref.kind)}

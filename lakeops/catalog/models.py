@@ -2,18 +2,21 @@
 
 They never leave this package: SQLModel does not validate table rows, so what goes in and out are the frozen records
 of ``model.records`` and ``catalog.base``. Statements are built on what the classes come to, see ``tables``; rows never
-become objects of them. Three things hold for all of them. Every key begins with the repository, so
-no query reaches another one's rows. Text is ordered by its bytes (``COLLATE "C"`` on PostgreSQL, SQLite's ``BINARY``),
-which is the order of paths everywhere. Names begin with ``lakeops_``, so the catalog may share a PostgreSQL database
-with others, Airflow's included.
+become objects of them. Three things hold for all of them. Every key begins with the repository, so no query reaches
+another one's rows; only the clock's one row belongs to none. Text is ordered by its bytes (``COLLATE "C"`` on
+PostgreSQL, SQLite's ``BINARY``), which is the order of paths everywhere. Names begin with ``lakeops_``, so the catalog
+may share a PostgreSQL database with others, Airflow's included.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Boolean, Column, Index, Integer, MetaData, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, Text, UniqueConstraint, text
 from sqlmodel import Field, SQLModel
+
+from lakeops.catalog.checked_json import CheckedJson
+from lakeops.catalog.digests import DIGEST, on_insert, on_update
 
 BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
 COUNTER = BigInteger().with_variant(Integer(), "sqlite")
@@ -32,7 +35,18 @@ def _flag() -> Any:  # noqa: ANN401
 
 
 def _json(name: str | None = None) -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(name, JSON, nullable=False) if name else Column(JSON, nullable=False))
+    return Field(sa_column=Column(name, CheckedJson, nullable=False) if name else Column(CheckedJson, nullable=False))
+
+
+def _digest() -> Any:  # noqa: ANN401
+    """The digest of the row, null only while a transaction is under way. It comes last, when all else is known."""
+    return Field(sa_column=Column(BigInteger, nullable=True, default=on_insert, onupdate=on_update))
+
+
+def _open(table: str) -> Index:
+    """Finds the rows whose digest a transaction has yet to fill in."""
+    is_open = text(f"{DIGEST} IS NULL")
+    return Index(f"{table}_open", DIGEST, sqlite_where=is_open, postgresql_where=is_open)
 
 
 class _Row(SQLModel):
@@ -42,10 +56,18 @@ class _Row(SQLModel):
 
 
 class RepositoryRow(_Row, table=True):
-    """A repository; its row is the lock that expiry takes exclusively and every transition shared."""
+    """A repository; its row is the lock that expiry takes exclusively and every transition shared.
+
+    ``grace_before`` seconds count until ``grace_until`` where that is longer than ``grace_seconds``. ``fence`` is the
+    latest cutoff of any mark ever begun. Both times are in microseconds since the Unix epoch.
+    ``pruned`` is the highest generation of a commit that was pruned.
+    """
 
     __tablename__ = "lakeops_repository"
-    __table_args__ = (UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),)
+    __table_args__ = (
+        _open("lakeops_repository"),
+        UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
+    )
     id: str = _text(key=True)
     storage_namespace: str = _text()
     default_branch: str = _text()
@@ -53,12 +75,52 @@ class RepositoryRow(_Row, table=True):
     read_only: bool = _flag()
     split: dict[str, int] = _json()
     capabilities: dict[str, Any] = _json()
+    grace_seconds: int = _number()
+    grace_before: int | None = _number(null=True)
+    grace_until: int | None = _number(null=True)
+    fence: int | None = _number(null=True)
+    pruned: int | None = _number(null=True)
+    row_digest: int | None = _digest()
+
+
+class CatalogRow(_Row, table=True):
+    """This catalog's own id, in the only row of the table; a copy of the database has it too."""
+
+    __tablename__ = "lakeops_catalog"
+    only: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    id: str = _text()
+
+
+class OwnerRow(_Row, table=True):
+    """What this catalog knows of the owner record in a repository's namespace: as it wrote it, and as it is going to.
+
+    Both are the record's JSON text, byte for byte. See ``ops.owner``.
+    """
+
+    __tablename__ = "lakeops_owner"
+    repository_id: str = _text(key=True)
+    held: str | None = _text(null=True)
+    taking: str | None = _text(null=True)
 
 
 class CommitRow(_Row, table=True):
-    """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database."""
+    """A commit. ``first_parent`` repeats the first of ``parents`` for walks inside the database.
+
+    ``expired_by`` is the mark that expired it, if one did; or says that it is unproved since a fail-over.
+    """
 
     __tablename__ = "lakeops_commit"
+    __table_args__ = (
+        _open("lakeops_commit"),
+        Index("lakeops_commit_generation", "repository_id", "generation", "id"),
+        Index(
+            "lakeops_commit_expired_by",
+            "repository_id",
+            "expired_by",
+            sqlite_where=text("expired_by IS NOT NULL"),
+            postgresql_where=text("expired_by IS NOT NULL"),
+        ),
+    )
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     parents: list[str] = _json()
@@ -72,41 +134,54 @@ class CommitRow(_Row, table=True):
     meta_range_file: str = _text()
     meta_range_digest: str = _text()
     expired: bool = _flag()
+    expired_by: str | None = _text(null=True)
+    row_digest: int | None = _digest()
 
 
 class BranchRow(_Row, table=True):
-    """A branch: head, active staging token, sealed tokens (newest first) and how often staged rows were dropped."""
+    """A branch: head, active staging token, sealed tokens (newest first) and how often staged rows were dropped.
+
+    ``sealed_resets`` counts those drops that took rows of sealed tokens away.
+    """
 
     __tablename__ = "lakeops_branch"
+    __table_args__ = (_open("lakeops_branch"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
     staging_token: str = _text()
     sealed_tokens: list[str] = _json()
     resets: int = _number()
+    sealed_resets: int = _number()
+    row_digest: int | None = _digest()
 
 
 class TagRow(_Row, table=True):
     """A tag."""
 
     __tablename__ = "lakeops_tag"
+    __table_args__ = (_open("lakeops_tag"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
+    row_digest: int | None = _digest()
 
 
 class ProtectionRow(_Row, table=True):
     """A glob pattern of protected branches."""
 
     __tablename__ = "lakeops_branch_protection"
+    __table_args__ = (_open("lakeops_branch_protection"),)
     repository_id: str = _text(key=True)
     pattern: str = _text(key=True)
+    row_digest: int | None = _digest()
 
 
 class StagedRow(_Row, table=True):
     """One staged path of one token: an entry, or a tombstone whose other columns are null.
 
-    ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there.
+    ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there. ``digest`` is of the row as
+    it is, ``trail`` the sum of the digests of all rows that were staged here one after another.
     """
 
     __tablename__ = "lakeops_staged"
@@ -121,6 +196,8 @@ class StagedRow(_Row, table=True):
     mtime: int | None = _number(null=True)
     content_type: str | None = _text(null=True)
     user_metadata: str | None = Field(sa_column=Column("metadata", BYTEWISE, nullable=True))
+    digest: int = _number()
+    trail: int = _number()
 
 
 class RetiredTokenRow(_Row, table=True):
@@ -130,11 +207,15 @@ class RetiredTokenRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_retired_token"
-    __table_args__ = (Index("lakeops_retired_token_purged", "repository_id", "purged"),)
+    __table_args__ = (
+        _open("lakeops_retired_token"),
+        Index("lakeops_retired_token_purged", "repository_id", "purged"),
+    )
     repository_id: str = _text(key=True)
     token: str = _text(key=True)
     commit_id: str | None = _text(null=True)
     purged: bool = _flag()
+    row_digest: int | None = _digest()
 
 
 class ReflogRow(_Row, table=True):
@@ -142,65 +223,89 @@ class ReflogRow(_Row, table=True):
 
     __tablename__ = "lakeops_reflog"
     __table_args__ = (
+        _open("lakeops_reflog"),
         Index("lakeops_reflog_all", "repository_id", "sequence"),
         Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
         {"sqlite_autoincrement": True},
     )
     sequence: int = Field(sa_column=Column(COUNTER, primary_key=True, autoincrement=True))
     repository_id: str = _text()
+    kind: str = _text()
     ref: str = _text()
     old: str | None = _text(null=True)
     new: str | None = _text(null=True)
     action: str = _text()
     actor: str = _text()
     at: int = _number()
+    row_digest: int | None = _digest()
 
 
 class KeyRow(_Row, table=True):
     """An idempotency key and the commit that it stands for."""
 
     __tablename__ = "lakeops_idempotency_key"
+    __table_args__ = (_open("lakeops_idempotency_key"),)
     repository_id: str = _text(key=True)
     key: str = _text(key=True)
     fingerprint: str = _text()
     commit_id: str = _text()
     at: int = _number()
+    row_digest: int | None = _digest()
+
+
+class QueueRow(_Row, table=True):
+    """A publisher's place in the queue of a branch; ``renewed`` and ``lasts`` in microseconds."""
+
+    __tablename__ = "lakeops_queue"
+    repository_id: str = _text(key=True)
+    branch: str = _text(key=True)
+    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    publisher: str = _text()
+    renewed: int = _number()
+    lasts: int = _number()
 
 
 class UploadRow(_Row, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_upload"
+    __table_args__ = (_open("lakeops_upload"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()
     started: int = _number()
+    row_digest: int | None = _digest()
 
 
 class RetentionRow(_Row, table=True):
     """A repository's retention rules, as JSON text that was validated when it was set."""
 
     __tablename__ = "lakeops_retention"
+    __table_args__ = (_open("lakeops_retention"),)
     repository_id: str = _text(key=True)
     rules: str = _text()
+    row_digest: int | None = _digest()
 
 
 class MirrorNeedRow(_Row, table=True):
     """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
 
     __tablename__ = "lakeops_mirror_need"
+    __table_args__ = (_open("lakeops_mirror_need"),)
     repository_id: str = _text(key=True)
     mirror: str = _text(key=True)
     commits: list[str] = _json()
     at: int = _number()
     sequence: int | None = _number(null=True)
+    row_digest: int | None = _digest()
 
 
 class MirrorRow(_Row, table=True):
     """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
 
     __tablename__ = "lakeops_mirror"
+    __table_args__ = (_open("lakeops_mirror"),)
     repository_id: str = _text(key=True)
     source: dict[str, Any] = _json()
     registration: str = _text()
@@ -213,12 +318,18 @@ class MirrorRow(_Row, table=True):
     last_sync: int | None = _number(null=True)
     error: str | None = _text(null=True)
     promoted_writable: int | None = _number(null=True)
+    patience: int = _number()
+    kept: list[str] = _json()
+    rules: str | None = _text(null=True)
+    protections: list[str] = _json()
+    row_digest: int | None = _digest()
 
 
 class MirrorRefRow(_Row, table=True):
     """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
 
     __tablename__ = "lakeops_mirror_ref"
+    __table_args__ = (_open("lakeops_mirror_ref"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
@@ -231,23 +342,42 @@ class MirrorRefRow(_Row, table=True):
     missing_bytes: int = _number()
     checked: int | None = _number(null=True)
     error: str | None = _text(null=True)
+    wait: dict[str, Any] | None = _json()
+    row_digest: int | None = _digest()
 
 
 class MirrorArrivalRow(_Row, table=True):
     """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
 
     __tablename__ = "lakeops_mirror_arrival"
+    __table_args__ = (_open("lakeops_mirror_arrival"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
     file: str = _text(key=True)
     pending: str | None = _text(null=True)
+    row_digest: int | None = _digest()
+
+
+class ClockRow(_Row, table=True):
+    """The latest time that the catalog believes in: one row, of no repository. See ``catalog.clock``.
+
+    ``seen`` and ``uptime`` are in microseconds, ``sequence`` is the newest reflog row of then.
+    """
+
+    __tablename__ = "lakeops_clock"
+    id: str = _text(key=True)
+    seen: int = _number()
+    sequence: int = _number()
+    boot: str | None = _text(null=True)
+    uptime: int | None = _number(null=True)
 
 
 class MarkRow(_Row, table=True):
     """A mark of garbage collection; times in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_mark"
+    __table_args__ = (_open("lakeops_mark"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     state: str = _text()
@@ -259,6 +389,39 @@ class MarkRow(_Row, table=True):
     bytes: int = _number()
     listed: int = _number()
     swept: int = _number()
+    refused: int = _number()
+    failures: list[list[str]] = _json()
+    row_digest: int | None = _digest()
+
+
+class TallyRow(_Row, table=True):
+    """Sums over the rows of a repository, a table a column, in several parts; see ``digests``."""
+
+    __tablename__ = "lakeops_tally"
+    repository_id: str = _text(key=True)
+    shard: str = _text(key=True)
+    commit: int = _number()
+    branch: int = _number()
+    tag: int = _number()
+    branch_protection: int = _number()
+    retired_token: int = _number()
+    reflog: int = _number()
+    idempotency_key: int = _number()
+    retention: int = _number()
+    mirror_need: int = _number()
+    mirror: int = _number()
+    mirror_ref: int = _number()
+    mark: int = _number()
+
+
+class StagedTallyRow(_Row, table=True):
+    """The sum of the digests of all that was staged under a token, in several parts; see ``staged_digests``."""
+
+    __tablename__ = "lakeops_staged_tally"
+    repository_id: str = _text(key=True)
+    token: str = _text(key=True)
+    shard: str = _text(key=True)
+    total: int = _number()
 
 
 METADATA: MetaData = _Row.metadata

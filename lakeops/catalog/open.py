@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
@@ -11,14 +11,19 @@ from sqlalchemy.exc import ArgumentError
 from lakeops.catalog import schema
 from lakeops.catalog.base import DEFAULT_GRACE_SECONDS, Catalog
 from lakeops.catalog.branches import Branches
+from lakeops.catalog.clock import Clocks
 from lakeops.catalog.commits import Commits
 from lakeops.catalog.database import Database
 from lakeops.catalog.dialect import Dialect
+from lakeops.catalog.expiry import Expiry
 from lakeops.catalog.inspection import Inspection
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
+from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
+from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.publishing import Publishing
+from lakeops.catalog.queue import Queue
 from lakeops.catalog.retention import Retention
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
@@ -30,7 +35,22 @@ from lakeops.model.errors import CatalogUnavailable, InvalidSettings
 
 
 class SqlCatalog(
-    Mirrors, Branches, Tags, Commits, Staging, StagedRows, Publishing, Uploads, Retention, Marks, Inspection
+    Mirrors,
+    Branches,
+    Tags,
+    Commits,
+    Staging,
+    StagedRows,
+    Publishing,
+    Queue,
+    Uploads,
+    Retention,
+    Clocks,
+    Marks,
+    Owners,
+    Pruning,
+    Expiry,
+    Inspection,
 ):
     """The catalog over SQLite or PostgreSQL; see ``catalog.base.Catalog`` for what each transition promises."""
 
@@ -75,8 +95,8 @@ def open_catalog(
 
     Args:
         database_url: where it is. Its password never shows in an error.
-        clock: the time, where the database has none of its own (SQLite).
-        grace_seconds: the age below which garbage collection touches nothing; attempts expire after half of it.
+        clock: the time, where the database has none of its own (SQLite), and for how long the machine has run.
+        grace_seconds: the grace period of repositories that are made from here; see ``model.grace``.
         upgrade: whether an older PostgreSQL schema may be brought up to date.
         must_exist: whether the catalog belongs to somebody else: nothing of it is made or brought up to date.
 
@@ -86,11 +106,13 @@ def open_catalog(
         CatalogVersion: its schema is newer than this code, or older and ``upgrade`` was not given.
     """
     url = _parse(database_url)
-    if must_exist and url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file():
+    # Unlike Path.is_file, this raises nothing for what cannot be a name.
+    found_file = os.path.isfile(url.database or "")  # noqa: PTH113
+    if must_exist and url.get_backend_name() == "sqlite" and not found_file:
         raise CatalogUnavailable(f"there is no lakeops catalog at {url.database}")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
     database = Database(url, dialect)
-    catalog = SqlCatalog(database, timedelta(seconds=grace_seconds) / 2)
+    catalog = SqlCatalog(database, timedelta(seconds=grace_seconds), clock)
     try:
         found = database.read(schema.revision)
         if must_exist:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.exc import DBAPIError
 
 from lakeops.catalog.dialect import Described, Failure, first_line
 from lakeops.model.errors import InvalidSettings
@@ -35,6 +36,12 @@ _AGAIN = {
     "40P01",  # deadlock
     "55P03",  # lock not available in time
     "57014",  # statement timeout
+}
+_NOT_TOLD = ("42", "0A", "55")  # some services do not let their users ask
+_DATABASE = "SELECT oid FROM pg_database WHERE datname = current_database()"
+_CLUSTER = {
+    "system": "SELECT system_identifier FROM pg_control_system()",
+    "timeline": "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
 }
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
@@ -98,6 +105,22 @@ class Postgres:
         """Version, encoding and durability."""
         names = ("server_version", "server_encoding", "synchronous_commit", "fsync")
         return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in names}
+
+    def whereabouts(self, conn: Connection) -> dict[str, str]:
+        """The cluster, its timeline and the database's number in it.
+
+        A dump has another number, another cluster has another identifier, and a server that was promoted or restored
+        to a point in time has another timeline.
+        """
+        facts = {"database": str(conn.exec_driver_sql(_DATABASE).scalar_one())}
+        for name, query in _CLUSTER.items():
+            try:
+                with conn.begin_nested():
+                    facts[name] = str(conn.exec_driver_sql(query).scalar_one())
+            except DBAPIError as error:
+                if not str(getattr(error.orig, "sqlstate", None)).startswith(_NOT_TOLD):
+                    raise
+        return facts
 
     def bulk(self) -> ModuleType:
         """Bulk staging by COPY."""

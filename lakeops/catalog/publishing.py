@@ -8,6 +8,8 @@ head to this commit, or it did not and the transaction runs again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from sqlalchemy import Connection, insert, select, update
 
 from lakeops.catalog.base import BranchState, KeyRecord, Publish
@@ -15,11 +17,12 @@ from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import check_live, check_started, check_writable, expired, lock_branch, lock_repository
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import commit_values
+from lakeops.catalog.queue import check_turn, leave
+from lakeops.catalog.rows import branch_values, commit_values, key_record
 from lakeops.catalog.staging import without
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import BranchMoved, KeyReused
+from lakeops.model.errors import BranchMoved
 from lakeops.model.records import Commit
 
 
@@ -39,11 +42,14 @@ class Publishing(Part):
             if earlier is not None:
                 return earlier
             check_writable(conn, repository, action=publish.action, branch=publish.branch)
+            check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
             rest = _check_state(state, publish)
-            check_started(self.database.dialect.now(conn), publish.started, self.deadline)
+            check_started(repository, self.database.dialect.now(conn), publish.started)
             check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
             commit = _insert_commit(conn, publish.repository_id, publish.commit)
-            _move_head(conn, publish, rest)
+            _move_head(conn, publish, replace(state, commit_id=commit.id, sealed_tokens=rest))
+            if publish.publisher is not None:
+                leave(conn, publish.repository_id, publish.branch, publish.publisher)
             self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
             self._record_move(
                 conn,
@@ -92,8 +98,7 @@ def _earlier(conn: Connection, publish: Publish) -> Commit | None:
     known = _find_key(conn, publish.repository_id, publish.key)
     if known is None:
         return None
-    if known.fingerprint != publish.fingerprint:
-        raise KeyReused(f"idempotency key {publish.key!r} belongs to an earlier call that asked for something else")
+    known.check(publish.key, publish.fingerprint)
     return find_commit(conn, publish.repository_id, known.commit_id)
 
 
@@ -101,7 +106,7 @@ def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
     if state.commit_id != publish.expected_head:
         raise BranchMoved(f"branch {state.id!r} moved to {state.commit_id} while the commit was being made; try again")
     rest = without(state, publish.consumed)
-    if state.resets != publish.resets or rest is None:
+    if state.sealed_resets != publish.sealed_resets or rest is None:
         raise BranchMoved(f"staged rows of branch {state.id!r} changed while they were being committed; try again")
     return rest
 
@@ -116,17 +121,17 @@ def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Comm
     return existing
 
 
-def _move_head(conn: Connection, publish: Publish, sealed: tuple[str, ...]) -> None:
-    moved = conn.execute(
+def _move_head(conn: Connection, publish: Publish, moved: BranchState) -> None:
+    done = conn.execute(
         update(BRANCH)
         .where(
             BRANCH.c.repository_id == publish.repository_id,
             BRANCH.c.name == publish.branch,
             BRANCH.c.commit_id == publish.expected_head,
         )
-        .values(commit_id=publish.commit.id, sealed_tokens=list(sealed))
+        .values(branch_values(moved))
     )
-    if moved.rowcount != 1:
+    if done.rowcount != 1:
         raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
 
 
@@ -145,4 +150,4 @@ def _published(conn: Connection, publish: Publish) -> Commit | None:
 def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
     query = select(KEY).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
     row = conn.execute(query).one_or_none()
-    return None if row is None else KeyRecord(row.fingerprint, row.commit_id)
+    return None if row is None else key_record(row)

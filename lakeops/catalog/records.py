@@ -23,6 +23,26 @@ class StagedLine:
     mtime: int | None
     content_type: str | None
     metadata: str | None
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowFlaw:
+    """A row that is not what its digest covers; ``reason`` says why it makes no record at all, if it makes none."""
+
+    table: str
+    key: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A move of a ref: ``kind`` is ``branch`` or ``tag``."""
+
+    kind: str
+    ref: str
+    old: str | None
+    new: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +68,16 @@ class Records:
         unreadable: ids of commits whose rows make no commit, and why.
         retired: tokens in use, or with rows, that are retired; to the commit that took them along, if one did.
         staged: tokens with rows, to how many.
+        staged_wrong: tokens whose rows do not sum up to what was staged under them.
         uploads: all uploads on record, the overdue ones too.
         overdue: when an upload must have begun to be linked still.
         follows: whether it is a mirror that follows its source.
         dangling_keys: idempotency keys whose commit does not exist, to that commit's id; the first hundred.
         now: the database's time.
+        flaws: rows of any table that are not what their digests cover, or make no record.
+        wrong_tables: tables that have lost or gained rows.
+        pruned: the highest generation of a commit that was pruned, if any was.
+        moves: the reflog, ref by ref, oldest first.
     """
 
     repository: Repository
@@ -63,8 +88,13 @@ class Records:
     unreadable: Mapping[str, str]
     retired: Mapping[str, str | None]
     staged: Mapping[str, int]
+    staged_wrong: Sequence[str]
     uploads: Sequence[Upload]
     overdue: datetime
     follows: bool
     dangling_keys: Mapping[str, str]
     now: datetime
+    flaws: Sequence[RowFlaw]
+    wrong_tables: Sequence[str]
+    moves: Sequence[Move]
+    pruned: int | None = None

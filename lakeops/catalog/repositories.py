@@ -9,13 +9,14 @@ None of them can be half done, so none needs recovery.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, and_, delete, insert, select, update
 
+from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import find_repository, lock_repository, under
 from lakeops.catalog.part import Part
 from lakeops.catalog.rows import commit_values, repository_record, repository_values
-from lakeops.catalog.tables import BRANCH, COMMIT, METADATA, MIRROR, REPOSITORY
+from lakeops.catalog.tables import BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
 from lakeops.model.records import Commit, Repository
 
@@ -23,11 +24,15 @@ from lakeops.model.records import Commit, Repository
 class Repositories(Part):
     """Repositories: a name, a storage namespace, and everything recorded under them."""
 
-    def create_repository(self, repository: Repository, first: Commit, *, token: str, actor: str) -> None:
+    def create_repository(
+        self, repository: Repository, first: Commit, *, token: str, actor: str, owner: str | None = None
+    ) -> None:
         """Insert the repository, its initial commit and its default branch (with staging token ``token``)."""
 
         def work(conn: Connection) -> bool:
             self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-repository")
+            if owner is not None:
+                conn.execute(insert(OWNER).values(repository_id=repository.id, held=owner))
             return True
 
         self.database.write(work, settle=lambda conn: self._is_ours(conn, repository.id, token))
@@ -48,7 +53,7 @@ class Repositories(Part):
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id, exclusive=True)
             for table in METADATA.sorted_tables:
-                if table is not REPOSITORY:
+                if table not in (REPOSITORY, CATALOG, CLOCK):
                     conn.execute(delete(table).where(table.c.repository_id == repository_id))
             conn.execute(delete(REPOSITORY).where(REPOSITORY.c.id == repository_id))
 
@@ -75,7 +80,9 @@ class Repositories(Part):
     ) -> None:
         """The rows of a new repository: itself, its first commit, its default branch, a reflog row."""
         self._check_free(conn, repository)
-        conn.execute(insert(REPOSITORY).values(repository_values(repository)))
+        first_seen(conn, self.database.dialect.now(conn), self.clock)
+        grace = int(self.new_grace.total_seconds())
+        conn.execute(insert(REPOSITORY).values(**repository_values(repository), grace_seconds=grace))
         conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
         self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
         self._record_move(conn, repository.id, repository.default_branch, None, first.id, action, actor)
@@ -88,11 +95,21 @@ class Repositories(Part):
 
     @staticmethod
     def _check_free(conn: Connection, repository: Repository) -> None:
-        taken = REPOSITORY.c.storage_namespace == repository.storage_namespace
-        query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | taken)
+        place = REPOSITORY.c.storage_namespace
+        around = place.in_(_around(repository.storage_namespace))
+        below = and_(*under(place, repository.storage_namespace + "/"))
+        query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | around | below)
         for name in conn.execute(query).scalars():
             if name == repository.id:
                 raise AlreadyExists(f"repository {repository.id!r} exists already")
             raise NamespaceTaken(
-                f"storage namespace {repository.storage_namespace} belongs to repository {name!r}; choose another one"
+                f"storage namespace {repository.storage_namespace} belongs to repository {name!r}, or overlaps with "
+                "its own; choose another one"
             )
+
+
+def _around(namespace: str) -> list[str]:
+    """The namespace, and everything that it lies in."""
+    scheme, _, path = namespace.partition("://")
+    parts = path.split("/")
+    return [f"{scheme}://{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]

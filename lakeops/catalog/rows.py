@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
-from sqlalchemy import Row
+from sqlalchemy import Row, Table
 
-from lakeops.catalog.base import BranchState, Staged
-from lakeops.catalog.tables import COMMIT
+from lakeops.catalog.base import BranchState, KeyRecord, Staged
+from lakeops.catalog.digests import DIGEST, row_digest
+from lakeops.catalog.staged_digests import VALUES, staged_digest
+from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
+from lakeops.model.errors import Corrupted
 from lakeops.model.frozen import maker
-from lakeops.model.mirrors import Mirror, MirrorRef, RefKind
+from lakeops.model.mirrors import Mirror, MirrorRef, RefKind, Registration, Wait
 from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
 from lakeops.model.sources import SourceReference
 
@@ -21,22 +25,96 @@ AnyRow = Row[*tuple[Any, ...]]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
+_WRONG = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
+"""How a value that is not of its column's kind fails where a record is made of it."""
 
 _commit, _entry = maker(Commit), maker(Entry)
+R = TypeVar("R")
 
 COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
 """The commit table's columns in the order of the record's fields."""
 
 
+def decoding(table: Table, *key: str | int) -> Callable[[Callable[[Any], R]], Callable[[Any], R]]:
+    """Makes a function that decodes a row one that raises ``Corrupted``, naming table and key, where it cannot.
+
+    Args:
+        table: the table of the rows.
+        key: the names or places of the values that say which row it is.
+    """
+
+    def wrap(make: Callable[[Any], R]) -> Callable[[Any], R]:
+        @wraps(make)
+        def decode(row: Any) -> R:  # noqa: ANN401 - a row
+            try:
+                return make(row)
+            except _WRONG as error:
+                which = " ".join(str(row[part] if isinstance(part, int) else getattr(row, part)) for part in key)
+                raise undecodable(table, which, error) from None
+
+        return decode
+
+    return wrap
+
+
+def undecodable(table: Table, which: str, error: Exception) -> Corrupted:
+    """The error for a row that makes no record."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return Corrupted(
+        f"the catalog's row {which!r} of table {table.name} cannot be decoded: {reason}; "
+        "run `lakeops fsck`, and restore the catalog from its backup"
+    )
+
+
+def text_list(value: object) -> tuple[str, ...]:
+    """A list of texts out of a JSON column."""
+    if type(value) is not list or not all(type(item) is str for item in value):
+        raise TypeError(f"{value!r:.80} is no list of texts")
+    return tuple(value)
+
+
+def text_map(value: object) -> dict[str, str]:
+    """A map of texts out of a JSON column."""
+    if type(value) is not dict or not all(type(item) is str for item in value.values()):
+        raise TypeError(f"{value!r:.80} is no map of texts")
+    return value
+
+
+def number(value: object) -> int:
+    """A whole number. SQLite keeps any value in any column."""
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.80} is no whole number")
+    return value
+
+
+def words(*values: object) -> None:
+    """Check that values are texts."""
+    for value in values:
+        if type(value) is not str:
+            raise TypeError(f"{value!r:.80} is no text")
+
+
+def optional_number(value: object) -> int | None:
+    """A whole number, or nothing."""
+    return None if value is None else number(value)
+
+
+@decoding(REPOSITORY, "id")
 def repository_record(row: AnyRow) -> Repository:
     """The repository of a row of its table."""
+    split = Split(**row.split)
+    for value in (split.min_entries, split.target_entries, split.max_entries):
+        number(value)
+    words(row.id, row.storage_namespace, row.default_branch)
+    if type(row.capabilities) is not dict:
+        raise TypeError(f"{row.capabilities!r:.80} is no map")
     return Repository(
         id=row.id,
         storage_namespace=row.storage_namespace,
         default_branch=row.default_branch,
-        creation_date=row.creation_date,
+        creation_date=number(row.creation_date),
         read_only=row.read_only,
-        split=Split(**row.split),
+        split=split,
         capabilities=row.capabilities,
     )
 
@@ -46,12 +124,14 @@ def repository_values(repository: Repository) -> dict[str, Any]:
     return asdict(repository)
 
 
+@decoding(COMMIT, 0)
 def commit_record(row: Sequence[Any]) -> Commit:
     """The commit of a row of ``COMMIT_COLUMNS``; by position, because logs read thousands of them."""
     commit_id, parents, committer, message, date, metadata, meta_range_id, generation, file, digest, expired = row
     return _commit(
-        commit_id, tuple(parents), committer, message, date, metadata, meta_range_id, generation, file, digest, expired
-    )
+        commit_id, text_list(parents), committer, message, number(date), text_map(metadata), meta_range_id,
+        number(generation), file, digest, expired,
+    )  # fmt: skip
 
 
 def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
@@ -73,24 +153,51 @@ def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
     }
 
 
+@decoding(BRANCH, 0, 1)
 def branch_record(row: Sequence[Any]) -> BranchState:
     """The branch of a row of its table, by position."""
-    repository_id, name, commit_id, staging_token, sealed_tokens, resets = row
-    return BranchState(repository_id, name, commit_id, staging_token, tuple(sealed_tokens), resets)
+    repository_id, name, commit_id, staging_token, sealed_tokens, resets, sealed_resets, *_ = row
+    words(name, commit_id, staging_token)
+    tokens = text_list(sealed_tokens)
+    return BranchState(repository_id, name, commit_id, staging_token, tokens, number(resets), number(sealed_resets))
 
 
+def branch_values(state: BranchState) -> dict[str, Any]:
+    """A branch as column values, with their digest."""
+    values = {
+        "repository_id": state.repository_id,
+        "name": state.id,
+        "commit_id": state.commit_id,
+        "staging_token": state.staging_token,
+        "sealed_tokens": list(state.sealed_tokens),
+        "resets": state.resets,
+        "sealed_resets": state.sealed_resets,
+    }
+    return {**values, DIGEST: row_digest(BRANCH, values)}
+
+
+def key_record(row: AnyRow) -> KeyRecord:
+    """The idempotency key of a row of its table."""
+    return KeyRecord(row.fingerprint, row.commit_id)
+
+
+@decoding(STAGED, 1, 2)
 def staged_record(row: Sequence[Any]) -> Staged:
     """The staged row of a row of its table, by position."""
-    _, _, path, tombstone, address, checksum, size_bytes, mtime, content_type, metadata = row
+    _, _, path, tombstone, address, checksum, size_bytes, mtime, content_type, metadata, *_ = row
     if tombstone:
         return Staged(path, None)
-    return Staged(path, _entry(path, address, checksum, size_bytes, mtime, content_type, metadata_map(metadata)))
+    words(address, checksum, content_type)
+    return Staged(
+        path,
+        _entry(path, address, checksum, number(size_bytes), number(mtime), content_type, metadata_map(metadata)),
+    )
 
 
 def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, Any]:
     """A staged row as column values."""
     entry = staged.entry
-    return {
+    values = {
         "repository_id": repository_id,
         "token": token,
         "path": staged.path,
@@ -102,6 +209,8 @@ def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, A
         "content_type": entry and entry.content_type,
         "metadata": entry and metadata_text(entry.metadata),
     }
+    digest = staged_digest([values[name] for name in VALUES])
+    return {**values, "digest": digest, "trail": digest}
 
 
 def metadata_text(metadata: Mapping[str, str]) -> str | None:
@@ -113,8 +222,7 @@ def metadata_map(text: str | None) -> dict[str, str]:
     """User metadata from what the staging table keeps."""
     if text is None:
         return {}
-    parsed: dict[str, str] = json.loads(text)
-    return parsed
+    return text_map(json.loads(text))
 
 
 def ticks(moment: datetime) -> int:
@@ -127,6 +235,7 @@ def from_ticks(count: int) -> datetime:
     return _EPOCH + count * _TICK
 
 
+@decoding(REFLOG, "sequence")
 def reflog_record(row: AnyRow) -> ReflogRecord:
     """The reflog record of a row of its table."""
     return ReflogRecord(
@@ -136,25 +245,30 @@ def reflog_record(row: AnyRow) -> ReflogRecord:
         new=row.new,
         action=row.action,
         actor=row.actor,
-        at=row.at,
+        at=number(row.at),
     )
 
 
+@decoding(MIRROR, "repository_id")
 def mirror_record(row: AnyRow) -> Mirror:
     """The mirror of a row of its table."""
     return Mirror(
         repository_id=row.repository_id,
         source=SourceReference.from_json(row.source),
         registration=row.registration,
-        branches=tuple(row.branches),
-        tags=tuple(row.tags),
+        branches=text_list(row.branches),
+        tags=text_list(row.tags),
         reports=row.reports,
         check_imported=row.check_imported,
-        created=row.created,
-        sequence=row.sequence,
-        last_sync=row.last_sync,
+        created=number(row.created),
+        sequence=number(row.sequence),
+        last_sync=optional_number(row.last_sync),
         error=row.error,
-        promoted_writable=row.promoted_writable,
+        promoted_writable=optional_number(row.promoted_writable),
+        patience=number(row.patience),
+        kept=text_list(row.kept),
+        rules=row.rules,
+        protections=text_list(row.protections),
     )
 
 
@@ -165,10 +279,32 @@ def mirror_values(mirror: Mirror) -> dict[str, Any]:
         "source": mirror.source.to_json(),
         "branches": list(mirror.branches),
         "tags": list(mirror.tags),
+        "kept": list(mirror.kept),
+        "protections": list(mirror.protections),
     }
 
 
+@decoding(MIRROR_REF, "repository_id", "kind", "name")
 def mirror_ref_record(row: AnyRow) -> MirrorRef:
     """The ref of a mirror of a row of its table."""
     values = {field.name: getattr(row, field.name) for field in fields(MirrorRef)}
-    return MirrorRef(**{**values, "kind": RefKind(row.kind)})
+    wait = None if row.wait is None else Wait.from_json(row.wait)
+    return MirrorRef(**{**values, "kind": RefKind(row.kind), "wait": wait})
+
+
+@decoding(MIRROR_NEED, "repository_id", "mirror")
+def registration_record(row: AnyRow) -> Registration:
+    """What a mirror has reported, of a row of its table."""
+    sequence = 0 if row.sequence is None else number(row.sequence)
+    return Registration(row.mirror, frozenset(text_list(row.commits)), number(row.at), sequence)
+
+
+def mirror_ref_values(ref: MirrorRef) -> dict[str, Any]:
+    """A ref of a mirror as column values."""
+    values = {field.name: getattr(ref, field.name) for field in fields(MirrorRef)}
+    return {**values, "kind": str(ref.kind), "wait": wait_value(ref.wait)}
+
+
+def wait_value(wait: Wait | None) -> dict[str, Any] | None:
+    """A wait as its column holds it."""
+    return None if wait is None else wait.to_json()

@@ -12,7 +12,7 @@ from lakeops.catalog.database import Database
 from lakeops.catalog.tables import PREFIX, VERSION_TABLE
 from lakeops.model.errors import CatalogVersion
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001",)
 """Every revision of the migrations, oldest first; the last one is what this code works with."""
 
 

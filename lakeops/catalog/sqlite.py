@@ -4,6 +4,9 @@ Write-ahead logging, so readers and the one writer do not wait for each other; e
 begin with ``BEGIN IMMEDIATE``: a transaction that begins as a reader and wants to write later fails at once when
 somebody else wrote meanwhile, and no timeout helps. So writers wait at their beginning instead, for up to a minute
 (``?timeout=SECONDS`` in the URL changes it). Readers see one snapshot.
+
+SQLite keeps no queue: whoever asks at the right moment gets the lock. Its own wait asks less often the longer it takes,
+so newcomers overtake those who wait. The wait here asks more often the longer it takes, and nobody waits for long.
 """
 
 from __future__ import annotations
@@ -17,13 +20,16 @@ import pydantic_core
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from lakeops.catalog.dialect import Described, Failure, first_line
-from lakeops.model.clock import Clock
+from lakeops.model.clock import Clock, pause, stopwatch
 from lakeops.model.errors import CatalogError, InvalidSettings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 BUSY_SECONDS = 60
+FIRST_WAIT, SHORTEST_WAIT, AGING = 0.008, 0.0005, 0.05
+"""Seconds between two requests for the write lock: at first, at least, and after how long a wait half as many."""
+
 _AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -60,7 +66,10 @@ class Sqlite:
         """With the write lock or without it."""
         # Straight to the driver: SQLAlchemy's way to a statement takes longer than a lookup by key.
         driver: Any = conn.connection.driver_connection
-        driver.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        if write:
+            _begin_in_turn(driver)
+        else:
+            driver.execute("BEGIN")
 
     def now(self, conn: Connection) -> datetime:  # noqa: ARG002 - the file has no time of its own
         """The clock that the catalog was opened with."""
@@ -83,11 +92,34 @@ class Sqlite:
             "synchronous": str(conn.exec_driver_sql("PRAGMA synchronous").scalar_one()),
         }
 
+    def whereabouts(self, conn: Connection) -> dict[str, str]:
+        """The file's real path and inode: a copy of the file has another one of either."""
+        file = Path(conn.engine.url.database or "").resolve()
+        return {"path": str(file), "inode": str(file.stat().st_ino)}
+
     def bulk(self) -> ModuleType:
         """Bulk staging by ``executemany``."""
         from lakeops.catalog import bulk_sqlite
 
         return bulk_sqlite
+
+
+def _begin_in_turn(driver: sqlite3.Connection) -> None:
+    """Begin with the write lock, as soon as nobody else has it."""
+    (patience,) = driver.execute("PRAGMA busy_timeout").fetchone()
+    driver.execute("PRAGMA busy_timeout = 0")
+    try:
+        waited = stopwatch()
+        while True:
+            try:
+                driver.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or waited() * 1000 >= patience:
+                    raise
+            pause(max(SHORTEST_WAIT, FIRST_WAIT / (1 + waited() / AGING)))
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {patience}")
 
 
 def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's pool record

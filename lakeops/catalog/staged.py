@@ -130,14 +130,14 @@ class StagedRows(Part):
         bulk = self.database.dialect.bulk()
 
         def work(conn: Connection) -> Roots:
-            find_repository(conn, repository_id)
+            repository = find_repository(conn, repository_id)
             live = select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired.is_(False))
             branches = conn.execute(select(BRANCH).where(BRANCH.c.repository_id == repository_id))
             tokens = [token for row in branches for token in branch_record(row).tokens]
             return Roots(
                 commits=[commit_record(row) for row in conn.execute(live)],
                 staged=addresses(bulk.read(conn, repository_id, token, "") for token in tokens),
-                uploads=uploads_in_flight(conn, repository_id, self.database.dialect.now(conn) - self.deadline),
+                uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
             )
 
         return self.database.read(work)

@@ -4,7 +4,7 @@
 * ``seal`` puts an active token with rows first among the sealed ones and a new one in its place. Recovery: the next
   commit takes sealed tokens along.
 * ``discard`` retires sealed tokens without a commit, if head, tokens and resets are as they were.
-* ``reset`` drops rows and counts itself, so that a commit in flight notices.
+* ``reset`` drops rows. One that drops any counts itself, apart when they were sealed: a commit in flight notices those.
 * ``purge_retired`` removes the rows of retired tokens. Recovery: any later call catches up.
 
 Stagers hold the branch's row shared, so they run beside each other; sealing, resetting and publishing hold it
@@ -14,19 +14,22 @@ exclusively. No row can arrive under a token after it was sealed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, distinct, func, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from lakeops.catalog.base import BranchState, Staged
 from lakeops.catalog.database import run_again
+from lakeops.catalog.digests import MASK, delete_rows
 from lakeops.catalog.guards import (
     check_started,
     check_writable,
+    deadline_of,
     find_branch,
     find_repository,
     lock_branch,
@@ -35,7 +38,8 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import staged_values
+from lakeops.catalog.rows import branch_values, staged_values
+from lakeops.catalog.staged_digests import add_staged, drop_staged, forget_staged, sum_of
 from lakeops.catalog.tables import BRANCH, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved
 
@@ -84,15 +88,20 @@ class Staging(Part):
             if expected is not None and state != expected:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
             now = self.database.dialect.now(conn)
-            check_started(now, started, self.deadline)
+            check_started(repository, now, started)
             if cleared is not None:
-                check_links(conn, repository_id, cleared, now - self.deadline)
+                check_links(conn, repository_id, cleared, now - deadline_of(repository, now))
+            total = 0
             if load is not None:
                 load.store(conn, repository_id, state.staging_token)
+                total = load.total
             elif rows:
                 in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
                 values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
                 conn.execute(_upsert(conn.dialect.name), values)
+                total = sum_of(value["digest"] for value in values)
+            if total:
+                add_staged(conn, repository_id, state.staging_token, total)
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
             return state
@@ -107,8 +116,8 @@ class Staging(Part):
             state = lock_branch(conn, repository_id, branch, exclusive=True)
             if state.staging_token == token or not _any_row(conn, state, (state.staging_token,)):
                 return state
-            sealed = BranchState(repository_id, branch, state.commit_id, token, state.tokens, state.resets)
-            conn.execute(_branch_update(state).values(staging_token=token, sealed_tokens=list(sealed.sealed_tokens)))
+            sealed = replace(state, staging_token=token, sealed_tokens=state.tokens)
+            conn.execute(_branch_update(state).values(branch_values(sealed)))
             return sealed
 
         return self.database.write(work, settle=run_again)
@@ -119,7 +128,8 @@ class Staging(Part):
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
             now = lock_branch(conn, state.repository_id, state.id, exclusive=True)
-            rest = without(now, tokens) if (now.commit_id, now.resets) == (state.commit_id, state.resets) else None
+            same = (now.commit_id, now.sealed_resets) == (state.commit_id, state.sealed_resets)
+            rest = without(now, tokens) if same else None
             if rest is None:
                 raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
             conn.execute(_branch_update(now).values(sealed_tokens=list(rest)))
@@ -131,16 +141,19 @@ class Staging(Part):
     def reset(
         self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str
     ) -> int:
-        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths; counts a reset."""
+        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths."""
         chosen = [STAGED.c.path == path] if path is not None else _under(prefix or "")
 
         def work(conn: Connection) -> int:
             check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
             state = lock_branch(conn, repository_id, branch, exclusive=True)
-            where = (*_mine(state, state.tokens), *chosen)
-            count = conn.execute(select(func.count(distinct(STAGED.c.path))).where(*where)).scalar_one()
-            conn.execute(delete(STAGED).where(*where))
-            conn.execute(_branch_update(state).values(resets=state.resets + 1))
+            dropped = drop_staged(conn, state, *chosen)
+            count = len(set().union(*dropped.values()))
+            if not count:
+                return 0
+            sealed = any(token in dropped for token in state.sealed_tokens)
+            counts = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
+            conn.execute(_branch_update(state).values(**counts))
             self._record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
             return count
 
@@ -157,11 +170,10 @@ class Staging(Part):
             lock_repository(conn, repository_id)
             removed = 0
             for token in conn.execute(mine_now).scalars().all():
-                rows = (STAGED.c.repository_id == repository_id, STAGED.c.token == token)
-                removed += conn.execute(delete(STAGED).where(*rows)).rowcount
+                removed += forget_staged(conn, repository_id, token)
                 this = (mine, RETIRED.c.token == token)
                 conn.execute(update(RETIRED).where(*this, RETIRED.c.commit_id.is_not(None)).values(purged=True))
-                conn.execute(delete(RETIRED).where(*this, RETIRED.c.commit_id.is_(None)))
+                delete_rows(conn, RETIRED, *this, RETIRED.c.commit_id.is_(None))
             return removed
 
         def nothing_to_do(conn: Connection) -> bool:
@@ -210,6 +222,6 @@ def _branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Up
 def _upsert(dialect: str) -> Any:  # noqa: ANN401 - the two dialects' Insert have no common type
     """Insert or replace; made when it is first needed, because importing the other database's dialect costs time."""
     statement = import_module(f"sqlalchemy.dialects.{dialect}").insert(STAGED)
-    return statement.on_conflict_do_update(
-        index_elements=list(_KEY), set_={name: statement.excluded[name] for name in _VALUES}
-    )
+    changes = {name: statement.excluded[name] for name in _VALUES}
+    changes["trail"] = (STAGED.c.trail + statement.excluded.trail).op("&")(MASK)
+    return statement.on_conflict_do_update(index_elements=list(_KEY), set_=changes)

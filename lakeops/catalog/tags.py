@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, select
 
+from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import check_writable, find_repository, lock_repository
 from lakeops.catalog.part import Part, new_ref
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.tables import REFLOG, TAG
 from lakeops.model.errors import RefNotFound
+from lakeops.model.mirrors import RefKind
 from lakeops.model.records import Ref, ReflogRecord
 
 _NEW = new_ref(TAG)
@@ -35,8 +37,8 @@ class Tags(Part):
 
         def work(conn: Connection) -> Ref:
             check_writable(conn, lock_repository(conn, repository_id), action="create-tag")
-            self._insert_ref(conn, _NEW, "tag", values)
-            self._record_move(conn, repository_id, name, None, commit_id, "create-tag", actor)
+            self._insert_ref(conn, TAG, _NEW, values, {})
+            self._record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
             return Ref(name, commit_id)
 
         def settle(conn: Connection) -> Ref | None:
@@ -52,10 +54,11 @@ class Tags(Part):
         def work(conn: Connection) -> str:
             check_writable(conn, lock_repository(conn, repository_id), action="delete-tag")
             ref = self._find_tag(conn, repository_id, name)
-            gone = conn.execute(delete(TAG).where(TAG.c.repository_id == repository_id, TAG.c.name == name))
-            if not gone.rowcount:  # somebody else deleted it between the two statements
+            if not delete_rows(
+                conn, TAG, TAG.c.repository_id == repository_id, TAG.c.name == name
+            ):  # somebody else deleted it between the two statements
                 raise _no_tag(repository_id, name)
-            self._record_move(conn, repository_id, name, ref.commit_id, None, "delete-tag", actor)
+            self._record_move(conn, repository_id, name, ref.commit_id, None, "delete-tag", actor, kind=RefKind.TAG)
             return ref.commit_id
 
         return self.database.write(work)

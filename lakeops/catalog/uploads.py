@@ -13,9 +13,17 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, insert, select
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import check_writable, find_branch, find_repository, lock_repository
+from lakeops.catalog.guards import (
+    check_started,
+    check_writable,
+    deadline_of,
+    find_branch,
+    find_repository,
+    grace_of,
+    lock_repository,
+)
 from lakeops.catalog.part import Part
-from lakeops.catalog.rows import from_ticks, ticks
+from lakeops.catalog.rows import AnyRow, from_ticks, ticks
 from lakeops.catalog.tables import UPLOAD
 
 
@@ -27,11 +35,13 @@ class Uploads(Part):
         mine = (UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
 
         def work(conn: Connection) -> datetime:
-            check_writable(conn, lock_repository(conn, repository_id), action="stage", branch=branch)
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="stage", branch=branch)
             find_branch(conn, repository_id, branch)
             started = self.database.dialect.now(conn)
+            check_started(repository, started, started)  # here, and not only once everything is written
             conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
-            given_up = UPLOAD.c.started < ticks(started - 2 * self.deadline)
+            given_up = UPLOAD.c.started < ticks(started - grace_of(repository).at(started))
             conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, given_up))
             conn.execute(
                 insert(UPLOAD).values(
@@ -58,13 +68,14 @@ class Uploads(Part):
         """Uploads in flight: id to (address, started)."""
 
         def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
-            find_repository(conn, repository_id)
-            return uploads_in_flight(conn, repository_id, self.database.dialect.now(conn) - self.deadline)
+            repository = find_repository(conn, repository_id)
+            return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
 
         return self.database.read(work)
 
 
-def uploads_in_flight(conn: Connection, repository_id: str, since: datetime) -> Mapping[str, tuple[str, datetime]]:
-    """Uploads begun since a moment, as a transaction sees them: id to (address, started)."""
-    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.started >= ticks(since)))
+def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
+    """Uploads younger than the deadline, as a transaction sees them: id to (address, started)."""
+    since = ticks(now - deadline_of(repository, now))
+    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
     return {row.id: (row.address, from_ticks(row.started)) for row in rows}

@@ -16,6 +16,7 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Ref
+from lakeops.model.rules import UNDO_DAYS
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -74,6 +75,7 @@ def delete(uri: BranchUri, yes: Yes = False, json: Json = False) -> None:
         agree(out, yes, f"Delete branch {name!r}?", lambda: _show_deletion(out, branch))
         ref = repository.delete_branch(name)
     out.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
+    out.note(f"For {UNDO_DAYS} days at least: lakeops branch create {uri} --source {ref.commit_id}")
 
 
 @app.command("reset", epilog="Example: lakeops branch reset lakefs://flights/dev --prefix raw/ --yes")

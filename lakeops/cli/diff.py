@@ -13,7 +13,7 @@ from lakeops.cli.output import Output, Part
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.model.errors import InvalidInput
-from lakeops.model.records import Change, ChangeType
+from lakeops.model.records import Change, ChangeType, Strategy
 from lakeops.model.uris import LakeUri
 
 app = typer.Typer(add_completion=False)
@@ -42,6 +42,9 @@ def diff(
         typer.Option("--two-way", metavar="", help="From the first to the second ref, not since their merge base."),
     ] = False,
     prefix: Annotated[str, typer.Option(metavar="PREFIX", help="Only paths under this prefix.")] = "",
+    strategy: Annotated[
+        Strategy | None, typer.Option(help="Show what a merge with this strategy would do.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what changed, path by path.
@@ -50,8 +53,10 @@ def diff(
     merging it into the first one would do.
     """
     out = Output(json)
-    if right is None and two_way:
-        raise InvalidInput("--two-way needs two refs")
+    if right is None and (two_way or strategy):
+        raise InvalidInput(f"{'--two-way' if two_way else '--strategy'} needs two refs")
+    if two_way and strategy:
+        raise InvalidInput("--strategy settles conflicts of a merge, and --two-way shows none; give one of them")
     with open_lake(out) as lake:
         if right is None:
             repository_id, name = left.only_ref()
@@ -59,7 +64,10 @@ def diff(
         else:
             repository_id, old, new = two_refs(left, right)
             repository = lake.repository(repository_id)
-            changes = (repository.diff if two_way else repository.compare)(old, new, prefix=prefix)
+            if two_way:
+                changes = repository.diff(old, new, prefix=prefix)
+            else:
+                changes = repository.compare(old, new, prefix=prefix, strategy=strategy)
         _print(out, changes)
 
 

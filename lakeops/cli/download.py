@@ -55,7 +55,8 @@ def download(
 ) -> None:
     """Download objects to files.
 
-    Files of the same name are replaced, each in one step.
+    Files of the same name are replaced, each in one step. An object that is not what was recorded is an error, and its
+    file stays as it was.
     """
     out = Output(json)
     repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
@@ -89,6 +90,6 @@ def _file(destination: str, path: str) -> tuple[Path, Path]:
     return given.parent, given
 
 
-def _download(open_entry: Callable[[Entry], BinaryIO], tally: Tally, item: Download) -> None:
-    with open_entry(item.entry) as contents:
+def _download(open_entry: Callable[..., BinaryIO], tally: Tally, item: Download) -> None:
+    with open_entry(item.entry, verify=True) as contents:
         write_below(item.root, item.target, cast("BinaryIO", tally.counting(contents)))

@@ -7,14 +7,12 @@ or not at all.
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidPath
 from lakeops.model.text import excerpt
-from lakeops.ops.files import translated
+from lakeops.ops.files import appearing, translated
 
 _PIECE = 1024 * 1024
 
@@ -42,16 +40,9 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
     """
     with translated(target):
         _make_folders(root, target.parent)
-        draft = target.parent / f".lakeops-{Ids().new()}.part"
-        try:
-            with draft.open("xb") as file:
-                shutil.copyfileobj(source, file, _PIECE)
-                size = file.tell()
-            draft.replace(target)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                draft.unlink()
-            raise
+        with appearing(target) as file:
+            shutil.copyfileobj(source, file, _PIECE)
+            size = file.tell()
     return size
 
 

@@ -82,6 +82,10 @@ def _lines(rules: Mapping[str, Any]) -> Iterator[Sequence[Part]]:
             yield (name.removesuffix("_id").capitalize(), " ", (entry[name], "cyan"), ": ", _says(entry))
     if "mirror_lag_days" in rules:
         yield ("Mirrors may lag: ", counted(rules["mirror_lag_days"], "day"))
+    if "log_days" in rules:
+        yield ("Log: ", counted(rules["log_days"], "day"))
+    if "key_days" in rules:
+        yield ("Idempotency keys: ", counted(rules["key_days"], "day"))
 
 
 def _says(entry: Mapping[str, Any]) -> str:

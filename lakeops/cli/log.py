@@ -33,6 +33,7 @@ def log(
     repository_id, ref = at.only_ref()
     with open_lake(out) as lake:
         commits = lake.repository(repository_id).log(ref, first_parent=first_parent, amount=amount)
+        commit = None
         for number, commit in enumerate(commits):
             if json:
                 out.document(commit.to_json())
@@ -41,6 +42,8 @@ def log(
                 out.line()
             for parts in commit_lines(commit):
                 out.line(*parts)
+    if commit is not None and commit.parents and amount is None:
+        out.note("History before this was pruned.")
 
 
 def commit_lines(commit: Commit) -> Iterator[Sequence[Part]]:

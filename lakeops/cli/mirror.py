@@ -9,9 +9,9 @@ import typer
 from lakeops.cli import mirror_copy, mirror_failover, mirror_registrations, mirror_setup
 from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
-from lakeops.cli.output import Output, Part, commit_id
+from lakeops.cli.output import SHORT_ID, Output, Part, commit_id
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size, moment, span
+from lakeops.cli.text import counted, human_size, moment, seconds, span
 
 if TYPE_CHECKING:
     from lakeops.model.mirrors import MirrorStatus, RefStatus
@@ -99,14 +99,62 @@ def sync(uri: RepositoryUri, no_progress: NoProgress = False, json: Json = False
     _tell(out, status, now)
 
 
-@app.command("status")
-def show(uri: RepositoryUri, json: Json = False) -> None:
-    """Show how far a mirror is behind its source, as the last pass saw it."""
+@app.command("status", epilog="Example: lakeops mirror status lakefs://flights --max-lag 15m")
+def show(
+    uri: RepositoryUri,
+    max_lag: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Fail when a ref is further behind: seconds, or 15m, 2h, 1d.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show how far a mirror is behind its source, as the last pass saw it.
+
+    Fails (exit code 1) when something arrived damaged, when nothing arrives any more of what is waited for, and past
+    the lag that is given.
+    """
     out = Output(json)
+    allowed = None if max_lag is None else seconds(max_lag)
     with open_lake(out) as lake:
         status = lake.mirror(uri.only_repository()).status()
         now = int(lake.catalog.now().timestamp())
     _tell(out, status, now)
+    problems = status.problems(now, max_lag=allowed)
+    for problem in problems:
+        out.note(("Problem:", "red"), " ", problem)
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command("skip", epilog="Example: lakeops mirror skip lakefs://flights main")
+def skip(
+    uri: RepositoryUri,
+    name: Annotated[str, typer.Argument(metavar="BRANCH", help="The branch, or with --tag the tag.")],
+    tag: Annotated[bool, typer.Option("--tag", metavar="", help="BRANCH is a tag.")] = False,
+    json: Json = False,
+) -> None:
+    """Wait for the newest head in place of the commit that a branch waits for: something of it will never come."""
+    out = Output(json)
+    with open_lake(out) as lake:
+        mirror = lake.mirror(uri.only_repository())
+        found = mirror.skip(tag=name) if tag else mirror.skip(name)
+    waits = "waits for nothing" if found.candidate is None else f"waits for commit {found.candidate[:SHORT_ID]} now"
+    out.answer(found.to_json(), [f"{found.kind} ", (name, "green"), f" {waits}"])
+
+
+@app.command("patience", epilog="Example: lakeops mirror patience lakefs://flights 30m")
+def patience(
+    uri: RepositoryUri,
+    time: Annotated[str, typer.Argument(metavar="TIME", help="Seconds, or 30m, 2h, 1d.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Set for how long nothing may arrive of what a ref waits for before newer heads are looked at."""
+    out = Output(json)
+    with open_lake(out) as lake:
+        mirror = lake.mirror(uri.only_repository()).set_patience(seconds(time))
+    out.answer(mirror.to_json(), ["Newer heads are looked at when nothing arrives for ", span(mirror.patience)])
 
 
 @app.command("list")
@@ -164,9 +212,6 @@ def _tell(out: Output, status: MirrorStatus, now: int) -> None:
     out.line("Source: ", mirror.source.text, ", last seen ", seen)
     refs = [*status.branches.values(), *status.tags.values()]
     out.table(refs, _HEADER, lambda ref: _cells(ref, now))
-    for ref in refs:
-        if ref.error is not None:
-            out.line(("Error:", "red"), " ", ref.error)
     if mirror.error is not None:
         out.line(("The last pass failed:", "red"), " ", mirror.error)
 

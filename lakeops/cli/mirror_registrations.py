@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,22 +10,35 @@ from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, RepositoryUri, Yes
 from lakeops.cli.output import Output
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, moment
+from lakeops.cli.text import counted, moment, span
 from lakeops.model.errors import NotFound
+
+if TYPE_CHECKING:
+    from lakeops.model.mirrors import Registration
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("registrations")
 def registrations(uri: RepositoryUri, json: Json = False) -> None:
-    """At the source: list the mirrors that report, and how many commits are kept for them."""
+    """At the source: list the mirrors that report, those that reported longest ago first, and what is kept for them.
+
+    One that is gone keeps its commits until it is dropped.
+    """
     out = Output(json)
     with open_lake(out) as lake:
+        registered = lake.repository(uri.only_repository()).registrations()
+        now = int(lake.catalog.now().timestamp())
+        oldest_first = sorted(registered, key=lambda one: (one.at, one.id))
         out.table(
-            lake.repository(uri.only_repository()).registrations(),
+            oldest_first,
             ("Mirror", "Last report", "Commits kept"),
-            lambda found: ((found.id, "cyan"), moment(found.at), f"{len(found.commits):,}"),
+            lambda one: ((one.id, "cyan"), _age(one, now), f"{len(one.commits):,}"),
         )
+
+
+def _age(one: Registration, now: int) -> str:
+    return f"{moment(one.at)} ({span(max(0, now - one.at))} ago)"
 
 
 @app.command("drop")

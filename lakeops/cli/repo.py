@@ -10,10 +10,11 @@ from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, RepositoryUri, Yes
 from lakeops.cli.output import Output
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, moment
+from lakeops.cli.text import counted, moment, safe
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
+    from lakeops.model.owner import Owner
 
 app = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
 
@@ -61,6 +62,25 @@ def list_all(json: Json = False) -> None:
         )
 
 
+@app.command("adopt", epilog="Example: lakeops repo adopt lakefs://flights --yes")
+def adopt(uri: RepositoryUri, yes: Yes = False, json: Json = False) -> None:
+    """Let this catalog collect garbage of a repository, in place of the catalog that may now.
+
+    For a catalog that was restored or moved. The other catalog stops at its next mark or sweep.
+    """
+    out = Output(json)
+    name = uri.only_repository()
+    with open_lake(out) as lake:
+        repository = lake.repository(name)
+        owner, ours = repository.owner()
+        if not ours:
+            agree(out, yes, f"Take {repository.storage_namespace} over?", lambda: _show_owner(out, repository, owner))
+        done = repository.adopt()
+    said = "was this catalog's already" if ours else f"is this catalog's now (epoch {done.owner.epoch})"
+    before = [] if ours or done.before is None else [["It was the catalog's at ", done.before.identity.shown]]
+    out.answer(done, ["The right to delete in ", repository.storage_namespace, f" {said}."], *before)
+
+
 @app.command("delete")
 def delete(uri: RepositoryUri, yes: Yes = False, json: Json = False) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
@@ -74,6 +94,15 @@ def delete(uri: RepositoryUri, yes: Yes = False, json: Json = False) -> None:
         repository.record,
         ["Repository ", (f"lakefs://{name}", "green"), " deleted; its objects stay in ", repository.storage_namespace],
     )
+
+
+def _show_owner(out: Output, repository: Repository, owner: Owner | None) -> None:
+    if owner is None:
+        out.say("In ", repository.storage_namespace, " no catalog may delete now: there is no owner record.")
+        return
+    out.say("In ", repository.storage_namespace, " another catalog may delete now:")
+    out.say("  ", (safe(owner.identity.shown), "red"), f", repository {safe(owner.repository)}, {moment(owner.at)}")
+    out.say("It will collect no garbage there any more. Go on if it is gone, or if it is the copy.")
 
 
 def _show(out: Output, repository: Repository) -> None:

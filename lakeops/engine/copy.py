@@ -17,6 +17,7 @@ from lakeops.engine.choose import RANGE_SECONDS
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
+from lakeops.store.owners import Known, check_nobody_owns
 
 GIVE_UP = 20
 """Refusals of a store, in one task or one run, after which nothing more is tried."""
@@ -48,20 +49,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Objects to copy from ``source``, as they were listed there."""
+    """Objects to copy from ``source``, as they were listed there; ``known`` owner records there mean nothing."""
 
     index: int
     source: ObjectStore
     items: tuple[StoredObject, ...]
+    known: Known = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTask:
-    """Keys to delete, unless ``source`` has them after all."""
+    """Keys to delete, unless ``source`` has them after all; ``known`` owner records there mean nothing."""
 
     index: int
     source: ObjectStore
     keys: tuple[str, ...]
+    known: Known = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ class Moved:
 
 
 def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
-    """Copy a task's objects, several at a time."""
+    """Copy a task's objects, several at a time. Raises ``NotTheOwner`` once a catalog writes to the destination."""
+    check_nobody_owns(destination, task.known)
 
     def copy(item: StoredObject) -> bool:
         try:
@@ -94,35 +98,36 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
 
 
 def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
-    """Delete what the source does not have, having asked for each key once more."""
+    """Delete what the source does not have, having asked for each key once more. Raises ``NotTheOwner``."""
     asked, failures = _each(lambda key: _is_there(task.source, key), task.keys)
     doomed = [key for key, is_there in asked if not is_there]
+    check_nobody_owns(destination, task.known)
     refused = destination.delete(doomed) if doomed else []
     failures += [Failure(one.key, StoreError(f"could not be deleted: {one.reason}")) for one in refused]
     return Moved(task.index, objects=len(doomed) - len(refused), failures=tuple(failures))
 
 
-def copy_tasks(source: ObjectStore, items: Iterable[StoredObject]) -> Iterator[CopyTask]:
+def copy_tasks(source: ObjectStore, items: Iterable[StoredObject], known: Known = frozenset()) -> Iterator[CopyTask]:
     """Objects divided into tasks of a moderate size, in order."""
     index, held, size = 0, list[StoredObject](), 0
     for item in items:
         if held and (len(held) >= MOST_OBJECTS or size + item.size_bytes > MOST_BYTES):
-            yield CopyTask(index, source, tuple(held))
+            yield CopyTask(index, source, tuple(held), known)
             index, held, size = index + 1, [], 0
         held.append(item)
         size += item.size_bytes
     if held:
-        yield CopyTask(index, source, tuple(held))
+        yield CopyTask(index, source, tuple(held), known)
 
 
-def delete_tasks(source: ObjectStore, keys: Iterable[str]) -> Iterator[DeleteTask]:
+def delete_tasks(source: ObjectStore, keys: Iterable[str], known: Known = frozenset()) -> Iterator[DeleteTask]:
     """Keys divided into tasks of one batch delete each."""
     remaining = iter(keys)
     for index in count():
         some = tuple(islice(remaining, _BATCH))
         if not some:
             return
-        yield DeleteTask(index, source, some)
+        yield DeleteTask(index, source, some, known)
 
 
 def gives_up(failures: Sequence[Failure]) -> bool:

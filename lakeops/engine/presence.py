@@ -1,8 +1,9 @@
 """Proving that what a metarange needs is there: plan, tasks, answers. Nothing is written.
 
 What is known already costs nothing: ranges of a metarange that is complete, ranges that were proved before, and of
-ranges that were looked at before only the objects that were missing. Everything else is opened (which verifies it) and
-compared with the ranges that stand in its place in the complete metarange; the objects that are left are looked for.
+ranges that were looked at before only the objects that were missing. Every other file is read from the store by its
+name, whole, and verified by its digests. It is compared with the ranges that stand in its place in the complete
+metarange, and the objects that are left are looked for. No cache answers whether something is there.
 Like all range work it is tasks of plain data, in process or on Spark.
 """
 
@@ -18,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, once_each
-from lakeops.model.errors import ObjectNotFound, Transient
+from lakeops.model.errors import Corrupted, ObjectNotFound, Transient
+from lakeops.model.mirrors import SAMPLE
+from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.needed import needed
 from lakeops.ranges.read import RangeReader
@@ -87,10 +90,11 @@ class RangeProof:
     Attributes:
         file: its name.
         arrived: whether the file itself is there.
-        missing: the objects that are not, as far as they are worth remembering.
+        missing: the objects that are not, as far as they are worth remembering; else a few of them.
         missing_objects: how many things are missing, the file itself included.
         missing_bytes: their size.
         mismatch: an object that is there, but is not what the source recorded.
+        damage: how the file itself is not what the source wrote; it counts as missing.
     """
 
     file: str
@@ -99,6 +103,7 @@ class RangeProof:
     missing_objects: int = 0
     missing_bytes: int = 0
     mismatch: str | None = None
+    damage: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -189,19 +194,27 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
     """Look for what one task asks for."""
     reader = RangeReader(store)
     proofs: list[RangeProof] = []
-    here: list[RangeRow] = []
-    for row in (*task.rows, *task.files):
-        try:
-            reader.open(row)
-        except ObjectNotFound:
-            proofs.append(RangeProof(row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes))
-        else:
-            here.append(row)
+    awaited = [*task.pending]
     proved = {row.file for row in task.files}
-    proofs += [RangeProof(row.file, arrived=True) for row in here if row.file in proved]
-    awaited = [*_needed(reader, [row for row in here if row.file not in proved], task.known), *task.pending]
-    found = _found(store, (one for _, objects in awaited for one in objects), task.terms)
-    proofs += [_proof(file, objects, found, task.terms) for file, objects in awaited]
+
+    def read(row: RangeRow) -> RangeProof | tuple[str, tuple[Awaited, ...]]:
+        """What a range needs, or what is wrong with its file."""
+        try:
+            file = prove_range(store, row)
+        except ObjectNotFound:
+            return RangeProof(row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes)
+        except Corrupted as error:
+            damage = error.message
+            return RangeProof(row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes, damage=damage)
+        return row.file, () if row.file in proved else _needed(reader, file, task.known)
+
+    for found in reader.ahead(read, (*task.rows, *task.files)):
+        if isinstance(found, RangeProof):
+            proofs.append(found)
+        else:
+            awaited.append(found)
+    there = _found(store, (one for _, objects in awaited for one in objects), task.terms)
+    proofs += [_proof(file, objects, there, task.terms) for file, objects in awaited]
     return ProveResult(task.index, tuple(proofs))
 
 
@@ -228,20 +241,39 @@ def _ids(files: Iterable[str]) -> list[bytes]:
     return [bytes.fromhex(file.partition("-")[0]) for file in files]
 
 
-def _needed(
-    reader: RangeReader, rows: list[RangeRow], known: tuple[RangeRow, ...]
-) -> Iterator[tuple[str, tuple[Awaited, ...]]]:
-    """The objects of these ranges that the known ones do not have."""
-    wanted = Metarange.from_rows(rows)
+def _needed(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[Awaited, ...]:
+    """The objects of a range in hand that the known ones do not have."""
+    row = file.row
+    beside = [one for one in known if one.first_path <= row.last_path and row.first_path <= one.last_path]
     try:
-        answers = list(needed(reader, wanted, Metarange.from_rows(known)))
-    except ObjectNotFound:
-        # What was complete once may have been deleted since: then nothing of it is taken for granted.
-        answers = list(needed(reader, wanted, Metarange.empty()))
-    for answer in answers:
+        answers = _compared(reader, file, beside)
+    except (ObjectNotFound, Corrupted):
+        # What was complete once may have been deleted or damaged since: then nothing of it is taken for granted.
+        answers = _compared(reader, file, [])
+    return answers
+
+
+def _compared(reader: RangeReader, file: RangeFile, known: list[RangeRow]) -> tuple[Awaited, ...]:
+    wanted = Metarange.from_rows([file.row])
+    found: list[Awaited] = []
+    for answer in needed(_InHand(reader, file), wanted, Metarange.from_rows(known)):
         columns = (answer.objects.column(name).to_pylist() for name in ("path", "physical_address", "checksum"))
         sizes = answer.objects.column("size_bytes").to_pylist()
-        yield answer.row.file, tuple(Awaited(*values) for values in zip(*columns, sizes, strict=True))
+        found += [Awaited(*values) for values in zip(*columns, sizes, strict=True)]
+    return tuple(found)
+
+
+class _InHand(RangeReader):
+    """A reader that has one range in hand, read and verified, and opens the others as ``reader`` does."""
+
+    def __init__(self, reader: RangeReader, file: RangeFile) -> None:
+        super().__init__(reader.store)
+        self._reader = reader
+        self._file = file
+
+    def open(self, row: RangeRow) -> RangeFile:
+        """See ``RangeReader.open``."""
+        return self._file if row.file == self._file.row.file else self._reader.open(row)
 
 
 def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict[str, StoredObject]:
@@ -273,7 +305,7 @@ def _proof(file: str, objects: tuple[Awaited, ...], found: Mapping[str, StoredOb
     return RangeProof(
         file,
         arrived=True,
-        missing=tuple(missing) if len(missing) <= REMEMBERED else (),
+        missing=tuple(missing if len(missing) <= REMEMBERED else missing[:SAMPLE]),
         missing_objects=len(missing),
         missing_bytes=int(np.sum([one.size_bytes for one in missing], dtype=np.int64)),
         mismatch=mismatch,

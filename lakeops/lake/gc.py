@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from lakeops.model.asked import check_asked
 from lakeops.model.marks import Mark
 from lakeops.ops.context import Context
 from lakeops.ops.gc import rules as rule_verbs
 
 if TYPE_CHECKING:
     from lakeops.ops.gc.idle import IdleRef
+    from lakeops.ops.gc.mark import DryRun
+    from lakeops.ops.gc.prune import Pruned
+    from lakeops.ops.gc.restore import Restored
     from lakeops.ops.gc.sweep import Swept
 
 
@@ -34,32 +39,98 @@ class GarbageCollection:
         found = rule_verbs.set_rules(self._ctx, rules)
         return None if found is None else found.to_json()
 
-    def mark(self) -> Mark:
-        """Find what no live commit, staged row or upload needs; deletes nothing. The mark's ``id`` is for ``sweep``.
+    def grace(self) -> dict[str, Any]:
+        """The grace period: ``grace_seconds`` counts now, ``pending_seconds`` from ``pending_from`` on, if set."""
+        return rule_verbs.get_grace(self._ctx)
+
+    def set_grace(self, grace: int | str | timedelta) -> dict[str, Any]:
+        """Change the grace period, for every process; returns what ``grace`` does.
+
+        A longer one counts at once. A shorter one counts once the old one has passed, so that an attempt that began
+        under the old one keeps its time.
+
+        Args:
+            grace: seconds, a text such as ``24h`` or ``7d``, or a timedelta.
+
+        Raises:
+            InvalidInput, ReadOnlyRepository.
+        """
+        return rule_verbs.set_grace(self._ctx, grace)
+
+    def confirm_clock(self) -> datetime:
+        """Say that the catalog's clock is right, after ``ClockInDoubt``; returns the time that is believed now.
+
+        It counts for all repositories of the catalog. Look at the clock first: if it is ahead, everything looks old.
+        Nobody should be writing who began while the clock was wrong.
+        """
+        return self._ctx.catalog.confirm_clock()
+
+    @overload
+    def mark(self, *, dry_run: Literal[False] = False) -> Mark: ...
+
+    @overload
+    def mark(self, *, dry_run: Literal[True]) -> DryRun: ...
+
+    def mark(self, *, dry_run: bool = False) -> Mark | DryRun:
+        """Expire commits and find what no live one, staged row or upload needs. The mark's ``id`` is for ``sweep``.
+
+        Nothing is deleted, and until the sweep begins ``restore`` takes the mark back.
+
+        Args:
+            dry_run: change nothing at all; returns what a mark would do now, with its ``report``.
 
         Raises:
             ReadOnlyRepository: the repository is a mirror.
-            MarkRefused: the database's clock was set back, or the run took longer than the deadline.
+            ClockInDoubt: the clock was set back or may have jumped ahead; see ``confirm_clock``.
+            MarkRefused: the run took longer than the deadline.
         """
+        from lakeops.ops.gc.mark import dry_run as foretell
         from lakeops.ops.gc.mark import mark
 
-        return mark(self._ctx)
+        return foretell(self._ctx) if dry_run else mark(self._ctx)
+
+    def restore(self, mark_id: str) -> Restored:
+        """Take back a mark before its sweep begins: its commits live again, and it can never be swept.
+
+        Raises:
+            MarkNotFound: there is no such mark.
+            MarkRefused: its sweep has begun.
+            ReadOnlyRepository: the repository is a mirror.
+        """
+        from lakeops.ops.gc.restore import restore
+
+        return restore(self._ctx, mark_id)
 
     def sweep(self, mark_id: str, *, force: bool = False) -> Swept:
         """Delete exactly what a mark holds; goes on where an earlier sweep of it ended.
 
+        What the store refuses to delete is named in ``mark.failures`` of the result, and is on the next mark's list.
+
         Raises:
-            MarkNotFound, MarkRefused, Corrupted, SweepIncomplete, ReadOnlyRepository.
+            MarkNotFound, MarkRefused, ClockInDoubt, Corrupted, SweepIncomplete, ReadOnlyRepository.
         """
         from lakeops.ops.gc.sweep import sweep
 
-        return sweep(self._ctx, mark_id, force=force)
+        return sweep(self._ctx, check_asked(mark_id, "a mark"), force=force)
+
+    def prune(self, *, dry_run: bool = False) -> Pruned:
+        """Remove the catalog's rows that are past their time, or count them; every sweep does so at its end.
+
+        These are expired commits and moves of refs older than ``log_days``, idempotency keys older than ``key_days``,
+        and retired staging tokens. Logs then end where history was pruned.
+
+        Raises:
+            ReadOnlyRepository: the repository is a mirror.
+        """
+        from lakeops.ops.gc.prune import prune
+
+        return prune(self._ctx, dry_run=dry_run)
 
     def report(self, mark_id: str) -> dict[str, Any]:
         """What a mark holds, what was kept and why, and what is not lakeops' own."""
         from lakeops.ops.gc.files import read_report
 
-        return read_report(self._ctx, self._ctx.catalog.mark(self._ctx.repository_id, mark_id))
+        return read_report(self._ctx, self._ctx.catalog.mark(self._ctx.repository_id, check_asked(mark_id, "a mark")))
 
     def marks(self) -> list[Mark]:
         """Marks on record, newest first."""

@@ -12,8 +12,9 @@ from lakeops.catalog.base import Catalog
 from lakeops.catalog.open import open_catalog
 from lakeops.lake.mirror import Mirror
 from lakeops.lake.repository import Repository
+from lakeops.model.asked import check_asked
 from lakeops.model.clock import Clock, Ids, SystemClock
-from lakeops.model.errors import PreconditionFailed
+from lakeops.model.names import check_repository
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.records import Split
 from lakeops.ops.context import Context, Progress, quiet
@@ -117,7 +118,7 @@ class Lake:
             self.catalog,
             self.stores(),
             name,
-            storage_namespace or self.settings.default_namespace(name),
+            storage_namespace or self.settings.default_namespace(check_repository(name)),
             default_branch=default_branch,
             split=split or Split(),
             ids=self._ids,
@@ -127,7 +128,7 @@ class Lake:
 
     def repository(self, name: str) -> Repository:
         """An existing repository. Raises ``RepositoryNotFound``."""
-        return self._handle(self.catalog.repository(name))
+        return self._handle(self.catalog.repository(check_asked(name, "a repository")))
 
     def repositories(self, *, prefix: str = "", after: str = "") -> Iterator[Repository]:
         """All repositories by name."""
@@ -167,6 +168,7 @@ class Lake:
         from lakeops.lake.source import reaching, reference_to
         from lakeops.ops.mirror.create import create_mirror
         from lakeops.ops.mirror.source import Source
+        from lakeops.store.location import same_server
 
         reference = reference_to(source, source_repository, name)
         with reaching(reference, self._clock, given=source if isinstance(source, Lake) else None) as origin:
@@ -174,14 +176,14 @@ class Lake:
                 self.catalog,
                 self.stores(),
                 name,
-                storage_namespace or self.settings.default_namespace(name),
+                storage_namespace or self.settings.default_namespace(check_repository(name)),
                 Source(origin.catalog, reference.repository),
                 reference,
                 branches=branches,
                 tags=tags,
                 reports=reports,
                 check_imported=check_imported,
-                same_store=origin.settings.s3_endpoint_url == self.settings.s3_endpoint_url,
+                same_store=same_server(origin.settings.s3_endpoint_url, self.settings.s3_endpoint_url),
                 ids=self._ids,
                 actor=self.settings.committer,
             )
@@ -189,7 +191,7 @@ class Lake:
 
     def mirror(self, name: str) -> Mirror:
         """An existing mirror. Raises ``RepositoryNotFound``, ``NotAMirror``."""
-        self.catalog.mirror(name)
+        self.catalog.mirror(check_asked(name, "a repository"))
         return Mirror(self._context(self.catalog.repository(name)), self._clock)
 
     def mirrors(self) -> Iterator[Mirror]:
@@ -197,8 +199,13 @@ class Lake:
         return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors())
 
     def delete_repository(self, name: str) -> None:
-        """Forget a repository; its storage namespace is left as it is. Raises ``RepositoryNotFound``."""
-        self.catalog.delete_repository(name)
+        """Forget a repository; its objects are left as they are. Raises ``RepositoryNotFound``.
+
+        This catalog gives up the right to delete in the storage namespace, where the store can be reached.
+        """
+        from lakeops.ops.repository import delete_repository
+
+        delete_repository(self.catalog, self.stores(), check_asked(name, "a repository"))
 
     def replicate(
         self,
@@ -220,17 +227,16 @@ class Lake:
 
         Raises:
             NotAllReplicated: some objects failed; running it again goes on from there.
-            PreconditionFailed: the destination is a repository of this lake that is written to.
-            InvalidInput, NotFound, NamespaceTaken, StoreError.
+            NamespaceTaken: the destination overlaps with another repository.
+            NotTheOwner: a catalog writes to it: it was opened for writing.
+            PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
+            InvalidInput, NotFound, StoreError.
         """
+        from lakeops.ops.overlap import check_apart
         from lakeops.ops.replicate import replicate
-        from lakeops.store.open import normalise_namespace, open_store
+        from lakeops.store.open import open_store
 
-        place = normalise_namespace(destination)
-        for repository in self.repositories():
-            if repository.storage_namespace == place and not repository.record.read_only:
-                raise PreconditionFailed(f"{place} is where {repository.id!r} is written to; nothing is copied over it")
-
+        check_apart(self.catalog, self.stores(), destination, mirrors=True)
         stores = self.stores()
         here = stores.at(source)
         if source_endpoint is not None:

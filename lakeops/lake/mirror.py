@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from lakeops.lake.repository import Repository
 from lakeops.lake.source import reaching
 from lakeops.model.clock import Clock
-from lakeops.model.errors import LakeopsError, NotAMirror
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror
 from lakeops.model.mirrors import Mirror as MirrorRecord
-from lakeops.model.mirrors import MirrorStatus, RefName
+from lakeops.model.mirrors import MirrorStatus, RefKind, RefName, RefStatus, check_patience
 from lakeops.ops.context import Context
 
 if TYPE_CHECKING:
     from lakeops.lake.lake import Lake
     from lakeops.ops.mirror.promote_writable import Loss
+    from lakeops.ops.mirror.prove import Proved
     from lakeops.ops.mirror.source import Source
     from lakeops.ops.replicate import Replicated
 
@@ -70,6 +71,31 @@ class Mirror(Repository):
 
         return arrived(self._ctx, ref)
 
+    def skip(self, branch: str | None = None, *, tag: str | None = None, source: Lake | None = None) -> RefStatus:
+        """Wait for the newest head of a branch, or for what a tag is now, in place of the candidate; its status.
+
+        For a candidate of which something will never come. It gives way by itself as well: see ``set_patience``.
+
+        Raises:
+            InvalidInput: not one of ``branch`` and ``tag`` is given.
+            NotAMirror, RefNotFound.
+        """
+        from lakeops.ops.mirror.skip import skip
+
+        if (branch is None) == (tag is None):
+            raise InvalidInput("skip the candidate of a branch or of a tag: name one of them")
+        ref = RefName(RefKind.TAG if branch is None else RefKind.BRANCH, branch or tag or "")
+        skip(self._ctx, lambda: self._reach(source), ref)
+        status = self.status()
+        return status.branches[ref.name] if ref.kind is RefKind.BRANCH else status.tags[ref.name]
+
+    def set_patience(self, seconds: int) -> MirrorRecord:
+        """For how many seconds nothing of a candidate may arrive before a newer head is looked at.
+
+        Raises ``InvalidInput``, ``NotAMirror``.
+        """
+        return self._ctx.catalog.set_patience(self.id, check_patience(seconds))
+
     def status(self) -> MirrorStatus:
         """How far each ref is, as the last pass saw it; the source is not asked."""
         from lakeops.ops.mirror.status import status
@@ -97,6 +123,28 @@ class Mirror(Repository):
         with self._try(source) as found:
             return promote_writable(self._ctx, found)
 
+    def prove(self) -> Proved:
+        """After a fail-over: let commits live again that are whole, of those that the mirror did not show then.
+
+        Reads the metarange of each such commit, and no object. May be killed and repeated, until a mark gives up what
+        is left.
+
+        Raises:
+            ReadOnlyRepository: it is still a mirror.
+        """
+        from lakeops.ops.mirror.prove import prove
+
+        return prove(self._ctx)
+
+    def check(self) -> list[str]:
+        """What is missing or damaged of everything that is shown, in words; nothing when all is whole.
+
+        Nothing is taken for granted, so it costs as much as what is shown is large. For after a fail-over.
+        """
+        from lakeops.ops.mirror.check import check_shown
+
+        return check_shown(self._ctx)
+
     def delete(self, source: Lake | None = None) -> bool:
         """Forget the mirror; its objects stay where they are. Whether its source was told, where it has to be."""
         from lakeops.ops.mirror.create import delete_mirror
@@ -123,11 +171,13 @@ class Mirror(Repository):
             NotAllReplicated: some objects failed; running it again goes on from there.
             NotFound, NamespaceTaken, PreconditionFailed, StoreError, CatalogUnavailable.
         """
+        from lakeops.ops.overlap import check_apart
         from lakeops.ops.replicate import replicate
 
         mirror = self.configuration
         if mirror.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
+        check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, own=self.id)
         with reaching(mirror.source, self._clock, given=source or self._source) as lake:
             origin = lake.repository(mirror.source.repository).storage_namespace
             return replicate(

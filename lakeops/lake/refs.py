@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from lakeops.ops.batch import Batch
     from lakeops.ops.output import OutputUrl
+    from lakeops.store.recorded import ObjectFile
 
 
 class Readable:
@@ -41,23 +42,35 @@ class Readable:
         """The id of ``head``."""
         return self.head.id
 
-    def read(self, path: str) -> bytes:
-        """An object's contents, whole. Raises ``ObjectNotFound``, ``CommitExpired``."""
+    def read(self, path: str, *, verify: bool | None = None) -> bytes:
+        """An object's contents, whole. Raises ``ObjectNotFound``, ``CommitExpired``, ``Corrupted``.
+
+        The size is always compared with what was recorded. With ``verify`` the contents are compared with the
+        checksum too, where it is a digest of them; the setting ``verify_checksums`` decides when it is None.
+        """
         from lakeops.ops import view
 
-        return view.read(self._ctx, self.id, path)
+        return view.read(self._ctx, self.id, path, verify=verify)
 
-    def open_entry(self, entry: Entry) -> BinaryIO:
-        """A seekable binary file over what an earlier ``stat`` or ``list`` found, whatever the ref means by now."""
+    def open_entry(self, entry: Entry, *, verify: bool | None = None) -> ObjectFile:
+        """A seekable binary file over what an earlier ``stat`` or ``list`` found, whatever the ref means by now.
+
+        It is checked as that of ``open`` is.
+        """
         from lakeops.ops import view
 
-        return view.open_entry(self._ctx, entry)
+        return view.open_entry(self._ctx, entry, verify=verify)
 
-    def open(self, path: str) -> BinaryIO:
-        """A seekable binary file over an object's contents. Raises ``ObjectNotFound``."""
+    def open(self, path: str, *, verify: bool | None = None) -> ObjectFile:
+        """A seekable binary file over an object's contents. Raises ``ObjectNotFound``, ``Corrupted``.
+
+        ``Corrupted`` comes here when the object has another size than was recorded, and at the read that reaches the
+        end when it holds other contents. Contents are compared as ``verify`` of ``read`` says, and only when the
+        object was read from its start without leaving a gap.
+        """
         from lakeops.ops import view
 
-        return view.open_object(self._ctx, self.id, path)
+        return view.open_object(self._ctx, self.id, path, verify=verify)
 
     def stat(self, path: str) -> Entry:
         """The entry at a path, its physical address as a full URL. Raises ``ObjectNotFound``."""
@@ -80,7 +93,7 @@ class Readable:
     def list(self, prefix: str = "", after: str = "", delimiter: str = "") -> Iterator[Entry | CommonPrefix]:
         """Objects under a prefix in byte order; with a delimiter, deeper ones are summed up as common prefixes.
 
-        ``after`` is the last path of an earlier listing, to go on from there.
+        ``after`` is the last path or common prefix of an earlier listing: what comes behind it in byte order is shown.
         """
         from lakeops.ops.listing import list_objects
 
@@ -121,7 +134,8 @@ class Branch(Readable):
     def batch(self) -> AbstractContextManager[Batch]:
         """Many puts, few transactions: ``put`` of what the ``with`` gives uploads at once and links later.
 
-        Everything is linked at the end of the ``with``, also after an exception. Threads may share it.
+        Everything is linked at the end of the ``with``, also after an exception, and a put counts as made when it is
+        linked. The last put of a path wins. Threads may share it.
         """
         from lakeops.ops.batch import batch
 
@@ -210,7 +224,7 @@ class Branch(Readable):
         Raises:
             NoChanges: there is nothing to commit, and ``allow_empty`` is not set.
             ProtectedBranch, ReadOnlyRepository: the branch takes no commits.
-            BranchMoved: others moved the branch at every try; try again.
+            BranchMoved: others moved the branch, and this commit's turn did not come in time; try again.
         """
         from lakeops.ops.commit import commit
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lakeops.lake.gc import GarbageCollection
 from lakeops.lake.refs import Branch, Ref
+from lakeops.model.asked import check_amount, check_asked
 from lakeops.model.errors import NotFound
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
@@ -21,8 +22,10 @@ from lakeops.ops.resolve import require_branch
 
 if TYPE_CHECKING:
     from lakeops.lake.mirror import Mirror
+    from lakeops.model.owner import Owner
     from lakeops.ops.diff import Changed
     from lakeops.ops.fsck.check import Fsck
+    from lakeops.ops.owner import Adopted
 
 
 class Repository:
@@ -101,7 +104,7 @@ class Repository:
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
-        return self._ctx.catalog.tag(self.id, name)
+        return self._ctx.catalog.tag(self.id, check_asked(name, "a tag"))
 
     def delete_tag(self, name: str) -> RefRecord:
         """Delete a tag; returns where it was."""
@@ -123,11 +126,30 @@ class Repository:
 
     def unprotect(self, pattern: str) -> None:
         """Drop a protection pattern. Raises ``NotFound``."""
-        self._ctx.catalog.unprotect(self.id, pattern)
+        self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"))
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""
         self._ctx.catalog.set_read_only(self.id, read_only)
+
+    def adopt(self) -> Adopted:
+        """Let this catalog delete in the storage namespace, in place of the one that may now: for a restore.
+
+        The other catalog stops at its next mark or sweep. ``before`` of the result is what was taken over.
+
+        Raises:
+            NamespaceTaken: the namespace is another repository's.
+            PreconditionFailed: the repository is a mirror; ``promote_writable`` opens it for writing.
+        """
+        from lakeops.ops.owner import adopt
+
+        return adopt(self._ctx)
+
+    def owner(self) -> tuple[Owner | None, bool]:
+        """Which catalog may delete in the storage namespace (None: none), and whether it is this one."""
+        from lakeops.ops.owner import look
+
+        return look(self._ctx)
 
     @property
     def gc(self) -> GarbageCollection:
@@ -146,7 +168,8 @@ class Repository:
 
     def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
         """Moves of a branch or tag, or of all, newest first."""
-        return self._ctx.catalog.reflog(self.id, ref, limit=limit)
+        name = None if ref is None else check_asked(ref, "a branch or tag")
+        return self._ctx.catalog.reflog(self.id, name, limit=check_amount(limit, "the limit"))
 
     # --- checking ---
 
@@ -174,11 +197,16 @@ class Repository:
 
         return changed(self._ctx, left, right, partition_by=partition_by)
 
-    def compare(self, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
-        """What ``right`` changed since its merge base with ``left``; changed on both sides: a conflict."""
+    def compare(
+        self, left: str, right: str, *, prefix: str = "", strategy: str | Strategy | None = None
+    ) -> Iterator[Change]:
+        """What merging ``right`` into ``left`` would change there, by path; changed on both sides: a conflict.
+
+        With a strategy that settles conflicts there are none: what is listed is what that merge would do.
+        """
         from lakeops.ops.diff import since_merge_base
 
-        return since_merge_base(self._ctx, left, right, prefix=prefix)
+        return since_merge_base(self._ctx, left, right, prefix=prefix, strategy=strategy)
 
     def merge(
         self,
@@ -208,6 +236,12 @@ class Repository:
             metadata=metadata,
             key=idempotency_key,
         )
+
+    def cherry_pick_changes(self, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
+        """What ``cherry_pick`` would change now, by path, and its conflicts; publishes nothing."""
+        from lakeops.ops.pick import of_cherry_pick
+
+        return of_cherry_pick(self._ctx, ref, destination, parent_number=parent_number)
 
     def cherry_pick(
         self,

@@ -20,10 +20,14 @@ from lakeops.model.errors import (
 )
 from lakeops.model.names import check_repository
 from lakeops.model.sources import SourceKind, SourceReference, check_no_password, parse_source
+from lakeops.model.text import excerpt, flaw
 from lakeops.settings import CATALOG_FILE, Settings
 
 if TYPE_CHECKING:
     from lakeops.lake.lake import Lake
+
+
+_MAX_SOURCE_BYTES = 4096
 
 
 def reference_to(source: Lake | str, repository: str | None, name: str) -> SourceReference:
@@ -35,10 +39,17 @@ def reference_to(source: Lake | str, repository: str | None, name: str) -> Sourc
         name: the mirror's name.
     """
     if isinstance(source, str):
+        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES)
+        if reason is None and not source.isprintable():
+            reason = "has a character that cannot be printed"
+        if reason is not None:
+            raise InvalidInput(f"{excerpt(source)} is no mirror's source: it {reason}")
         reference = parse_source(source, repository or name)
         if repository is not None and reference.repository != repository:
             raise InvalidInput(f"the source is given as {reference.repository!r} and as {repository!r}; name it once")
         return reference
+    if not hasattr(source, "settings"):
+        raise InvalidInput(f"a mirror's source is a lake or a reference to one, not {excerpt(source)}")
     settings = source.settings
     kind, place = SourceKind.HOME, str(settings.home)
     if settings.database_url is not None:

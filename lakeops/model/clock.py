@@ -9,8 +9,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Clock(Protocol):
@@ -21,12 +25,35 @@ class Clock(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Uptime:
+    """For how long a machine has been running since it was started, sleep included, and the name of that start."""
+
+    boot: str
+    microseconds: int
+
+
 class SystemClock:
     """The machine's clock."""
 
     def now(self) -> datetime:
         """The present moment: aware, in UTC."""
         return datetime.now(UTC)
+
+    def uptime(self) -> Uptime | None:
+        """What the machine has counted, however its clock is set meanwhile; None where the system does not tell."""
+        try:
+            boot = _BOOT.read_text().strip()
+            return Uptime(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
+        except (OSError, AttributeError):
+            return None
+
+
+def uptime_of(clock: Clock) -> Uptime | None:
+    """What a clock's machine has counted; None when the clock does not tell."""
+    tell = getattr(clock, "uptime", None)
+    found: Uptime | None = None if tell is None else tell()
+    return found
 
 
 class Ids:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from lakeops.model.text import excerpt
+
 
 class LakeopsError(Exception):
     """Root of every error that lakeops raises on purpose."""
@@ -228,9 +230,28 @@ class AttemptExpired(PreconditionFailed):
 
 
 class KeyReused(PreconditionFailed):
-    """The idempotency key belongs to an earlier call that asked for something else."""
+    """The idempotency key belongs to an earlier call that asked for something else.
+
+    ``reference`` is the commit that the key stands for, ``differs`` names what was asked for otherwise.
+    """
 
     kind = "idempotency_key_reused"
+
+    def __init__(self, key: str, reference: str, differs: Sequence[str]) -> None:
+        self.key = key
+        self.reference = reference
+        self.differs = tuple(differs)
+        super().__init__(
+            f"idempotency key {excerpt(key)} stands for commit {reference[:16]}, which was asked for with another "
+            f"{' and another '.join(differs)}; use a fresh key for other work"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.key, self.reference, self.differs))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object, with the commit that the key stands for and what differs."""
+        return {**super().to_json(), "reference": self.reference, "differs": list(self.differs)}
 
 
 class NotAMirror(PreconditionFailed):
@@ -249,6 +270,18 @@ class MarkRefused(PreconditionFailed):
     """A mark of garbage collection that must not be swept: stale, unfinished, too much, or made by another clock."""
 
     kind = "mark_refused"
+
+
+class NotTheOwner(PreconditionFailed):
+    """Another catalog may delete in the storage namespace: this one is a copy, or another lake took it over."""
+
+    kind = "not_the_owner"
+
+
+class ClockInDoubt(MarkRefused):
+    """The clock was set back, or may have jumped ahead: nothing is expired or deleted by age until somebody looked."""
+
+    kind = "clock_in_doubt"
 
 
 class ObjectCollected(PreconditionFailed):
@@ -273,7 +306,7 @@ class NoChanges(LakeopsError):
 
 
 class Corrupted(LakeopsError):
-    """A metadata file does not match its digest, or cannot be decoded; its content was not used."""
+    """A file is not what was recorded: metadata or an object of another size, digest or form. It was not used."""
 
     kind = "corrupted"
 
@@ -282,6 +315,12 @@ class ReplicaMismatch(LakeopsError):
     """An object arrived at a mirror with another size or checksum than the source recorded."""
 
     kind = "replica_mismatch"
+
+
+class ReplicaMissing(LakeopsError):
+    """Nothing arrives at a mirror any more of what it waits for."""
+
+    kind = "replica_missing"
 
 
 class NotAllReplicated(LakeopsError):

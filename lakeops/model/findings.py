@@ -113,8 +113,18 @@ KINDS: dict[str, Kind] = {
     "split_invalid": _error(f"{_CATALOG}: ranges cannot be cut any more"),
     "claim_missing": _info("nothing to do: the catalog is what counts; the file keeps other lakes out"),
     "claim_mismatch": _error("find out which repository owns the namespace, and stop garbage collection until then"),
+    "owner_missing": _warning("garbage collection does not run until `lakeops repo adopt` has written it"),
+    "owner_mismatch": _warning(
+        "leave collection to the other catalog; if this one takes its place, run `lakeops repo adopt`"
+    ),
     "namespace_unreadable": _error("see that the namespace exists and may be listed, and run fsck again"),
+    # rows
+    "row_unreadable": _error(_CATALOG),
+    "row_altered": _error(f"{_CATALOG}: the row was changed by hand, or the database is damaged"),
+    "rows_missing": _error(f"{_CATALOG}: rows were removed or added by hand, or the database is damaged"),
     # refs
+    "reflog_broken": _error(f"{_CATALOG}: moves of the ref were removed, added or altered"),
+    "reflog_mismatch": _error(f"{_CATALOG}, or set the ref to where the reflog says it was"),
     "branch_target_missing": _error(f"{_CATALOG}; the reflog tells where the branch was before"),
     "branch_target_expired": _error("reset the branch to a live commit; find out who marked this one expired"),
     "tag_target_missing": _error(f"{_CATALOG}, or delete the tag"),
@@ -142,6 +152,7 @@ KINDS: dict[str, Kind] = {
     "range_unreadable": _error("see why the store refuses, and run fsck again"),
     "range_size_mismatch": _error(_FILE),
     "range_summary_mismatch": _error(_SOFTWARE),
+    "range_groups_mismatch": _error(_SOFTWARE),
     "range_order": _error(_SOFTWARE),
     "range_boundary": _error(_SOFTWARE),
     "entry_digest_mismatch": _error(_SOFTWARE),
@@ -154,6 +165,9 @@ KINDS: dict[str, Kind] = {
     "staging_token_shared": _error(f"commit neither branch, and {_CATALOG}: they show each other's changes"),
     "staging_token_retired": _error(f"{_CATALOG}: the rows of this token are removed by the next commit"),
     "staged_row_invalid": _error("reset this path of the branch and stage it again"),
+    "staged_rows_missing": _error(
+        f"compare the branch with what was staged, and stage again what lacks, or {_CATALOG}"
+    ),
     "staged_rows_orphaned": _warning("nothing reads these rows; look in them for lost changes before you delete them"),
     "staged_rows_retired": _info("nothing to do: the next commit or reset removes them"),
     "upload_overdue": _info("nothing to do: it cannot be linked any more, and the next upload removes its record"),

@@ -9,14 +9,16 @@ insertion or of a hash table shows in them. Expired commits are walked like any 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 from lakeops.model.records import Commit
 
 CommitSource = Callable[[str], Commit]
 """Gives the commit of a full id, or raises ``RefNotFound``. ``ReadAhead`` makes one of a catalog's statement."""
 
-_LEFT, _RIGHT = 1, 2
+_LEFT, _RIGHT, _BELOW = 1, 2, 4
+_BOTH = _LEFT | _RIGHT
 
 
 def merge_base(get: CommitSource, left: str, right: str) -> str | None:
@@ -36,13 +38,49 @@ def merge_base(get: CommitSource, left: str, right: str) -> str | None:
     while queue:
         commit = heapq.heappop(queue)[-1]
         side = sides.pop(commit.id)
-        if side == _LEFT | _RIGHT:
+        if side == _BOTH:
             return commit.id
         for parent in commit.parents:
             if parent not in sides:
                 heapq.heappush(queue, _by_generation(get(parent)))
             sides[parent] = sides.get(parent, 0) | side
     return None
+
+
+def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> list[Commit]:
+    """All best common ancestors of two groups of commits, oldest first; none when they share no history.
+
+    As for ``git merge-base --all`` of two commits, or of merges of the commits of each group. Several are in the order
+    of date, generation and id; ``merge_base`` names the one of the highest generation.
+
+    Commits are read as for ``merge_base``, and further down only while there can be another one.
+    """
+    sides: dict[str, int] = {}
+    for commits, side in ((lefts, _LEFT), (rights, _RIGHT)):
+        for commit_id in commits:
+            sides[commit_id] = sides.get(commit_id, 0) | side
+    # How many commits wait to be looked at, by the sides that reach them. What a best one reaches is below it.
+    waiting = Counter(sides.values())
+    queue = [_by_generation(get(commit_id)) for commit_id in sides]
+    heapq.heapify(queue)
+    found: list[Commit] = []
+    while waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT]):
+        commit = heapq.heappop(queue)[-1]
+        side = sides.pop(commit.id)
+        waiting[side] -= 1
+        if side == _BOTH:
+            found.append(commit)
+            side |= _BELOW
+            if not waiting[_BOTH] and not (waiting[_LEFT] and waiting[_RIGHT]):
+                break
+        for parent in dict.fromkeys(commit.parents):
+            if parent in sides:
+                waiting[sides[parent]] -= 1
+            else:
+                heapq.heappush(queue, _by_generation(get(parent)))
+            sides[parent] = sides.get(parent, 0) | side
+            waiting[sides[parent]] += 1
+    return sorted(found, key=lambda commit: (commit.creation_date, commit.generation, commit.id))
 
 
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:

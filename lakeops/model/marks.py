@@ -2,13 +2,17 @@
 
 ::
 
-    marking ---> marked ---> sweeping ---> swept
-       |            |
-       v            v
-    failed        stale        a newer mark began
+    marking ------> marked ------> sweeping ------> swept
+       |  |           |  |          ^     |
+       |  +--> restoring +          |     v
+       v         |    v             +- incomplete     the store refused to delete some of it
+    failed       v  stale                 |
+              restored                    v
+                                        carried       a newer mark that is swept holds what was left
 
-Only a marked one may be swept, and a sweep that began may always go on. From ``marking`` until ``swept``, no object
-that the mark may hold can be linked again.
+``failed`` and ``stale`` are marks that a newer one followed before they were swept. Only a marked one may begin to be
+swept, and a sweep that began may always go on. Until it begins, the commits that the mark expired can be restored. From
+``marking`` on, until nothing of it can be deleted any more, no object that the mark may hold can be linked again.
 """
 
 from __future__ import annotations
@@ -27,12 +31,25 @@ class MarkState(StrEnum):
     MARKING = "marking"
     MARKED = "marked"
     SWEEPING = "sweeping"
+    INCOMPLETE = "incomplete"
     SWEPT = "swept"
+    CARRIED = "carried"
     STALE = "stale"
     FAILED = "failed"
+    RESTORING = "restoring"
+    RESTORED = "restored"
 
 
-PENDING = (MarkState.MARKING, MarkState.MARKED, MarkState.SWEEPING)
+UNPROVED = "unproved"
+"""Stands in place of a mark where a fail-over expired commits that nobody has looked at since."""
+
+BEGUN = (MarkState.SWEEPING, MarkState.INCOMPLETE, MarkState.SWEPT, MarkState.CARRIED)
+"""What was swept, at least in part: the commits that it expired are gone for good."""
+
+HOLDING = (MarkState.MARKED, MarkState.SWEEPING, MarkState.INCOMPLETE)
+"""What has a list and may still delete what is on it. There are never more than two or three of these."""
+
+PENDING = (MarkState.MARKING, *HOLDING)
 """What may still delete something."""
 
 
@@ -43,13 +60,14 @@ class Mark:
     Attributes:
         id: the run; begins with the second that it began in.
         state: where it is.
-        created: when its roots were defined, by the database's clock.
+        created: when it began to decide about commits, by the database's clock.
         cutoff: what was begun after this is too young to be looked at.
         digest: the SHA-256 of the mark file, in hex; empty until there is one.
         rows: how many files the mark holds, metadata files included.
         objects: how many of them are objects, and ``bytes`` how large these are together.
         listed: how many objects there were in all.
         swept: how many of its rows, from the first, are known to be deleted.
+        refused: how many files the store refused to delete, and ``failures`` some of them: key and reason.
     """
 
     id: str
@@ -62,6 +80,8 @@ class Mark:
     bytes: int = 0
     listed: int = 0
     swept: int = 0
+    refused: int = 0
+    failures: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The mark for programs."""
@@ -74,4 +94,6 @@ class Mark:
             "files": self.rows - self.objects,
             "listed": self.listed,
             "swept": self.swept,
+            "refused": self.refused,
+            "failures": [{"key": key, "reason": reason} for key, reason in self.failures],
         }

@@ -1,4 +1,4 @@
-"""The small texts that users attach to objects and commits, and their bounds.
+"""What is recorded of objects and commits beside their contents, and its bounds.
 
 User metadata is a map from text to text. Every store and database must be able to carry it, so NUL and lone
 surrogates are refused and the size is bounded: an object's by what S3 keeps beside one (2 KiB), a commit's more
@@ -19,6 +19,11 @@ COMMIT_METADATA_BYTES = 64 * 1024
 """All keys and values of one commit, in UTF-8."""
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_CONTENT_TYPE_BYTES = 255
+MAX_CHECKSUM_BYTES = 256
+MAX_OBJECT_BYTES = 1 << 47
+"""128 TiB, more than any store takes; sums over a repository stay within 64 bits."""
+EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
+"""Times that have a date with a year from 1 to 9999, in Unix seconds."""
 
 
 def check_text(what: str, text: str, *, at_most: int, at_least: int = 0) -> str:
@@ -79,3 +84,31 @@ def check_content_type(content_type: str) -> str:
     if not (content_type.isascii() and content_type.isprintable()):
         raise InvalidInput(f"content type: {excerpt(content_type)} holds more than printable ASCII")
     return content_type
+
+
+def check_checksum(checksum: str) -> str:
+    """A checksum, when it can be sent as a header, as an ETag is: 1 to 256 printable ASCII characters.
+
+    Raises:
+        InvalidInput: it cannot.
+    """
+    check_text("checksum", checksum, at_least=1, at_most=MAX_CHECKSUM_BYTES)
+    if not (checksum.isascii() and checksum.isprintable()):
+        raise InvalidInput(f"checksum: {excerpt(checksum)} holds more than printable ASCII")
+    return checksum
+
+
+def check_size(size_bytes: int) -> int:
+    """An object's size in bytes, when there can be such an object. Raises ``InvalidInput``."""
+    if not 0 <= size_bytes <= MAX_OBJECT_BYTES:
+        raise InvalidInput(f"size_bytes: {size_bytes} is no object's size; give 0 to {MAX_OBJECT_BYTES} bytes")
+    return size_bytes
+
+
+def check_mtime(mtime: int) -> int:
+    """A time in Unix seconds, when it can be written as a date. Raises ``InvalidInput``."""
+    if not EARLIEST <= mtime <= LATEST:
+        raise InvalidInput(
+            f"mtime: {mtime} is no date between the years 1 and 9999; give whole seconds since 1970, not milliseconds"
+        )
+    return mtime

@@ -8,13 +8,32 @@ and is not replaced while it waits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from lakeops.model.errors import NotAMirror
+from lakeops.model.errors import InvalidInput, NotAMirror
 from lakeops.model.sources import SourceReference
+
+PATIENCE = 15 * 60
+"""For how many seconds nothing of a candidate may arrive before a newer one is looked at."""
+
+MOST_PATIENCE = 366 * 86_400
+
+HEADS = 16
+"""How many heads that the source showed during a wait are remembered."""
+
+SAMPLE = 5
+"""How many of the things that a candidate lacks are remembered by name."""
+
+
+def check_patience(seconds: int) -> int:
+    """The seconds, when a mirror can be as patient. Raises ``InvalidInput``."""
+    if not 1 <= seconds <= MOST_PATIENCE:
+        raise InvalidInput(f"a mirror's patience is between 1 second and {MOST_PATIENCE // 86_400} days")
+    return seconds
 
 
 class RefKind(StrEnum):
@@ -29,6 +48,84 @@ class RefName(NamedTuple):
 
     kind: RefKind
     name: str
+
+
+class Remaining(NamedTuple):
+    """How much of a candidate has not arrived, as far as can be told; what is smaller is further along.
+
+    A metarange that is missing says nothing of ranges, and a range nothing of objects. So what comes first counts most,
+    and whatever arrives makes it smaller.
+    """
+
+    metaranges: int = 0
+    ranges: int = 0
+    objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that a candidate lacks: its address in the namespace, and a path of the repository that needs it."""
+
+    address: str
+    path: str = ""
+    size_bytes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """One item of a ref's ``missing``."""
+        return {"path": self.path or None, "physical_address": self.address, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How the wait for a candidate goes.
+
+    Attributes:
+        since: when it began, Unix seconds.
+        progressed: when something of the candidate arrived last, or the wait began.
+        best: the least that was remaining at any look; None before the first.
+        missing: some of what it lacked at the last look.
+        given_way: how many candidates gave way since the last promotion, because nothing of them arrived.
+        heads: commits that the source showed since, oldest first; newer ones and a few old ones.
+    """
+
+    since: int
+    progressed: int
+    best: Remaining | None = None
+    missing: tuple[Missing, ...] = ()
+    given_way: int = 0
+    heads: tuple[str, ...] = ()
+
+    def passed(self, head: str) -> Wait:
+        """The wait once the source has gone on from a head. Of many heads every second of the older half is dropped."""
+        heads = (*(one for one in self.heads if one != head), head)
+        if len(heads) > HEADS:
+            heads = (*heads[: HEADS // 2 : 2], *heads[HEADS // 2 :])
+        return replace(self, heads=heads)
+
+    def after(self, commit_id: str) -> tuple[str, ...]:
+        """The heads that the source showed after one of them; all of them after the candidate."""
+        return self.heads[self.heads.index(commit_id) + 1 :] if commit_id in self.heads else self.heads
+
+    def seen(self, now: int, remaining: Remaining, missing: tuple[Missing, ...]) -> Wait:
+        """The wait after a look."""
+        further = self.best is not None and remaining < self.best
+        return replace(
+            self,
+            progressed=now if further else self.progressed,
+            best=remaining if self.best is None else min(self.best, remaining),
+            missing=missing[:SAMPLE],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data that ``from_json`` reads."""
+        return {**asdict(self), "best": None if self.best is None else [*self.best]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Wait:
+        """What ``to_json`` wrote."""
+        best = None if data["best"] is None else Remaining(*data["best"])
+        missing = tuple(Missing(**one) for one in data["missing"])
+        return cls(**{**data, "best": best, "missing": missing, "heads": tuple(data["heads"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +146,10 @@ class Mirror:
         last_sync: when the source was last seen, Unix seconds.
         error: what the last pass ended with, None when it went well.
         promoted_writable: when the mirror became a writable repository, None while it is one that follows its source.
+        patience: for how many seconds nothing of a candidate may arrive before a newer one is looked at.
+        kept: the commits that the source has agreed to keep for this mirror and for the mirrors of it.
+        rules: the source's retention rules as they were last seen; they hold here from a fail-over on.
+        protections: the same of its patterns of protected branches.
     """
 
     repository_id: str
@@ -63,6 +164,10 @@ class Mirror:
     last_sync: int | None = None
     error: str | None = None
     promoted_writable: int | None = None
+    patience: int = PATIENCE
+    kept: tuple[str, ...] = ()
+    rules: str | None = None
+    protections: tuple[str, ...] = ()
 
     def follows(self, kind: RefKind, name: str) -> bool:
         """Whether a ref of the source is mirrored."""
@@ -90,6 +195,7 @@ class Mirror:
             "last_sync": self.last_sync,
             "error": self.error,
             "promoted_writable": self.promoted_writable,
+            "patience": self.patience,
         }
 
 
@@ -109,6 +215,7 @@ class MirrorRef:
         missing_bytes: their size.
         checked: when that was, Unix seconds.
         error: why the candidate cannot be promoted although it arrived, if that is so.
+        wait: how the wait for the candidate goes; None when there is none.
     """
 
     kind: RefKind
@@ -122,6 +229,7 @@ class MirrorRef:
     missing_bytes: int = 0
     checked: int | None = None
     error: str | None = None
+    wait: Wait | None = None
 
     @property
     def ref(self) -> RefName:
@@ -131,24 +239,33 @@ class MirrorRef:
 
 @dataclass(frozen=True, slots=True)
 class MirrorState:
-    """A mirror and its refs at one instant: default branch first, then by kind and name."""
+    """A mirror and its refs at one instant: default branch first, then by kind and name.
+
+    ``mirrors`` are those that follow this mirror in turn.
+    """
 
     mirror: Mirror
     refs: tuple[MirrorRef, ...] = ()
+    mirrors: tuple[Registration, ...] = ()
 
     @property
     def needs(self) -> frozenset[str]:
-        """The commits that the source must keep for this mirror: those shown here and those waited for."""
-        return frozenset(commit for ref in self.refs for commit in (ref.promoted, ref.candidate) if commit is not None)
+        """The commits that the source must keep: those shown and waited for here, and what mirrors of this one need."""
+        own = frozenset(commit for ref in self.refs for commit in (ref.promoted, ref.candidate) if commit is not None)
+        return own.union(*(mirror.commits for mirror in self.mirrors))
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A mirror as its source knows it: ``commits`` are kept for it since it said so at ``at`` (Unix seconds)."""
+    """A mirror as its source knows it: ``commits`` are kept for it since it said so at ``at`` (Unix seconds).
+
+    ``sequence`` is the number of that report.
+    """
 
     id: str
     commits: frozenset[str]
     at: int
+    sequence: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """One row of ``mirror registrations``."""
@@ -176,6 +293,20 @@ class RefStatus:
     missing_bytes: int
     last_check: int | None
     error: str | None = None
+    wait: Wait | None = None
+    stalled: bool = False
+
+    @property
+    def awaited(self) -> str:
+        """What is waited for, in words: the commit, since when nothing arrived, and some of what is missing."""
+        if self.wait is None or self.candidate is None:
+            return "nothing"
+        since = datetime.fromtimestamp(self.wait.progressed, UTC)
+        missing = ", ".join(f"{one.path!r} ({one.address})" if one.path else one.address for one in self.wait.missing)
+        return (
+            f"commit {self.candidate[:16]}, of which nothing has arrived since {since:%Y-%m-%d %H:%M:%S} UTC; it lacks "
+            f"{self.missing_objects:,} objects{f', such as {missing}' if missing else ''}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """One row of ``mirror status``."""
@@ -190,16 +321,21 @@ class RefStatus:
             "missing_bytes": self.missing_bytes,
             "last_check": self.last_check,
             "error": self.error,
+            "waiting_since": None if self.wait is None else self.wait.since,
+            "last_arrival": None if self.wait is None else self.wait.progressed,
+            "missing": [] if self.wait is None else [one.to_json() for one in self.wait.missing],
+            "stalled": self.stalled,
         }
 
 
 @dataclass(frozen=True)
 class MirrorStatus(Mapping[str, RefStatus]):
-    """A mirror's branches by name, and its tags beside them in ``tags``."""
+    """A mirror's branches by name, its tags beside them in ``tags``, and the mirrors of it in ``mirrors``."""
 
     mirror: Mirror
     branches: Mapping[str, RefStatus] = field(default_factory=dict)
     tags: Mapping[str, RefStatus] = field(default_factory=dict)
+    mirrors: tuple[Registration, ...] = ()
 
     def __getitem__(self, name: str) -> RefStatus:
         return self.branches[name]
@@ -209,6 +345,27 @@ class MirrorStatus(Mapping[str, RefStatus]):
 
     def __len__(self) -> int:
         return len(self.branches)
+
+    def problems(self, now: int, *, max_lag: int | None = None) -> list[str]:
+        """What somebody should look at, in words; nothing when the mirror does as it should.
+
+        Args:
+            now: Unix seconds.
+            max_lag: how many seconds a ref may be behind, and the source may not have been seen.
+        """
+        found = []
+        seen = self.mirror.last_sync if self.mirror.last_sync is not None else self.mirror.created
+        if max_lag is not None and self.mirror.promoted_writable is None and now - seen > max_lag:
+            found.append(f"the source was last seen {now - seen:,} s ago")
+        for ref in (*self.branches.values(), *self.tags.values()):
+            name = f"{ref.kind} {ref.id!r}"
+            if ref.error is not None:
+                found.append(f"{name} cannot be shown: {ref.error}")
+            if ref.stalled and ref.wait is not None:
+                found.append(f"{name} waits for {ref.awaited}")
+            if max_lag is not None and ref.lag_seconds > max_lag:
+                found.append(f"{name} is {ref.lag_seconds:,} s behind")
+        return found
 
     @property
     def caught_up(self) -> bool:
@@ -222,4 +379,5 @@ class MirrorStatus(Mapping[str, RefStatus]):
             "caught_up": self.caught_up,
             "branches": [ref.to_json() for ref in self.branches.values()],
             "tags": [ref.to_json() for ref in self.tags.values()],
+            "mirrors": [mirror.to_json() for mirror in self.mirrors],
         }

@@ -88,6 +88,11 @@ class Commit:
     meta_range_digest: str = ""
     expired: bool = False
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it only stands for a commit that was pruned."""
+        return self.generation == 0
+
     def to_json(self) -> dict[str, Any]:
         """The contract's ``commit`` record; one that retention took has ``expired`` beside it."""
         return {
@@ -101,6 +106,11 @@ class Commit:
             "generation": self.generation,
             **({"expired": True} if self.expired else {}),
         }
+
+
+def gone(commit_id: str) -> Commit:
+    """What stands for a commit that was pruned: expired, older than everything, and without parents."""
+    return Commit(commit_id, (), "", "", 0, {}, "", 0, expired=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def resolve(expression: RefExpression | str, lookup: RefLookup) -> str:
         RefNotFound: nothing answers to the base, or a step leads past the root or to a parent that is not there.
         AmbiguousRef: the base is a prefix of several commit ids.
     """
-    if isinstance(expression, str):
+    if not isinstance(expression, RefExpression):
         expression = parse_ref(expression)
     commit_id = _base(expression, lookup)
     for step in expression.steps:

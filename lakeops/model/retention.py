@@ -8,11 +8,13 @@ refs and commits come in, and age exactly equal to a window is past it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
 
-from lakeops.model.records import Commit
+from lakeops.model.bases import shared
+from lakeops.model.lineage import Lineage
 from lakeops.model.rules import DAY, Rules
 
 
@@ -23,56 +25,48 @@ class Kept(StrEnum):
     TAG = "tags"
     MIRROR = "mirrors"
     RETENTION = "retention"
+    BASE = "merge_bases"
+    UNDO = "undo"
     NO_RULES = "no_rules"
 
 
-class Refs(Protocol):
-    """What retention decides on (``catalog.base.History`` is one)."""
-
-    @property
-    def branches(self) -> Mapping[str, str]:
-        """Branch names and the commits that they point to."""
-        ...
-
-    @property
-    def tags(self) -> Mapping[str, str]:
-        """Tag names and the commits that they point to."""
-        ...
-
-    @property
-    def commits(self) -> Mapping[str, Commit]:
-        """Every commit by its id, expired ones included."""
-        ...
-
-    @property
-    def mirrors(self) -> Mapping[str, frozenset[str]]:
-        """Registered mirrors and the commits that they need."""
-        ...
-
-
-def live(refs: Refs, rules: Rules | None, now: int) -> dict[str, Kept]:
+def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, Kept]:
     """The commits that the rules keep at a time (Unix seconds), each with the reason; without rules, all of them.
 
     * Every branch's head, every tag's commit and what a mirror needs live.
     * From a head along first parents, the parent of every commit younger than the branch's window lives.
     * A commit that is nobody's first parent and no head (a deleted branch's last one, one that a reset left behind)
       lives while younger than the default window, and is walked from with that.
+    * What a merge of two branches rests on lives; a deleted branch counts until its undo window is over.
+    * What a ref pointed to before it moved or went lives for the undo window.
     * For mirrors that cannot report, what was a head within the last ``mirror_lag_days`` lives as well.
 
-    A commit that expired once stays expired, whatever the rules say now.
+    A commit that is gone stays so, whatever the rules say now. A pending one lives again when they keep it.
     """
     commits = refs.commits
-    named = _named(refs)
     if rules is None:
-        kept = {commit_id: named.get(commit_id, Kept.NO_RULES) for commit_id in commits}
+        kept = dict.fromkeys(commits, Kept.NO_RULES) | _named(refs)
     else:
-        kept = {**_recent(refs, rules, now), **named}
+        # The last one to name a commit is the reason that is given.
+        kept = {**_undone(refs, rules, now), **_bases(refs, rules, now), **_recent(refs, rules, now), **_named(refs)}
     return {
         commit_id: why for commit_id, why in kept.items() if commit_id in commits and not commits[commit_id].expired
     }
 
 
-def _named(refs: Refs) -> dict[str, Kept]:
+def only_for_mirrors(refs: Lineage, rules: Rules | None, now: int) -> dict[str, frozenset[str]]:
+    """Registered mirrors by name, to the commits that would not live but for this one."""
+    if not refs.mirrors:
+        return {}
+    others = live(replace(refs, mirrors={}), rules, now).keys()
+    asked = Counter(commit_id for needed in refs.mirrors.values() for commit_id in needed)
+    return {
+        name: frozenset(one for one in needed if one not in others and asked[one] == 1)
+        for name, needed in refs.mirrors.items()
+    }
+
+
+def _named(refs: Lineage) -> dict[str, Kept]:
     """What something points to, by the first reason that holds."""
     kept = {commit_id: Kept.MIRROR for needed in refs.mirrors.values() for commit_id in needed}
     kept.update(dict.fromkeys(refs.tags.values(), Kept.TAG))
@@ -80,7 +74,23 @@ def _named(refs: Refs) -> dict[str, Kept]:
     return kept
 
 
-def _recent(refs: Refs, rules: Rules, now: int) -> dict[str, Kept]:
+def _undone(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+    """What a ref showed until less than the undo window ago, or until a mirror that lags might still show it."""
+    undo, lag = rules.undo_days * DAY, rules.mirror_lag_days * DAY
+    return {
+        commit_id: Kept.UNDO if now - at < undo else Kept.MIRROR
+        for commit_id, at in refs.left.items()
+        if now - at < max(undo, lag)
+    }
+
+
+def _bases(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+    """What merges rest on, of any two branches that are there or can be brought back."""
+    back = {commit_id for commit_id in refs.deleted if now - refs.left.get(commit_id, 0) < rules.undo_days * DAY}
+    return dict.fromkeys(shared(refs.commits, back.union(refs.branches.values())), Kept.BASE)
+
+
+def _recent(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
     """What was a head, or the end of a line, within a window."""
     kept: dict[str, Kept] = {}
     ends = refs.commits.keys() - {commit.parents[0] for commit in refs.commits.values() if commit.parents}
@@ -102,7 +112,7 @@ def _recent(refs: Refs, rules: Rules, now: int) -> dict[str, Kept]:
     return kept
 
 
-def _head_windows(refs: Refs, rules: Rules) -> dict[str, int]:
+def _head_windows(refs: Lineage, rules: Rules) -> dict[str, int]:
     """The window, in seconds, that the walk from each head begins with."""
     windows: dict[str, int] = {}
     for name, commit_id in refs.branches.items():

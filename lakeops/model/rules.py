@@ -10,7 +10,10 @@
         {"branch_id": "dev-*", "expire_after_days": 30}
       ],
       "tags": [{"tag_id": "nightly-*", "expire_after_days": 60}],
-      "mirror_lag_days": 3
+      "mirror_lag_days": 3,
+      "undo_days": 14,
+      "log_days": 365,
+      "key_days": 90
     }
 
 Only ``default_retention_days`` must be there. An entry is for one name or, with ``*``, ``?`` or ``[``, for all names
@@ -31,10 +34,24 @@ from lakeops.model.errors import InvalidRules
 from lakeops.model.names import broken_rule
 
 DAY = 24 * 3600
+UNDO_DAYS = 7
+"""For how many days everything that a ref showed stays after the ref moved or went; rules may only lengthen it."""
+
+LOG_DAYS = 365
+"""For how long moves of refs and expired commits stay on record, unless the rules say otherwise.
+
+A longer undo window makes it longer, because what can be taken back is found by the moves on record.
+"""
+
+KEY_DAYS = 90
+"""For how long an idempotency key stands for its commit, unless the rules say otherwise."""
+
+LEAST_LOG_DAYS = 30
 MOST_DAYS = 36_500
 """A hundred years: more is a slip of the keyboard, and dates would overflow."""
 
 _WILD = re.compile(r"\[[^]]*\]|[*?\[]")
+_KEYS = ("default_retention_days", "branches", "tags", "mirror_lag_days", "undo_days", "log_days", "key_days")
 _NUMBERS = ("retention_days", "expire_after_days")
 
 
@@ -72,12 +89,18 @@ class Rules:
     """A repository's retention rules.
 
     ``mirror_lag_days``: what was a head within the last so many days is kept for mirrors that cannot report.
+    ``undo_days``: what a ref showed stays for so many days after the ref moved or went.
+    ``log_days``: for how long moves of refs and expired commits stay on record; never shorter than ``undo_days``.
+    ``key_days``: the same of idempotency keys.
     """
 
     default_retention_days: int
     branches: tuple[RefRule, ...] = field(default=())
     tags: tuple[RefRule, ...] = field(default=())
     mirror_lag_days: int = 0
+    undo_days: int = UNDO_DAYS
+    log_days: int = LOG_DAYS
+    key_days: int = KEY_DAYS
 
     def retention_days(self, branch: str) -> int:
         """How many days the commits of a branch live after they stopped to be its head."""
@@ -101,6 +124,9 @@ class Rules:
             "branches": branches,
             **({"tags": tags} if tags else {}),
             **({"mirror_lag_days": self.mirror_lag_days} if self.mirror_lag_days else {}),
+            **({"undo_days": self.undo_days} if self.undo_days != UNDO_DAYS else {}),
+            **({"log_days": self.log_days} if self.log_days != max(LOG_DAYS, self.undo_days) else {}),
+            **({"key_days": self.key_days} if self.key_days != KEY_DAYS else {}),
         }
 
     def to_text(self) -> str:
@@ -120,17 +146,30 @@ def parse_rules(given: object) -> Rules:
     """The rules that parsed JSON says.
 
     Raises:
-        InvalidRules: a key is unknown, missing or comes twice, a number is not a whole one of days, a name cannot be
-            one. The message says where.
+        InvalidRules: a key is unknown, missing or comes twice, a number is not a whole one of days, the log is shorter
+            than the undo window, a name cannot be one. The message says where.
     """
-    top = _object(given, "the rules", ("default_retention_days", "branches", "tags", "mirror_lag_days"))
+    top = _object(given, "the rules", _KEYS)
     if "default_retention_days" not in top:
         raise InvalidRules("the rules lack default_retention_days: how many days to keep what no branch entry is for")
+    undo = _days(top.get("undo_days", UNDO_DAYS), "undo_days")
+    if undo < UNDO_DAYS:
+        raise InvalidRules(
+            f"undo_days is {UNDO_DAYS} or more, not {undo}: for that long a slip of the hand can be taken back"
+        )
+    log = _days(top.get("log_days", max(LOG_DAYS, undo)), "log_days", at_least=LEAST_LOG_DAYS)
+    if log < undo:
+        raise InvalidRules(
+            f"log_days is at least undo_days, {undo}, not {log}: a move is taken back by the log that it is on"
+        )
     return Rules(
         default_retention_days=_days(top["default_retention_days"], "default_retention_days"),
         branches=tuple(_rules(top.get("branches", []), "branches", "branch_id", _NUMBERS)),
         tags=tuple(_rules(top.get("tags", []), "tags", "tag_id", _NUMBERS[1:])),
         mirror_lag_days=_days(top.get("mirror_lag_days", 0), "mirror_lag_days"),
+        undo_days=undo,
+        log_days=log,
+        key_days=_days(top.get("key_days", KEY_DAYS), "key_days", at_least=1),
     )
 
 
@@ -162,11 +201,11 @@ def _object(given: object, place: str, keys: tuple[str, ...]) -> Mapping[str, ob
     return given
 
 
-def _days(given: object, place: str) -> int:
+def _days(given: object, place: str, *, at_least: int = 0) -> int:
     if isinstance(given, bool) or not isinstance(given, int):
         raise InvalidRules(f"{place} is a whole number of days, not {_shown(given)}")
-    if not 0 <= given <= MOST_DAYS:
-        raise InvalidRules(f"{place} is between 0 and {MOST_DAYS} days, not {_shown(given)}")
+    if not at_least <= given <= MOST_DAYS:
+        raise InvalidRules(f"{place} is between {at_least} and {MOST_DAYS} days, not {_shown(given)}")
     return given
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from lakeops.model.errors import InvalidInput
+from lakeops.model.metadata import EARLIEST, LATEST
+
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0 and C1 controls: newlines and escape sequences among them
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of text
@@ -34,7 +37,9 @@ def human_size(size: int) -> str:
 
 
 def moment(unix_seconds: int) -> str:
-    """A time in UTC, written like ``2026-11-02 13:48:37 +0000 UTC``."""
+    """A time in UTC, written like ``2026-11-02 13:48:37 +0000 UTC``; in seconds, where there is no such date."""
+    if not EARLIEST <= unix_seconds <= LATEST:
+        return f"{unix_seconds} s since 1970 UTC"
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%S +0000 UTC")
 
 
@@ -51,3 +56,11 @@ def span(seconds: int) -> str:
     if seconds < 2 * 3600:
         return f"{seconds // 60} min"
     return f"{seconds // 3600} h" if seconds < 2 * 86_400 else f"{seconds // 86_400:,} days"
+
+
+def seconds(text: str) -> int:
+    """How many seconds ``90``, ``90s``, ``15m``, ``2h`` or ``1d`` are. Raises ``InvalidInput``."""
+    found = re.fullmatch(r"(\d{1,9})([smhd]?)", text.strip())
+    if found is None:
+        raise InvalidInput(f"{text!r} is no length of time; write seconds, or 15m, 2h, 1d")
+    return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from lakeops.model.asked import check_asked
 from lakeops.model.errors import AlreadyExists, InvalidName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import Ref
+from lakeops.model.requests import Request
+from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import resolve_commit, resolve_id
 
@@ -23,7 +26,7 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
 
 def delete_branch(ctx: Context, name: str) -> Ref:
     """Delete a branch and its uncommitted changes; returns where it was. Commits stay until retention takes them."""
-    return Ref(name, ctx.catalog.delete_branch(ctx.repository_id, name, actor=ctx.actor))
+    return Ref(name, ctx.catalog.delete_branch(ctx.repository_id, check_asked(name, "a branch"), actor=ctx.actor))
 
 
 def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> Ref:
@@ -42,11 +45,11 @@ def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> 
         return ctx.catalog.create_tag(ctx.repository_id, name, resolve_id(ctx, ref), actor=ctx.actor)
     from lakeops.ops.publish import Move, replay  # late: reads ranges, which listing branches does not need
 
-    move = Move(name, "create-tag", (ref,), key)
+    move = Move(Request("create-tag", name, {"source": ref}), key)
     known = replay(ctx, move)
     if known is None:
         commit = resolve_commit(ctx, ref)
-        ctx.catalog.remember_key(ctx.repository_id, key, move.fingerprint, commit.id)
+        ctx.catalog.remember_key(ctx.repository_id, key, move.request.fingerprint, commit.id)
         known = replay(ctx, move) or commit
     try:
         return ctx.catalog.create_tag(ctx.repository_id, name, known.id, actor=ctx.actor)
@@ -59,11 +62,12 @@ def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> 
 
 def delete_tag(ctx: Context, name: str) -> Ref:
     """Delete a tag; returns where it was."""
-    return Ref(name, ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor))
+    return Ref(name, ctx.catalog.delete_tag(ctx.repository_id, check_asked(name, "a tag"), actor=ctx.actor))
 
 
 def protect(ctx: Context, pattern: str) -> None:
     """Protect branches that match a glob pattern such as ``main`` or ``release-*``."""
+    check_asked(pattern, "a pattern")
     if not pattern or any(char in pattern for char in "/\0\n"):
-        raise InvalidName(f"{pattern!r} matches no branch name; use a name or a glob such as 'release-*'")
+        raise InvalidName(f"{excerpt(pattern)} matches no branch name; use a name or a glob such as 'release-*'")
     ctx.catalog.protect(ctx.repository_id, pattern)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.catalog.base import BranchState
+from lakeops.model import graph
 from lakeops.model import metadata as texts
-from lakeops.model.errors import InvalidInput, NoChanges
+from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository
 from lakeops.model.records import Commit
+from lakeops.model.requests import Request
+from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, publish, replay
-from lakeops.ops.resolve import require_branch
+from lakeops.ops.resolve import lookup, require_branch
+from lakeops.ops.retry import when_moved
+from lakeops.ops.uncommitted import effective
 from lakeops.ops.write import apply_changes
 
 
@@ -32,19 +42,21 @@ def commit(
         branch: the branch's name.
         message: what the commit is about; not empty.
         metadata: key/value pairs kept with the commit.
-        key: an idempotency key; a second call under it returns the first one's commit.
+        key: an idempotency key; a second call under it returns the first one's commit, and drops what was staged
+            again of it.
         allow_empty: commit even when nothing changed.
 
     Raises:
         NoChanges: there is nothing to commit.
-        BranchMoved: others moved the branch at every try.
+        KeyReused: the key stands for another branch, message, metadata or content.
+        BranchMoved: others moved the branch, and this call's turn did not come in time.
     """
     check_message(message)
     pairs = texts.check_metadata(metadata, at_most=texts.COMMIT_METADATA_BYTES)
-    move = Move(require_branch(ctx, branch), "commit", key=key)
+    move = Move(Request("commit", require_branch(ctx, branch), message=message, metadata=pairs), key)
     known = replay(ctx, move)
     if known is not None:
-        return known
+        return _again(ctx, move, known)
     mine: list[str] = []
 
     def plan(attempt: Attempt) -> Draft:
@@ -60,7 +72,55 @@ def commit(
             raise NoChanges(f"branch {branch!r} has no changes to commit")
         return Draft(metarange, (attempt.head,), message, pairs, summary)
 
-    return publish(ctx, move, plan).commit
+    def overtaken() -> Commit | None:
+        commit_id = ctx.catalog.taken_by(ctx.repository_id, mine[0]) if mine and not allow_empty else None
+        return None if commit_id is None else ctx.catalog.commit(ctx.repository_id, commit_id)
+
+    try:
+        published = publish(ctx, move, plan, overtaken=overtaken)
+    except NoChanges:
+        known = replay(ctx, move)  # another call under the key may have taken the changes along meanwhile
+        if known is None:
+            raise
+        return known
+    return _again(ctx, move, published.commit) if published.by_key else published.commit
+
+
+def _again(ctx: Context, move: Move, known: Commit) -> Commit:
+    """The commit that an earlier call under the key published, once the branch is as that call left it.
+
+    Rows that were staged again are dropped: those that the commit holds, and those that change nothing over the head.
+
+    Raises:
+        KeyReused: something else is staged on the branch.
+    """
+    with suppress(ProtectedBranch, ReadOnlyRepository):  # then nobody can commit these rows either
+        when_moved(ctx)(_drop_repeated, ctx, move, known)
+    return known
+
+
+def _drop_repeated(ctx: Context, move: Move, known: Commit) -> None:
+    state, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
+    _refuse_other(ctx, move, known, state, staged)
+    if not staged.num_rows:
+        return
+    state = ctx.catalog.seal(ctx.repository_id, move.branch, token=ctx.ids.new())
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch, tokens=state.sealed_tokens)
+    _refuse_other(ctx, move, known, state, staged)
+    ctx.catalog.discard(state, state.sealed_tokens)
+
+
+def _refuse_other(ctx: Context, move: Move, known: Commit, state: BranchState, staged: pa.Table) -> None:
+    """Raise ``KeyReused`` for staged rows that a commit would publish and that the key's commit does not hold.
+
+    What it holds counts only while the branch has it: one that was deleted and made anew has lost it.
+    """
+    for batch in effective(ctx, ctx.head(state), staged):
+        rows = staged.filter(pc.is_in(staged["path"], value_set=batch["path"].combine_chunks()))
+        held = not known.expired and graph.merge_base(lookup(ctx).get, state.commit_id, known.id) == known.id
+        other = next(effective(ctx, known, rows), None) if held else batch
+        if other is not None:
+            raise KeyReused(move.key or "", known.id, [f"content ({excerpt(other['path'][0].as_py())} for one)"])
 
 
 def check_message(message: str) -> str:

@@ -115,7 +115,13 @@ class Context:
 def require_live(commit: Commit) -> Commit:
     """The commit itself, unless retention expired it. Raises ``CommitExpired``."""
     if commit.expired:
-        raise CommitExpired(
-            f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone"
-        )
+        raise expired(commit)
     return commit
+
+
+def expired(commit: Commit) -> CommitExpired:
+    """The error for a commit that retention took."""
+    return CommitExpired(
+        f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
+        "(after a fail-over, `lakeops mirror prove` brings back what is whole)"
+    )

@@ -9,48 +9,40 @@ from itertools import chain
 
 import pyarrow.compute as pc
 
-from lakeops.model.records import Change, ChangeType, Commit, Summary
-from lakeops.ops import history
+from lakeops.model.errors import CommitExpired
+from lakeops.model.paths import check_prefix
+from lakeops.model.records import Change, ChangeType, Commit, Strategy, Summary
 from lakeops.ops.context import Context
+from lakeops.ops.overtaken import overtaken, watched
 from lakeops.ops.resolve import resolve_commit
+from lakeops.ops.sides import check_strategy, foretell, sides_of_merge
 from lakeops.ranges.diff import changes, diff, summary
-from lakeops.ranges.merge import MergePlan, three_way
 
 
 def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
     """What differs between two commits, from left to right, by path; read as it is asked for."""
-    pair = (ctx.metarange(resolve_commit(ctx, left)), ctx.metarange(resolve_commit(ctx, right)))
-    return chain.from_iterable(changes(batch) for batch in diff(ctx.reader, *pair, prefix=prefix))
+    check_prefix(prefix)
+    commits = (resolve_commit(ctx, left), resolve_commit(ctx, right))
+
+    def found() -> Iterator[Change]:
+        pair = [ctx.metarange(commit) for commit in commits]
+        yield from chain.from_iterable(changes(batch) for batch in diff(ctx.reader, *pair, prefix=prefix))
+
+    return watched(ctx, commits, found())
 
 
-def since_merge_base(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
-    """What ``right`` changed since the merge base with ``left``, by path.
+def since_merge_base(
+    ctx: Context, left: str, right: str, *, prefix: str = "", strategy: str | Strategy | None = None
+) -> Iterator[Change]:
+    """What merging ``right`` into ``left`` would change there, by path, and its conflicts.
 
-    A path that both sides changed differently is a conflict; one that ``left`` has the same way already is left out.
+    A path that both sides changed differently since their merge base is a conflict, unless the strategy settles it; one
+    that ``left`` has the same way already is left out.
     """
+    check_prefix(prefix)
+    settle = check_strategy(strategy)
     ours, theirs = resolve_commit(ctx, left), resolve_commit(ctx, right)
-    return of_merge(ctx, history.merge_base(ctx, left, right), theirs, ours, prefix=prefix)
-
-
-def of_merge(ctx: Context, base: Commit, theirs: Commit, ours: Commit, *, prefix: str = "") -> Iterator[Change]:
-    """What a merge of ``theirs`` into ``ours`` over ``base`` would change, by path, and its conflicts."""
-    source, destination = ctx.metarange(theirs), ctx.metarange(ours)
-    common = ctx.metarange(base)
-    incoming = chain.from_iterable(changes(batch) for batch in diff(ctx.reader, common, source, prefix=prefix))
-    if destination.id == common.id:
-        return incoming
-    return _classified(incoming, three_way(ctx.reader, common, source, destination, None))
-
-
-def _classified(incoming: Iterator[Change], plan: MergePlan) -> Iterator[Change]:
-    """Changes of the source that a merge would apply, and its conflicts; not what the destination has already."""
-    conflicts = set(plan.conflicts)
-    applied = set(plan.changes["path"].to_pylist())
-    for change in incoming:
-        if change.path in conflicts:
-            yield Change(ChangeType.CONFLICT, change.path, change.size_bytes)
-        elif change.path in applied:
-            yield change
+    return foretell(ctx, sides_of_merge(ctx, theirs, ours, (right, left)), settle, prefix=prefix)
 
 
 def summary_of(ctx: Context, commit: Commit) -> Summary:
@@ -58,9 +50,11 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
     if not commit.parents:
         return Summary()
     parent = ctx.catalog.commit(ctx.repository_id, commit.parents[0])
-    if commit.expired or parent.expired:
+    try:
+        with overtaken(ctx, (parent, commit)):
+            return summary(ctx.reader, ctx.metarange(parent), ctx.metarange(commit))
+    except CommitExpired:
         return Summary()
-    return summary(ctx.reader, ctx.metarange(parent), ctx.metarange(commit))
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,13 @@ class Changed:
 
 def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = None, limit: int = 100) -> Changed:
     """What differs between two commits, in short; costs what the changes cost, and no record a path."""
-    pair = (ctx.metarange(resolve_commit(ctx, left)), ctx.metarange(resolve_commit(ctx, right)))
+    commits = (resolve_commit(ctx, left), resolve_commit(ctx, right))
+    with overtaken(ctx, commits):
+        return _changed(ctx, commits, partition_by, limit)
+
+
+def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | None, limit: int) -> Changed:
+    pair = [ctx.metarange(commit) for commit in commits]
     counts = dict.fromkeys(ChangeType, 0)
     found: dict[str, set[str]] = {"top": set(), "value": set()}
     patterns = {"top": "^(?P<top>[^/]*/?)"}

@@ -1,6 +1,7 @@
-"""Files of this machine, as uploads read them.
+"""Files of this machine, as uploads read and downloads write them.
 
-What it keeps true: an upload of a directory takes the regular files below it and nothing that a link leads to.
+What it keeps true: an upload of a directory takes the regular files below it and nothing that a link leads to. A
+download's file appears under its name whole or not at all.
 """
 
 from __future__ import annotations
@@ -8,11 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput
 from lakeops.model.text import excerpt
 
@@ -34,6 +36,8 @@ def translated(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise InvalidInput(f"{excerpt(str(error.filename2 or error.filename or path))}: {reason}") from None
+    except ValueError:  # NUL, or half of a character
+        raise InvalidInput(f"{excerpt(str(path))} cannot be a file's name") from None
 
 
 def walk(folder: Path, *, skip_special: bool) -> Iterator[LocalFile]:
@@ -70,3 +74,17 @@ def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
         number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     with os.fdopen(number, "rb") as file:
         yield file
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the target's name at the end; after an exception the target is as it was."""
+    draft = target.parent / f".lakeops-{Ids().new()}.part"
+    try:
+        with draft.open("xb") as file:
+            yield file
+        draft.replace(target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        raise

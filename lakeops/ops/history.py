@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 
 from lakeops.model import graph
+from lakeops.model.asked import check_amount
 from lakeops.model.errors import NoMergeBase
 from lakeops.model.records import Commit
 from lakeops.model.refs import resolve
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import lookup, resolve_commit
 
 
 def log(ctx: Context, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
-    """Commits reachable from ``ref``, newest first and children before parents; expired ones are shown too."""
+    """Commits reachable from ``ref``, newest first and children before parents; expired ones are shown too.
+
+    It ends where history was pruned: the last commits then have parents that are not shown.
+    """
+    if amount is not None:
+        amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
     names = lookup(ctx, ahead=amount or 1)
     start = names.get(resolve(ref, names))
-    return islice(graph.log(names.get, start.id, first_parent=first_parent), amount)
+    walk = graph.log(names.get, start.id, first_parent=first_parent)
+    return islice((commit for commit in walk if not commit.is_gone), amount)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:
@@ -27,4 +35,4 @@ def merge_base(ctx: Context, left: str, right: str) -> Commit:
     base = graph.merge_base(get, *ids)
     if base is None:
         raise NoMergeBase(f"{left!r} and {right!r} share no history")
-    return get(base)
+    return require_live(get(base)) if get(base).is_gone else get(base)

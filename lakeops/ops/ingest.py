@@ -17,16 +17,18 @@ from lakeops.model.errors import NoChanges, ObjectNotFound
 from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.paths import as_folder
 from lakeops.model.records import Commit
+from lakeops.model.requests import Request
+from lakeops.ops.clean import dirty, require_clean
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
 from lakeops.ops.resolve import require_branch
 from lakeops.ops.source import check_source, entries
 from lakeops.ops.uncommitted import uncommitted
-from lakeops.ops.write import dirty, require_clean
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
+from lakeops.store.location import parse_location, without_links
 
 SOURCE = "lakeops.import.source"
 PREFIX = "lakeops.import.prefix"
@@ -70,21 +72,29 @@ def import_objects(
     text = check_message(message)
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     folder = as_folder(prefix)
-    url = check_source(ctx, source)
-    move = Move(require_branch(ctx, branch), "import", (url, folder), key)
+    url = parse_location(source).url
+    # A link may lead elsewhere tomorrow; a committed address must not. So the files are recorded where they really lie.
+    place = check_source(ctx, without_links(url))
+    parts = {"source": url, "prefix": folder}
+    move = Move(Request("import", require_branch(ctx, branch), parts, text, pairs), key)
     known = replay(ctx, move)
     if known is not None:
         return known
     state = ctx.catalog.stageable(ctx.repository_id, branch)
     for change in uncommitted(ctx, branch):
         raise dirty(branch, change.path)
-    part = _build(ctx, url, folder, ctx.head(state), skip_special=skip_special)
+    part = _build(ctx, place, folder, ctx.head(state), skip_special=skip_special)
     if not part.metarange.count and not allow_empty_source:
         raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
-    pairs |= {SOURCE: url, PREFIX: folder, OBJECTS: str(part.metarange.count), BYTES: str(part.metarange.size_bytes)}
+    pairs = pairs | {
+        SOURCE: url,
+        PREFIX: folder,
+        OBJECTS: str(part.metarange.count),
+        BYTES: str(part.metarange.size_bytes),
+    }
 
     def plan(attempt: Attempt) -> Draft:
-        require_clean(ctx, attempt)
+        require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
         suffix = layout.attempt(attempt.started, ctx.ids)
         base = ctx.metarange(attempt.head)
         metarange, _ = replace_prefix(
@@ -101,7 +111,7 @@ def import_objects(
             begun=part.begun,
         )
 
-    return publish(ctx, move, plan).commit
+    return publish(ctx, move, plan, clean=True).commit
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.paths import MAX_PATH_BYTES, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.model.text import excerpt, flaw
 from lakeops.ops.addresses import full
 from lakeops.ops.context import Context
+from lakeops.ops.overtaken import watched
 from lakeops.ops.resolve import at_ref
 from lakeops.ops.shown import shown
 from lakeops.ops.view import public
@@ -57,11 +59,16 @@ def list_objects(
 ) -> Iterator[Entry | CommonPrefix]:
     """Objects and common prefixes of a ref, in byte order; see ``Readable.list``."""
     check_prefix(prefix)
-    if delimiter and len(delimiter) > 16:
-        raise InvalidInput(f"delimiter {delimiter!r} is too long")
-    if after and delimiter and after.startswith(prefix) and after.endswith(delimiter):
-        after += LAST  # a common prefix was the last one shown: go on behind everything under it
-    return _grouped(_cursor(ctx, ref, prefix, after), prefix, delimiter)
+    check_prefix(after)
+    reason = flaw(delimiter, at_most=16)
+    if reason is not None:
+        raise InvalidInput(f"{excerpt(delimiter)} is not a delimiter: it {reason}")
+    folder = _folder(after, prefix, delimiter) if after.startswith(prefix) else None
+    if folder is not None:
+        after = folder + LAST  # this common prefix is not behind ``after``, so nothing under it is shown
+    read: list[Commit] = []
+    cursor = _cursor(ctx, ref, prefix, after, read)
+    return watched(ctx, read, _grouped(cursor, prefix, delimiter))
 
 
 def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader:
@@ -73,7 +80,8 @@ def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader
         return shown(ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix), staged)
 
     def of_commit(commit: Commit) -> Iterator[pa.Table]:
-        return (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))
+        batches = (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))
+        return watched(ctx, (commit,), batches)
 
     tables = at_ref(ctx, ref, of_branch, of_commit)
     batches = (batch for table in tables for batch in _absolute(ctx, table).to_batches())
@@ -106,8 +114,11 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
     return path[: end + len(delimiter)] if end >= 0 else None
 
 
-def _cursor(ctx: Context, ref: str, prefix: str, after: str) -> Cursor:
+def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit]) -> Cursor:
+    """A cursor that stands behind ``after``; a commit that it reads is added to ``read``."""
+
     def of_commit(commit: Commit) -> Cursor:
+        read.append(commit)
         cursor = CommitCursor(ctx, commit, prefix)
         cursor.seek(after)
         return cursor

@@ -21,9 +21,11 @@ from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.paths import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
+from lakeops.ops.unlinked import link_held_back
 from lakeops.store import layout
 
 
@@ -55,12 +57,13 @@ def output(ctx: Context, branch: str, prefix: str, mode: Literal["replace", "app
         its own directories and refuses to write to one that is there.
     """
     if mode not in ("replace", "append"):
-        raise InvalidInput(f"mode {mode!r} is not one of 'replace' and 'append'")
+        raise InvalidInput(f"mode {excerpt(mode)} is not one of 'replace' and 'append'")
     folder = as_folder(prefix)
     require_stageable(ctx, branch)
     upload = ctx.ids.new()
-    address = layout.output_prefix(ctx.catalog.now(), ctx.ids)
-    started = ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload)
+    named = ctx.catalog.now()
+    address = layout.output_prefix(named, ctx.ids)
+    started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
     try:
         url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
         if not _spark_is_active():
@@ -84,6 +87,7 @@ def _spark_is_active() -> bool:
 
 def _link(ctx: Context, branch: str, folder: str, address: str, mode: str, started: datetime, upload: str) -> None:
     files = _files(ctx, folder, address)
+    link_held_back(ctx, branch)
 
     def rows(state: BranchState) -> pa.Table:
         if mode == "append":

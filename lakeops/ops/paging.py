@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
+from lakeops.model.asked import check_asked
 from lakeops.model.records import Ref, Repository
 
 PAGE = 1000
@@ -23,6 +24,8 @@ class ReadPage(Protocol[Named_co]):
 
 def pages(read: ReadPage[Named], *, prefix: str = "", after: str = "") -> Iterator[Named]:
     """All that a listing holds under a prefix and after an id, a page at a time."""
+    check_asked(prefix, "the beginning of a name")
+    check_asked(after, "a name to go on behind")
     while True:
         page = read(prefix=prefix, after=after, limit=PAGE)
         yield from page

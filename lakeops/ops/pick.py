@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from lakeops.model.asked import check_amount
 from lakeops.model.errors import InvalidRef, NoChanges
 from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Change, Commit
+from lakeops.model.requests import Request
+from lakeops.ops.clean import require_clean
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
-from lakeops.ops.diff import of_merge
-from lakeops.ops.merge import decide
+from lakeops.ops.overtaken import overtaken
 from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
-from lakeops.ops.resolve import lookup, require_branch, resolve_commit
-from lakeops.ops.write import apply_merge, require_clean
+from lakeops.ops.resolve import lookup, require_branch, require_stageable, resolve_commit
+from lakeops.ops.sides import Sides, decide, foretell
+from lakeops.ops.write import apply_merge
 
 
 def revert(
@@ -42,22 +45,25 @@ def revert(
         DirtyBranch: the branch has uncommitted changes.
     """
     given = _checked(message, metadata)
-    move = Move(require_branch(ctx, branch), "revert", (ref, str(parent_number or "")), key)
+    parts = {"source": ref, "parent number": str(parent_number or "")}
+    move = Move(Request("revert", require_branch(ctx, branch), parts, message, given), key)
     known = replay(ctx, move)
     if known is not None:
         return known
-    undone = resolve_commit(ctx, ref)
-    parent = _parent(ctx, undone, parent_number, ref)
+    undone, parent = _step(ctx, ref, parent_number)
     text = message or f"Revert {undone.message.splitlines()[0]!r}"
     origin = {"revert-origin": undone.id}
     return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), text, {**given, **origin}))
 
 
 def of_revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None) -> Iterator[Change]:
-    """What ``revert`` would change on a branch, by path, and its conflicts. Publishes nothing."""
-    undone = require_live(resolve_commit(ctx, ref))
-    parent = require_live(_parent(ctx, undone, parent_number, ref))
-    return of_merge(ctx, undone, parent, resolve_commit(ctx, f"{require_branch(ctx, branch)}@"))
+    """What ``revert`` would change on a branch, by path, and its conflicts. Publishes nothing.
+
+    Raises what ``revert`` raises for the branch and the commit.
+    """
+    head = _clean_head(ctx, branch)
+    undone, parent = _step(ctx, ref, parent_number)
+    return foretell(ctx, Sides((undone,), parent, head))
 
 
 def cherry_pick(
@@ -78,12 +84,12 @@ def cherry_pick(
         InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
     """
     given = _checked(message, metadata)
-    move = Move(require_branch(ctx, branch), "cherry-pick", (ref, str(parent_number or "")), key)
+    parts = {"source": ref, "parent number": str(parent_number or "")}
+    move = Move(Request("cherry-pick", require_branch(ctx, branch), parts, message, given), key)
     known = replay(ctx, move)
     if known is not None:
         return known
-    picked = resolve_commit(ctx, ref)
-    parent = _parent(ctx, picked, parent_number, ref)
+    picked, parent = _step(ctx, ref, parent_number)
     pairs = {
         **picked.metadata,
         **given,
@@ -91,6 +97,16 @@ def cherry_pick(
         "cherry-pick-committer": picked.committer,
     }
     return _replay_change(ctx, move, _Step(parent, picked, (ref, branch), message or picked.message, pairs))
+
+
+def of_cherry_pick(ctx: Context, ref: str, branch: str, *, parent_number: int | None = None) -> Iterator[Change]:
+    """What ``cherry_pick`` would change on a branch, by path, and its conflicts. Publishes nothing.
+
+    Raises what ``cherry_pick`` raises for the branch and the commit.
+    """
+    head = _clean_head(ctx, branch)
+    picked, parent = _step(ctx, ref, parent_number)
+    return foretell(ctx, Sides((parent,), picked, head))
 
 
 def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
@@ -110,21 +126,34 @@ class _Step:
 
 def _replay_change(ctx: Context, move: Move, step: _Step) -> Commit:
     def plan(attempt: Attempt) -> Draft:
-        require_clean(ctx, attempt)
-        decided = decide(ctx, step.base, step.source, attempt.head, None, step.names)
-        metarange, summary = apply_merge(ctx, decided, step.source, attempt.head, started=attempt.started)
+        require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+        sides = Sides((step.base,), step.source, attempt.head)
+        with overtaken(ctx, sides.commits):
+            decision = decide(ctx, sides, None, step.names)
+            metarange, summary = apply_merge(ctx, decision.plan, step.source, attempt.head, started=attempt.started)
         if not summary.total:
             raise NoChanges(f"{move.action} of {step.names[0]!r} changes nothing on branch {move.branch!r}")
-        return Draft(
-            metarange,
-            (attempt.head,),
-            step.message,
-            step.metadata,
-            summary,
-            rests_on=(step.base, step.source),
-        )
+        return Draft(metarange, (attempt.head,), step.message, step.metadata, summary, rests_on=decision.rests_on)
 
-    return publish(ctx, move, plan).commit
+    return publish(ctx, move, plan, clean=True).commit
+
+
+def _clean_head(ctx: Context, branch: str) -> Commit:
+    """The head of a branch that takes changes and has none uncommitted.
+
+    Raises:
+        RefNotFound, ReadOnlyRepository, ProtectedBranch, DirtyBranch.
+    """
+    state, staged = ctx.catalog.staged_table(ctx.repository_id, require_stageable(ctx, branch).id)
+    head = ctx.head(state)
+    require_clean(ctx, state.id, head, staged)
+    return head
+
+
+def _step(ctx: Context, ref: str, parent_number: int | None) -> tuple[Commit, Commit]:
+    """The commit that is undone or done again, and the parent that it is taken against."""
+    commit = resolve_commit(ctx, ref)
+    return commit, _parent(ctx, commit, parent_number, ref)
 
 
 def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commit:
@@ -136,6 +165,7 @@ def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commi
         if count > 1:
             raise InvalidRef(f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1")
         number = 1
+    check_amount(number, "the parent number")
     if not 1 <= number <= count:
         raise InvalidRef(f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}")
     return require_live(lookup(ctx).get(commit.parents[number - 1]))

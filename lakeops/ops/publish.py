@@ -1,48 +1,70 @@
-"""The loop of every verb that moves a branch: seal, plan on the head, write files, publish; again when it moved.
+"""The loop of every verb that moves a branch: seal, plan on the head, write files, publish; in turn when it moved.
 
 A verb brings a ``Plan``: a function that turns an attempt (the branch as it is now) into a draft (the metarange
-written, parents, message). Files of an attempt that loses the race stay behind under names of their own, for garbage
-collection. A crash anywhere leaves at most such files and sealed tokens, which readers see and the next commit takes
-along.
+written, parents, message). A commit plans on sealed rows. A verb that needs a clean branch only looks at the rows
+before it plans, and seals those that change nothing once its plan stands: a refusal leaves the branch as it was.
+
+Files of an attempt that loses the race stay behind under names of their own, for garbage collection. A crash anywhere
+leaves at most such files and sealed tokens, which readers see and the next commit takes along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from lakeops.catalog.base import BranchState, Publish
-from lakeops.model.errors import KeyReused
+from lakeops.model.clock import pause, stopwatch
+from lakeops.model.errors import BranchMoved
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit, Summary
+from lakeops.model.requests import Request, check_key
+from lakeops.ops.clean import require_clean
 from lakeops.ops.context import Context
-from lakeops.ops.retry import when_moved
+from lakeops.ops.turn import LONGEST_WAIT, Overtaken, held, in_line
 from lakeops.ranges.write import MetarangeFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
 class Move:
-    """What a caller asked for: which branch to move, by which verb, under which idempotency key."""
+    """What a caller asked for, and under which idempotency key. Raises ``InvalidInput`` for what is no key."""
 
-    branch: str
-    action: str
-    request: tuple[str, ...] = ()
+    request: Request
     key: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            check_key(self.key)
+
     @property
-    def fingerprint(self) -> str:
-        """What the key stands for; another call under the same key must ask for the same."""
-        return "\x1f".join((self.action, self.branch, *self.request))
+    def branch(self) -> str:
+        """The branch to move."""
+        return self.request.branch
+
+    @property
+    def action(self) -> str:
+        """The verb, as the reflog has it."""
+        return self.request.action
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A branch at the moment that planning begins. ``state.sealed_tokens`` are what the plan may consume."""
+    """A branch at the moment that planning begins. ``state.sealed_tokens`` are what the plan may consume.
+
+    ``staged`` are its staged rows, of which a verb that needs a clean branch makes sure that they change nothing; None
+    for a commit.
+    """
 
     state: BranchState
     head: Commit
     started: datetime
+    staged: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -64,10 +86,14 @@ class Draft:
 
 @dataclass(frozen=True)
 class Published:
-    """A commit that is visible now; ``summary`` is what its plan counted, if this call published it."""
+    """A commit that is visible now; ``summary`` is what its plan counted, if this call published it.
+
+    ``by_key`` says that another call under the same key published it at the same time.
+    """
 
     commit: Commit
     summary: Summary | None
+    by_key: bool = False
 
 
 class AlreadyPublished(Exception):
@@ -81,38 +107,64 @@ class AlreadyPublished(Exception):
 Plan = Callable[[Attempt], Draft]
 
 
-def publish(ctx: Context, move: Move, plan: Plan) -> Published:
+def _never() -> None:
+    """Nobody takes the changes of a merge along."""
+
+
+def publish(ctx: Context, move: Move, plan: Plan, *, clean: bool = False, overtaken: Overtaken = _never) -> Published:
     """Move a branch to the commit that ``plan`` drafts, once.
 
-    Callers look for an earlier call under the same key first (``replay``); the publish transaction looks again.
+    With ``clean`` the branch may have no uncommitted changes; ``plan`` refuses one that has some (``require_clean``).
+    ``overtaken`` is asked while the call waits for its turn. Callers look for an earlier call under the same key first
+    (``replay``); the publish transaction looks again.
 
     Raises:
-        BranchMoved: others moved the branch at every try.
+        BranchMoved: others moved the branch, and this call's turn did not come in time.
         KeyReused: the key stands for another call.
         Anything that ``plan`` or the publish transaction raises.
     """
-    return when_moved(ctx)(_attempt, ctx, move, plan)
+    passed = stopwatch()
+    with suppress(BranchMoved):
+        return _attempt(ctx, move, plan, clean=clean, publisher=held(ctx, move.branch))
+    with in_line(ctx, move.branch) as place:
+        place.took(passed())
+        while True:
+            commit = place.wait(overtaken)
+            if commit is not None:
+                place.leave()
+                return _taken_along(ctx, move, commit)
+            passed = stopwatch()
+            try:
+                done = _attempt(ctx, move, plan, clean=clean, publisher=place.publisher)
+                if done.by_key:
+                    place.leave()
+                return done
+            except BranchMoved:  # a reset took its rows, or it was so slow that its place lapsed
+                place.took(passed())
+                place.check_time()
+            pause(ctx.ids.jitter(LONGEST_WAIT))
 
 
 def replay(ctx: Context, move: Move) -> Commit | None:
     """The commit that the move's idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    record = None if move.key is None else ctx.catalog.key(ctx.repository_id, move.key)
+    if move.key is None:
+        return None
+    record = ctx.catalog.key(ctx.repository_id, move.key)
     if record is None:
         return None
-    if record.fingerprint != move.fingerprint:
-        raise KeyReused(f"idempotency key {move.key!r} was used for another call; use a fresh key for this one")
+    record.check(move.key, move.request.fingerprint)
     return ctx.catalog.commit(ctx.repository_id, record.commit_id)
 
 
-def _attempt(ctx: Context, move: Move, plan: Plan) -> Published:
-    started = ctx.catalog.now()
-    state = ctx.catalog.seal(ctx.repository_id, move.branch, token=ctx.ids.new())
+def _attempt(ctx: Context, move: Move, plan: Plan, *, clean: bool, publisher: str | None) -> Published:
+    attempt = _begin(ctx, move.branch, clean=clean)
     try:
-        draft = plan(Attempt(state, ctx.head(state), started))
+        draft = plan(attempt)
     except AlreadyPublished as found:
-        if move.key is not None:
-            ctx.catalog.remember_key(ctx.repository_id, move.key, move.fingerprint, found.commit.id)
-        return Published(found.commit, None)
+        if publisher is not None:
+            ctx.catalog.dequeue(ctx.repository_id, move.branch, publisher)
+        return _taken_along(ctx, move, found.commit)
+    state = _sealed(ctx, attempt)
     commit = make_commit(
         parents=draft.parents,
         committer=ctx.actor,
@@ -127,17 +179,50 @@ def _attempt(ctx: Context, move: Move, plan: Plan) -> Published:
         Publish(
             repository_id=ctx.repository_id,
             branch=move.branch,
-            expected_head=state.commit_id,
-            resets=state.resets,
+            expected_head=attempt.head.id,
+            sealed_resets=state.sealed_resets,
             commit=commit,
             consumed=state.sealed_tokens,
             live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
-            started=min(started, draft.begun or started),
+            started=min(attempt.started, draft.begun or attempt.started),
             action=move.action,
             actor=ctx.actor,
             key=move.key,
-            fingerprint=move.fingerprint,
+            fingerprint=move.request.fingerprint,
+            publisher=publisher,
         )
     )
     ctx.tidy()
+    if published.id != commit.id:
+        return Published(published, None, by_key=True)
     return Published(published, draft.summary)
+
+
+def _taken_along(ctx: Context, move: Move, commit: Commit) -> Published:
+    """The commit of somebody else that has the caller's changes."""
+    if move.key is not None:
+        ctx.catalog.remember_key(ctx.repository_id, move.key, move.request.fingerprint, commit.id)
+    return Published(replay(ctx, move) or commit, None)
+
+
+def _begin(ctx: Context, branch: str, *, clean: bool) -> Attempt:
+    started = ctx.catalog.now()
+    if clean:
+        state, staged = ctx.catalog.staged_table(ctx.repository_id, branch)
+        return Attempt(state, ctx.head(state), started, staged)
+    state = ctx.catalog.seal(ctx.repository_id, branch, token=ctx.ids.new())
+    return Attempt(state, ctx.head(state), started)
+
+
+def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
+    """The branch once rows that change nothing are sealed, so that the publish transaction takes them off.
+
+    Rows that came meanwhile are sealed with them, so all are looked at again. Raises ``DirtyBranch``.
+    """
+    if attempt.staged is None or not attempt.staged.num_rows:
+        return attempt.state
+    state = ctx.catalog.seal(ctx.repository_id, attempt.state.id, token=ctx.ids.new())
+    if state.commit_id == attempt.head.id:  # or the publish transaction says that it moved
+        _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
+        require_clean(ctx, state.id, attempt.head, staged)
+    return state

@@ -17,6 +17,7 @@ from lakeops.model.paths import check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import require_stageable
+from lakeops.ops.unlinked import link_held_back
 from lakeops.ops.view import public, stat
 from lakeops.store import layout
 
@@ -42,6 +43,7 @@ def put(
     """
     check_path(path)
     require_stageable(ctx, branch)
+    link_held_back(ctx, branch, path)
     started, entry = write(ctx, path, data, metadata=metadata, content_type=content_type)
     ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, entry)], started=started)
     return public(ctx, entry)
@@ -73,6 +75,7 @@ def delete(ctx: Context, branch: str, path: str) -> None:
     """Stage the deletion of a path. Raises ``ObjectNotFound`` when the branch shows no such object."""
     check_path(path)
     require_stageable(ctx, branch)
+    link_held_back(ctx, branch, path)
     started = ctx.catalog.now()
     if stat(ctx, branch, path) is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")

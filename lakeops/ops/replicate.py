@@ -40,6 +40,7 @@ from lakeops.store.ahead import chunk_ahead
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
+from lakeops.store.owners import Known, check_nobody_owns, known_at
 
 MANAGED = (DATA, RANGES, METARANGES)
 """What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
@@ -100,14 +101,17 @@ def replicate(
         InvalidInput: the two places overlap.
         NotFound: the source is no repository's storage namespace.
         NamespaceTaken: the destination is another repository's.
+        NotTheOwner: a catalog writes to the destination: it was opened for writing, before or meanwhile.
         PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
         NotAllReplicated: some objects could not be copied or deleted; the others were. Run it again.
     """
     if overlap(source.url, destination.url):
         raise InvalidInput(f"{source.url} and {destination.url} overlap; copy to another place")
+    known = known_at(source)
+    check_nobody_owns(destination, known)
     _claim(source, destination)
     walk = _Walk(source, destination, keep_extra=delete)
-    run = _Run(engine, destination, progress, walk)
+    run = _Run(engine, destination, progress, walk, known)
     run.copy(source)
     if delete:
         run.delete(source, force=force)
@@ -147,11 +151,12 @@ class _Walk:
 class _Run:
     """One run and its tally."""
 
-    def __init__(self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Walk) -> None:
+    def __init__(self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Walk, known: Known) -> None:
         self._engine = engine
         self._destination = destination
         self._progress = progress
         self._walk = walk
+        self._known = known
         self._copied = Moved(0)
         self._deleted = Moved(0)
 
@@ -160,7 +165,7 @@ class _Run:
         lacking = self._walk.lacking()
         first = list(islice(lacking, _LOOKED_AT))
         engine = self._engine.for_work(worth_in_ranges(first))
-        tasks = copy_tasks(source, chain(first, lacking))
+        tasks = copy_tasks(source, chain(first, lacking), self._known)
         for moved in self._moves(engine, copy_objects, tasks):
             self._copied = _added(self._copied, moved)
             self._progress("Copying", self._copied.objects, self._walk.missing)
@@ -170,13 +175,20 @@ class _Run:
     def delete(self, source: ObjectStore, *, force: bool) -> None:
         """Delete what the source does not have: what names others first."""
         doomed = self._walk.extra_keys
+        inner = next((key for key in doomed if key.endswith("/" + CLAIM)), None)
+        if inner is not None:
+            raise NamespaceTaken(
+                f"{self._destination.url} holds another repository, by {inner}; nothing was deleted. Copy to another "
+                "place, or move that repository away"
+            )
         total = len(doomed) + self._walk.present + self._walk.missing
         if not force and is_blown(len(doomed), total):
             raise PreconditionFailed(
                 f"{len(doomed):,} of the {total:,} objects in {self._destination.url} are not in "
                 f"{source.url}; if that is right, delete them with --force. Nothing was deleted"
             )
-        for moved in self._moves(self._engine.for_work(1), delete_objects, delete_tasks(source, reversed(doomed))):
+        tasks = delete_tasks(source, reversed(doomed), self._known)
+        for moved in self._moves(self._engine.for_work(1), delete_objects, tasks):
             self._deleted = _added(self._deleted, moved)
             self._progress("Deleting", self._deleted.objects, len(doomed))
             self._stop_at(self._deleted, "deleted", final=False)

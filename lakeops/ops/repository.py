@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
 
 from lakeops.catalog.base import Catalog
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound
+from lakeops.model.errors import AlreadyExists, LakeopsError, NamespaceTaken, NotFound
 from lakeops.model.ids import make_commit
 from lakeops.model.names import check_branch, check_repository
+from lakeops.model.owner import Identity
 from lakeops.model.records import Repository, Split
+from lakeops.model.text import excerpt
+from lakeops.ops.claim import CATALOG, CLAIM_ID, claim, claim_text, read_claim
+from lakeops.ops.overlap import check_apart
+from lakeops.ops.owner import first_owner, release
+from lakeops.ops.paging import pages
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace
-
-FORMAT = 1
-"""The version of the namespace's layout and file formats."""
-
-CLAIM_ID = "claim_id"
-"""Under which of a repository's capabilities its claim's id is kept: replicas of its namespace are known by it."""
 
 
 def create_repository(
@@ -37,8 +36,9 @@ def create_repository(
 ) -> Repository:
     """A new repository with one empty initial commit on its default branch.
 
-    The catalog's row comes first and is what counts; the claim file in the namespace keeps repositories of other
-    lakes out. A crash between the two leaves a repository that works.
+    The namespace is claimed first, then the owner record says that this catalog may delete there, then the catalog
+    has the row. A crash in between leaves an empty namespace, which the same catalog takes up again under the same
+    name.
 
     Raises:
         InvalidName, InvalidUri, AlreadyExists, NamespaceTaken, StoreError.
@@ -48,8 +48,10 @@ def create_repository(
     namespace = normalise_namespace(storage_namespace)
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists")
+    check_apart(catalog, stores, namespace)
     store = stores.at(namespace)
-    _require_empty(store)
+    identity = catalog.identity()
+    left = _left_behind(catalog, store, name, identity)
     now = catalog.now()
     repository = Repository(
         id=name,
@@ -57,8 +59,18 @@ def create_repository(
         default_branch=default_branch,
         creation_date=unix_seconds(now),
         split=split,
-        capabilities={**asdict(store.probe()), CLAIM_ID: ids.new()},
+        capabilities={**asdict(store.probe()), CLAIM_ID: left or ids.new()},
     )
+    if left is not None:
+        first_owner(catalog, store, name, ids)  # first: a copy of this catalog must not touch the claim
+        _claim_again(store, repository, identity)
+    claim(store, repository, identity)
+    owner = first_owner(catalog, store, name, ids)
+    try:
+        check_apart(catalog, stores, namespace)  # of two that claim at once, the later one sees the other's claim
+    except NamespaceTaken:
+        store.delete([layout.CLAIM, layout.owner_key(store.url)])
+        raise
     first = make_commit(
         parents=(),
         committer=actor,
@@ -67,13 +79,20 @@ def create_repository(
         creation_date=repository.creation_date,
         meta_range_id=EMPTY_METARANGE_ID,
     )
-    catalog.create_repository(repository, first, token=ids.new(), actor=actor)
-    try:
-        claim(store, repository)
-    except BaseException:
-        catalog.delete_repository(name)
-        raise
+    catalog.create_repository(repository, first, token=ids.new(), actor=actor, owner=owner)
     return repository
+
+
+def delete_repository(catalog: Catalog, stores: Stores, name: str) -> None:
+    """Forget a repository, and give up the right to delete in its namespace. Raises ``RepositoryNotFound``.
+
+    A store that cannot be reached keeps the owner record; the catalog has forgotten the repository nevertheless.
+    """
+    namespace = catalog.repository(name).storage_namespace
+    own = catalog.ownership(name)
+    catalog.delete_repository(name)
+    with suppress(LakeopsError):
+        release(stores.at(namespace), own)
 
 
 def exists(catalog: Catalog, name: str) -> bool:
@@ -85,29 +104,32 @@ def exists(catalog: Catalog, name: str) -> bool:
     return True
 
 
-def _require_empty(store: ObjectStore) -> None:
+def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Identity) -> str | None:
+    """The id of the claim that an earlier try of this catalog left in an otherwise empty namespace, if one did.
+
+    Raises:
+        NamespaceTaken: the namespace is somebody else's, or not empty.
+    """
+    found = read_claim(store)
+    left = str(found["id"]) if found and found.get("id") and found.get(CATALOG) == identity.catalog else None
+    if left is not None and (found or {}).get("repository") != name:
+        raise NamespaceTaken(
+            f"storage namespace {store.url!r} is taken: this catalog began to create repository "
+            f"{excerpt((found or {}).get('repository'))} there; create it under that name, or choose another location"
+        )
+    if left is not None and any(one.capabilities.get(CLAIM_ID) == left for one in pages(catalog.repositories)):
+        left = None  # that repository is there
+    ours = (layout.PROBE, layout.CLAIM, layout.OWNER) if left is not None else (layout.PROBE,)
     for prefix in (layout.DATA, layout.METADATA):
-        found = next(iter(store.list(prefix)), None)
-        if found is not None:
-            raise NamespaceTaken(
-                f"storage namespace {store.url!r} is taken: it holds {found.key!r}; choose an empty location"
-            )
+        for item in store.list(prefix):
+            if not item.key.startswith(ours):
+                raise NamespaceTaken(
+                    f"storage namespace {store.url!r} is taken: it holds {item.key!r}; choose an empty location"
+                )
+    return left
 
 
-def claim_of(repository: Repository) -> dict[str, Any]:
-    """What the claim file in the repository's namespace, and in every replica of it, says."""
-    return {
-        "format": FORMAT,
-        "repository": repository.id,
-        "split": asdict(repository.split),
-        "id": repository.capabilities.get(CLAIM_ID),
-    }
-
-
-def claim(store: ObjectStore, repository: Repository) -> None:
-    """Claim the namespace for a repository. Raises ``NamespaceTaken``."""
-    data = json.dumps(claim_of(repository), indent=2).encode()
-    try:
-        store.put(layout.CLAIM, data, if_absent=True, content_type="application/json")
-    except AlreadyExists:
-        raise NamespaceTaken(f"storage namespace {store.url!r} was taken by another repository just now") from None
+def _claim_again(store: ObjectStore, repository: Repository, identity: Identity) -> None:
+    """Let a claim that was left behind say how this repository is made; its id stays."""
+    found = store.get(layout.CLAIM)
+    store.swap(layout.CLAIM, claim_text(repository, identity), expected=found)

@@ -9,10 +9,11 @@ from lakeops.catalog.base import BranchState, Catalog
 from lakeops.model.errors import InvalidRef, NotFound, RefNotFound
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.readahead import ReadAhead
-from lakeops.model.records import Commit
+from lakeops.model.records import Commit, gone
 from lakeops.model.refs import parse_ref
 from lakeops.model.refs import resolve as resolve_expression
 from lakeops.ops.context import Context, require_live
+from lakeops.ops.overtaken import overtaken
 
 T = TypeVar("T")
 
@@ -26,9 +27,7 @@ class CatalogLookup:
     def __init__(self, catalog: Catalog, repository_id: str, ahead: int = 1) -> None:
         self._catalog = catalog
         self._repository_id = repository_id
-        self.get = ReadAhead(
-            lambda commit_id, count: catalog.first_parents(repository_id, commit_id, limit=count), ahead
-        )
+        self.get = history_of(catalog, repository_id, ahead)
 
     def branch(self, name: str) -> str | None:
         """The head of a branch."""
@@ -47,13 +46,29 @@ class CatalogLookup:
     def commit(self, commit_id: str) -> Commit | None:
         """A commit by full id."""
         try:
-            return self.get(commit_id)
+            found = self.get(commit_id)
         except NotFound:
             return None
+        return None if found.is_gone else found
 
     def commits_with_prefix(self, prefix: str) -> list[str]:
         """Commit ids that start with some hex digits."""
         return self._catalog.commits_with_prefix(self._repository_id, prefix)
+
+
+def history_of(catalog: Catalog, repository_id: str, ahead: int = 1) -> ReadAhead:
+    """The commits of a repository, for walks: one that was pruned comes as ``gone``, where its line ends."""
+    return ReadAhead(lambda commit_id, count: line_of(catalog, repository_id, commit_id, count), ahead)
+
+
+def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) -> list[Commit]:
+    """A commit and its first parents, newest first; one that was pruned comes as ``gone``. Raises ``RefNotFound``."""
+    try:
+        return catalog.first_parents(repository_id, commit_id, limit=limit)
+    except RefNotFound:
+        if catalog.pruned(repository_id):
+            return [gone(commit_id)]
+        raise
 
 
 def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
@@ -79,7 +94,7 @@ def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
     """
     names = lookup(ctx)
     commit = names.get(resolve_expression(text, names))
-    return require_live(commit) if live else commit
+    return require_live(commit) if live or commit.is_gone else commit
 
 
 def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Callable[[Commit], T]) -> T:
@@ -95,7 +110,9 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
         except RefNotFound:
             pass
     names = lookup(ctx)
-    return of_commit(require_live(names.get(resolve_expression(expression, names))))
+    commit = require_live(names.get(resolve_expression(expression, names)))
+    with overtaken(ctx, (commit,)):
+        return of_commit(commit)
 
 
 def require_branch(ctx: Context, name: str) -> str:

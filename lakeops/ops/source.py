@@ -6,6 +6,7 @@ Nothing is copied and nothing is read: an entry keeps the full URL of its object
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
@@ -17,11 +18,12 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.addresses import joined
+from lakeops.ops.bounds import check_numbers
 from lakeops.ops.context import Context
-from lakeops.ops.paging import pages
+from lakeops.ops.overlap import check_source_apart
 from lakeops.store import layout
 from lakeops.store.base import Listing
-from lakeops.store.location import overlap, parse_location
+from lakeops.store.location import parse_location
 
 _BATCH = 50_000
 """Entries that are worked on at a time; directories of any size are put together to about this many."""
@@ -29,7 +31,7 @@ _SHOWN = 3
 
 
 def check_source(ctx: Context, url: str) -> str:
-    """The source's URL in its one spelling, when nothing there is managed by a repository of this catalog.
+    """The source's URL in its one spelling, when nothing there is managed by a repository.
 
     An object inside a repository's namespace lives as long as that repository refers to it: another reference to it,
     from an import, would not keep it from garbage collection.
@@ -39,15 +41,7 @@ def check_source(ctx: Context, url: str) -> str:
         InvalidInput: it and a repository's namespace overlap.
     """
     source = parse_location(url).url
-    for repository in pages(ctx.catalog.repositories):
-        own = repository.id == ctx.repository_id
-        kept = ("",) if own else (layout.DATA, layout.METADATA)
-        if any(overlap(source, f"{repository.storage_namespace}/{folder}".rstrip("/")) for folder in kept):
-            whose = "this repository" if own else f"repository {repository.id!r}"
-            raise InvalidInput(
-                f"{excerpt(source)} overlaps with the storage namespace of {whose}, {repository.storage_namespace}; "
-                "its objects are managed already: import from elsewhere, or merge or stage them"
-            )
+    check_source_apart(ctx.catalog, ctx.stores, source, ctx.repository)
     return source
 
 
@@ -61,9 +55,11 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
 
     Raises:
         InvalidPath: some names cannot be paths behind ``folder``; the first of them are named.
+        InvalidInput: an object has a size or time that cannot be recorded.
     """
     for batch in _gathered(listings):
         keys = pa.array(batch.keys, pa.string())
+        _check_claims(keys, source)
         paths = pc.binary_join_element_wise(folder, keys, "")
         _check_paths(paths, source)
         rows = len(keys)
@@ -76,7 +72,9 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
             "content_type": pa.repeat(pa.scalar(DEFAULT_CONTENT_TYPE), rows),
             "metadata": pa.repeat(pa.scalar([], METADATA_TYPE), rows),
         }
-        yield pa.table(columns, schema=ENTRY_SCHEMA)
+        table = pa.table(columns, schema=ENTRY_SCHEMA)
+        check_numbers(table)
+        yield table
 
 
 def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
@@ -95,6 +93,16 @@ def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
             keys, sizes, mtimes, marks = [], [], [], []
     if keys:
         yield Listing(keys, sizes, mtimes, marks)
+
+
+def _check_claims(keys: pa.Array, source: str) -> None:
+    """Refuse a source with the claim of a repository in it: what lies there is managed by another lake."""
+    claims = keys.filter(pc.match_substring_regex(keys, rf"(^|/){re.escape(layout.CLAIM)}$"))
+    if len(claims):
+        raise InvalidInput(
+            f"{excerpt(source)} holds the storage namespace of a repository, {excerpt(claims[0].as_py())}: its objects "
+            "live no longer than that repository needs them; import from elsewhere. Nothing was published"
+        )
 
 
 def _check_paths(paths: pa.Array, source: str) -> None:

@@ -10,15 +10,19 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.base import BranchState
 from lakeops.model.errors import InvalidInput, InvalidPath
-from lakeops.model.paths import MAX_PATH_BYTES, check_path, check_prefix
+from lakeops.model.paths import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
-from lakeops.ops.addresses import stored
+from lakeops.model.text import excerpt
+from lakeops.ops.addresses import imported_folders, stored
+from lakeops.ops.bounds import check_numbers, check_texts
 from lakeops.ops.context import Context
-from lakeops.ops.gc.links import cleared, old_objects
+from lakeops.ops.gc.links import check_present, cleared, own_objects
+from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.resolve import require_branch, require_stageable
 from lakeops.ops.retry import when_moved
 from lakeops.ops.shown import shown
+from lakeops.ops.unlinked import link_held_back
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:
@@ -33,21 +37,26 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
     Raises:
         InvalidInput: a column is missing, has another type, or holds values that no object has.
         InvalidPath: a path breaks the rules, or comes twice.
+        ObjectNotFound: one of the objects is not in the namespace.
         ObjectCollected: nothing refers to one of the objects any more, and garbage collection is about to delete it.
         CollectionRunning: garbage collection is deciding about objects that are old; try again.
     """
     require_stageable(ctx, branch)
+    link_held_back(ctx, branch)
     started = ctx.catalog.now()
     rows = _normalise(ctx, table)
     if rows.num_rows:
-        old = old_objects(ctx, rows["physical_address"], started)
-        when_moved(ctx)(_link, ctx, branch, rows, old, started)
+        objects = own_objects(ctx, rows["physical_address"])
+        when_moved(ctx)(_link, ctx, branch, rows, objects, started)
     return int(rows.num_rows)
 
 
-def _link(ctx: Context, branch: str, rows: pa.Table, old: pa.Array, started: datetime) -> None:
-    """Stage rows, unless garbage collection may be about to delete some of the ``old`` objects among theirs."""
-    clear = cleared(ctx, old) if len(old) else None
+def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started: datetime) -> None:
+    """Stage rows, unless one of the namespace's ``objects`` among theirs is gone or may go."""
+    clear = None
+    if len(objects):
+        clear = cleared(ctx, objects)
+        check_present(ctx, objects)  # after the look into the marks: see ops.gc.links
     ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
 
 
@@ -55,6 +64,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
     """Stage the deletion of every object under a prefix; returns how many there were."""
     check_prefix(prefix)
     require_stageable(ctx, branch)
+    link_held_back(ctx, branch)
     count = 0
 
     def rows(state: BranchState) -> pa.Table:
@@ -76,6 +86,7 @@ def reset(ctx: Context, branch: str, *, prefix: str | None = None, path: str | N
     if prefix is not None:
         check_prefix(prefix)
     name = require_branch(ctx, branch)
+    link_held_back(ctx, name)
     count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor)
     ctx.tidy()
     return count
@@ -123,12 +134,14 @@ def tombstones(paths: pa.ChunkedArray) -> pa.Table:
 
 def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
     """The table as staged rows, sorted, every value checked; all of it without a loop over rows."""
+    if not isinstance(table, pa.Table):
+        raise InvalidInput(f"give a pyarrow.Table of objects, not {excerpt(table)}")
     rows = len(table)
-    path = _column(table, "path", pa.string())
+    address = _column(table, "physical_address", pa.string())
     columns = {
-        "path": path,
+        "path": _column(table, "path", pa.string()),
         "tombstone": pa.chunked_array([pa.repeat(pa.scalar(False), rows)]),
-        "physical_address": stored(ctx.repository.storage_namespace, _column(table, "physical_address", pa.string())),
+        "physical_address": address,
         "checksum": _column(table, "checksum", pa.string()),
         "size_bytes": _column(table, "size_bytes", pa.int64()),
         "mtime": _seconds(table),
@@ -136,21 +149,31 @@ def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
         "metadata": _optional(table, "metadata", pa.scalar([], METADATA_TYPE)),
     }
     staged = pa.table(columns, schema=STAGED_SCHEMA)
-    staged.validate(full=True)
-    _refuse(pc.less(staged["size_bytes"], 0), staged["path"], "has a negative size")
-    _refuse(pc.equal(staged["checksum"], ""), staged["path"], "has no checksum")
-    _check_paths(path)
+    try:
+        staged.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"the table is damaged: {' '.join(str(error).split())}") from None
+    check_texts(staged)
+    check_numbers(staged)
+    place = staged.schema.get_field_index("physical_address")
+    keys = stored(ctx.repository.storage_namespace, address, staged["path"])
+    folders = imported_folders(keys)
+    if folders:
+        check_not_managed(ctx.catalog, ctx.stores, folders, ctx.repository)
+    staged = staged.set_column(place, STAGED_SCHEMA.field(place), keys)
     ordered = staged.sort_by("path").combine_chunks()
     paths = ordered["path"].combine_chunks()
     if rows > 1:
-        _refuse(pc.equal(paths[1:], paths[:-1]), paths[1:], "comes twice", InvalidPath)
+        again = pc.index(pc.equal(paths[1:], paths[:-1]), value=True).as_py()
+        if again >= 0:
+            raise InvalidPath(f"{excerpt(paths[again].as_py())} comes twice")
     return ordered
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     if name not in table.column_names:
         raise InvalidInput(f"the table has no column {name!r}; it needs path, physical_address, checksum, ...")
-    column = table[name]
+    column = _only(table, name)
     if column.null_count:
         raise InvalidInput(f"column {name!r} holds nulls")
     try:
@@ -159,8 +182,14 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         raise InvalidInput(f"column {name!r} is {column.type}, not {kind}: {error}") from None
 
 
+def _only(table: pa.Table, name: str) -> pa.ChunkedArray:
+    if table.column_names.count(name) > 1:
+        raise InvalidInput(f"the table has the column {name!r} more than once")
+    return table[name]
+
+
 def _seconds(table: pa.Table) -> pa.ChunkedArray:
-    if "mtime" in table.column_names and pa.types.is_timestamp(table["mtime"].type):
+    if "mtime" in table.column_names and pa.types.is_timestamp(_only(table, "mtime").type):
         whole = pc.floor_temporal(table["mtime"], unit="second").cast(pa.timestamp("s", "UTC"))
         return _column(pa.table({"mtime": whole}), "mtime", pa.int64())
     return _column(table, "mtime", pa.int64())
@@ -169,7 +198,7 @@ def _seconds(table: pa.Table) -> pa.ChunkedArray:
 def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray:
     if name not in table.column_names:
         return pa.chunked_array([pa.repeat(default, len(table))])
-    column = table[name]
+    column = _only(table, name)
     try:
         column = column.cast(default.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -178,15 +207,3 @@ def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray
         return column
     filled = pc.if_else(pc.is_valid(column), column, pa.repeat(default, len(table)))
     return filled if isinstance(filled, pa.ChunkedArray) else pa.chunked_array([filled])
-
-
-def _check_paths(paths: pa.ChunkedArray) -> None:
-    size = pc.binary_length(paths)
-    bad = pc.or_(pc.equal(size, 0), pc.or_(pc.greater(size, MAX_PATH_BYTES), pc.match_substring(paths, "\0")))
-    if pc.any(bad).as_py():
-        check_path(pc.filter(paths, bad)[0].as_py())
-
-
-def _refuse(bad: pa.ChunkedArray, shown: pa.ChunkedArray, why: str, error: type[InvalidInput] = InvalidInput) -> None:
-    if pc.any(bad).as_py():
-        raise error(f"{pc.filter(shown, bad)[0].as_py()!r} {why}")

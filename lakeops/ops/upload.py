@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakeops.model.paths import as_folder, check_path
+from lakeops.model.errors import InvalidInput
+from lakeops.model.paths import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
+from lakeops.model.text import excerpt
 from lakeops.ops.batch import batch
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
@@ -68,8 +70,13 @@ def upload(
     Raises:
         InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.
     """
+    if not isinstance(source, str | Path):
+        raise InvalidInput(f"the source is a file or a directory, not {excerpt(source)}")
+    check_prefix(path)
     start = Path(source)
-    items = of_folder(start, path, skip_special=skip_special) if start.is_dir() else [of_file(start, path)]
+    with translated(start):
+        is_folder = start.is_dir()
+    items = of_folder(start, path, skip_special=skip_special) if is_folder else [of_file(start, path)]
     with batch(ctx, branch) as opened:
 
         def send(item: Upload) -> Entry:

@@ -6,14 +6,15 @@ instant: so a commit that is published meanwhile never hides an object.
 
 from __future__ import annotations
 
-from typing import BinaryIO
+from functools import partial
 
+from lakeops.model.checksums import algorithm_of, etags_are_md5
 from lakeops.model.errors import ObjectNotFound
 from lakeops.model.paths import check_path
 from lakeops.model.records import Commit, Entry
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref
-from lakeops.store import layout
+from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
 
 
@@ -55,21 +56,28 @@ def require(ctx: Context, ref: str, path: str) -> Entry:
     return entry
 
 
-def read(ctx: Context, ref: str, path: str) -> bytes:
-    """The contents of an object, whole."""
-    store, key = _locate(ctx, require(ctx, ref, path))
-    return store.get(key)
+def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> bytes:
+    """The contents of an object, whole. Raises ``Corrupted``; see ``open_entry``."""
+    return recorded.read(*_recorded(ctx, require(ctx, ref, path), verify))
 
 
-def open_object(ctx: Context, ref: str, path: str) -> BinaryIO:
-    """A seekable binary file over an object's contents."""
-    return open_entry(ctx, require(ctx, ref, path))
+def open_object(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> recorded.ObjectFile:
+    """A seekable binary file over an object's contents; see ``open_entry``."""
+    return open_entry(ctx, require(ctx, ref, path), verify=verify)
 
 
-def open_entry(ctx: Context, entry: Entry) -> BinaryIO:
-    """A seekable binary file over the contents of an entry that was found before."""
-    store, key = _locate(ctx, entry)
-    return store.open(key)
+def open_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> recorded.ObjectFile:
+    """A seekable binary file over the contents of an entry that was found before.
+
+    Raises ``Corrupted``, also at its reads, when the object is not as large as it was recorded, and when it was read
+    whole and holds other contents.
+
+    Args:
+        ctx: the repository.
+        entry: what was recorded.
+        verify: whether contents are compared with the checksum; as the settings say when None.
+    """
+    return recorded.open_object(*_recorded(ctx, entry, verify))
 
 
 def presign(ctx: Context, ref: str, path: str, expires: int) -> str:
@@ -83,3 +91,33 @@ def _locate(ctx: Context, entry: Entry) -> tuple[ObjectStore, str]:
     if not layout.is_absolute(address):
         return ctx.readable, address
     return ctx.stores.locate(ctx.repository.storage_namespace, address)
+
+
+def _recorded(ctx: Context, entry: Entry, verify: bool | None) -> tuple[ObjectStore, str, recorded.Recorded]:
+    store, key = _locate(ctx, entry)
+    wanted = ctx.settings.verify_checksums if verify is None else verify
+    what = recorded.Recorded(
+        path=entry.path,
+        address=entry.physical_address,
+        size_bytes=entry.size_bytes,
+        checksum=entry.checksum,
+        algorithm=_algorithm(ctx, entry) if wanted else None,
+        is_vouched_for=partial(_is_vouched_for, store, key, entry.checksum),
+    )
+    return store, key, what
+
+
+def _algorithm(ctx: Context, entry: Entry) -> str | None:
+    """How an entry's checksum is computed from the contents.
+
+    An ETag is taken for an MD5 only where this store, and the source of a mirror, were seen to make such ones.
+    """
+    algorithm = algorithm_of(entry.checksum)
+    if algorithm != "md5":
+        return algorithm
+    managed = not layout.is_absolute(layout.relative(ctx.repository.storage_namespace, entry.physical_address))
+    return algorithm if managed and etags_are_md5(ctx.repository.capabilities) else None
+
+
+def _is_vouched_for(store: ObjectStore, key: str, checksum: str) -> bool:
+    return store.head(key).etag == checksum

@@ -10,11 +10,8 @@ from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
 from lakeops.engine.plan import Plan
-from lakeops.model.errors import DirtyBranch
 from lakeops.model.records import Commit, Split, Summary
 from lakeops.ops.context import Context
-from lakeops.ops.publish import Attempt
-from lakeops.ops.uncommitted import effective
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.write import MetarangeFile, write_metarange
 from lakeops.store import layout
@@ -67,25 +64,6 @@ def _how(ctx: Context, verb: str, attempt: str) -> _How:
     return _How(
         engine=ctx.engine, split=ctx.repository.split, attempt=attempt, on_plan=on_plan, on_progress=on_progress
     )
-
-
-def require_clean(ctx: Context, attempt: Attempt) -> None:
-    """Refuse a branch with uncommitted changes.
-
-    Sealed rows that change nothing over the head are no changes; the publish transaction takes them off the branch,
-    so that they cannot come to matter over the new head. Raises ``DirtyBranch``.
-    """
-    state = attempt.state
-    if not state.sealed_tokens:
-        return
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
-    for batch in effective(ctx, attempt.head, staged):
-        raise dirty(state.id, batch.column("path")[0].as_py())
-
-
-def dirty(branch: str, path: str) -> DirtyBranch:
-    """The error for a branch with uncommitted changes, of which ``path`` is one."""
-    return DirtyBranch(f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first")
 
 
 def _written(ctx: Context, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:

@@ -1,6 +1,7 @@
 """What a process remembers of immutable files: verified ranges, decoded row groups, metaranges.
 
-Entries are keyed by the digest of the file's bytes and by the store, never change, and can be dropped at any time.
+Entries are keyed by the digest of the file's bytes and by the store, never change, and can be dropped at any time. What
+says where bytes are read from is keyed by the file's name too.
 """
 
 from __future__ import annotations

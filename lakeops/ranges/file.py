@@ -27,6 +27,7 @@ from lakeops.ranges.group_table import RowGroup
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.order import SortedPaths
 from lakeops.ranges.pieces import Pieces
+from lakeops.ranges.thrift import MARK
 from lakeops.store.base import ObjectStore
 
 Rows = npt.NDArray[np.int64]
@@ -62,7 +63,25 @@ def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
 
 def fetch_range(store: ObjectStore, row: RangeRow) -> RangeFile:
     """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``."""
-    data = _read(store, row.key, 0, row.file_bytes)
+    return _whole(store, row, _read(store, row.key, 0, row.file_bytes))
+
+
+def prove_range(store: ObjectStore, row: RangeRow) -> RangeFile:
+    """The same of a file that somebody else brought: it is asked for by its name, and holds not a byte more or less.
+
+    Raises ``Corrupted`` or ``ObjectNotFound``, naming the file.
+    """
+    with _needed(store, row.key):
+        data = store.get(row.key)
+    if len(data) != row.file_bytes or not data.startswith(MARK):
+        raise _damaged(row.key, f"{len(data):,} bytes were read, and {row.file_bytes:,} were written")
+    file = _whole(store, row, data)
+    file.digests(range(file.groups))
+    return file
+
+
+def _whole(store: ObjectStore, row: RangeRow, data: bytes) -> RangeFile:
+    """A range whose bytes are all at hand, verified."""
     file = RangeFile(store, RangeEnd(row, data[row.file_bytes - row.footer_bytes :]))
     file.take_over(data)
     return file

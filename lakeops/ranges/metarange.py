@@ -119,6 +119,11 @@ class Metarange:
         columns = [column.to_pylist() for column in self.table.take(pa.array(indices, pa.int64())).columns]
         return [RangeRow(*values) for values in zip(*columns, strict=True)]
 
+    def file(self, index: int) -> str:
+        """The name of one range's file."""
+        name: str = self.table.column("file")[index].as_py()
+        return name
+
     def footer_digest(self, index: int) -> bytes:
         """The SHA-256 of the end of one range's file: 32 raw bytes."""
         return bytes(self._footer_digests[32 * index : 32 * index + 32])

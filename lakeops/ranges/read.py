@@ -83,7 +83,7 @@ class RangeReader:
 
     def open(self, row: RangeRow) -> RangeFile:
         """A range; row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``."""
-        key = (self.store.url, row.footer_digest)
+        key = (self.store.url, row.file, row.footer_digest)
         return RangeFile(self.store, self._cache.get(key, lambda: read_end(self.store, row)))
 
     def open_each(self, rows: Iterable[RangeRow]) -> Iterator[RangeFile]:
@@ -149,8 +149,9 @@ class RangeReader:
 
         The range must end at or after ``key``.
         """
-        digest = metarange.footer_digest(index)
-        end: RangeEnd | None = self._cache.peek((self.store.url, digest))
+        # By name too: another file with the same bytes may be gone.
+        known = (self.store.url, metarange.file(index), metarange.footer_digest(index))
+        end: RangeEnd | None = self._cache.peek(known)
         file = RangeFile(self.store, end) if end else self.open(metarange.row(index))
         number = file.end.group_of(key)
         group = self.group(file, number)

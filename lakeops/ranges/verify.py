@@ -20,7 +20,7 @@ from lakeops.model.paths import MAX_PATH_BYTES
 from lakeops.model.records import Split
 from lakeops.model.text import excerpt
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.file import fetch_range
+from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.split import cut_ends, group_ends, path_hashes
 from lakeops.ranges.write import release_memory
@@ -97,7 +97,7 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
         return _useless("range_damaged", f"the file is not what was written: {_line(error)}")
     except LakeopsError as error:
         return _useless("range_unreadable", f"the file cannot be read: {_line(error)}")
-    flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table)]
+    flaws = [*_summary(table, row), *_groups(file, table), *_order(table["path"]), *_entries(table), *_digests(table)]
     closed = True
     if split is not None:
         hashes = path_hashes(table["path"])
@@ -148,6 +148,26 @@ def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
     wrong = [name for name, one, other in zip(names, said, held, strict=True) if one != other]
     if wrong:
         yield Flaw("range_summary_mismatch", f"its metarange tells another {' and '.join(wrong)} than it has")
+
+
+def _groups(file: RangeFile, table: pa.Table) -> Iterator[Flaw]:
+    """Where the table of row groups, by which readers find a path, differs from the rows."""
+    wrong = [index for index in range(file.groups) if not _group_is_so(file, table, index)]
+    if wrong:
+        more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
+        message = f"the table of row groups tells of other rows than row group {wrong[0]} has{more}"
+        yield Flaw("range_groups_mismatch", message, len(wrong))
+
+
+def _group_is_so(file: RangeFile, table: pa.Table, index: int) -> bool:
+    start, end = int(file.starts[index]), int(file.starts[index + 1])
+    rows = table["path"].slice(start, end - start)
+    if not len(rows) or rows[0].as_py().encode() != file.first_paths[index]:
+        return False
+    try:  # by itself, as a reader of one path reads it
+        return bool(file.group(index, ["path"])["path"].equals(rows))
+    except (Corrupted, pa.ArrowException):
+        return False
 
 
 def _order(paths: pa.ChunkedArray) -> Iterator[Flaw]:

@@ -7,7 +7,8 @@ relative to it. Keys are byte-exact UTF-8 strings with ``/`` as the separator. E
 * a listing comes in the order of the keys' UTF-8 bytes;
 * no key, however spelled, reaches outside the root.
 
-Nothing in lakeops rests on conditional puts alone: written files have fresh names, and heads live in the catalog.
+No commit rests on conditional puts: written files have fresh names, and heads live in the catalog. The claim of a new
+namespace and its owner record are written on a condition.
 """
 
 from __future__ import annotations
@@ -147,6 +148,15 @@ class ObjectStore(Protocol):
         """Write an object of any size, durably, whole or not at all.
 
         With ``if_absent`` an existing object raises ``AlreadyExists`` where the store can tell (see ``Capabilities``).
+        """
+        ...
+
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Let a small object hold ``data``, if it holds ``expected`` now (None: if there is no such object).
+
+        Returns whether it holds ``data`` afterwards, whoever wrote that; False when it held something else and stays
+        as it is. Of several that swap from the same contents, one succeeds. A server without conditional writes is
+        looked at first, so there two that are at it at the same instant may both succeed.
         """
         ...
 

@@ -23,7 +23,7 @@ from lakeops.store.counted import CountedFile
 
 When = Literal["before", "after"]
 
-EFFECTS = ("put", "delete", "copy_from")
+EFFECTS = ("put", "swap", "delete", "copy_from")
 """The operations that change a store."""
 
 READS = ("get", "get_range", "get_ranges", "open", "open_checked")
@@ -248,6 +248,11 @@ class FaultyStore:
         """See ``ObjectStore.put``."""
         with self._during("put", key):
             return self.inner.put(key, data, if_absent=if_absent, content_type=content_type)
+
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """See ``ObjectStore.swap``."""
+        with self._during("swap", key):
+            return self.inner.swap(key, data, expected=expected)
 
     def head(self, key: str) -> StoredObject:
         """See ``ObjectStore.head``."""

@@ -4,6 +4,7 @@
 
     data/<partition>/<minute, second><id>                  objects, and directories of objects
     _lakefs/repository.json                                the claim: format and repository of this namespace
+    _lakefs/owner/<digest of the namespace's URL>.json     which catalog may delete here
     _lakefs/ranges/<range id>-<attempt>.parquet
     _lakefs/metaranges/<metarange id>-<attempt>.parquet
     _lakefs/retention/gc/<mark id>/...                     garbage collection's marks and reports
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from hashlib import sha256
 from urllib.parse import quote, unquote
 
 from lakeops.model.clock import Ids
@@ -26,6 +28,7 @@ from lakeops.model.clock import Ids
 DATA = "data/"
 METADATA = "_lakefs/"
 CLAIM = "_lakefs/repository.json"
+OWNER = "_lakefs/owner/"
 RANGES = "_lakefs/ranges/"
 METARANGES = "_lakefs/metaranges/"
 GC = "_lakefs/retention/gc/"
@@ -62,6 +65,14 @@ def attempt(moment: datetime, ids: Ids) -> str:
     Metadata files carry it, so that their age is known from their names.
     """
     return f"{moment:%Y%m%d%H%M%S}{ids.new()}"
+
+
+def owner_key(namespace: str) -> str:
+    """The key of the record that says which catalog may delete in a namespace, given the namespace's URL.
+
+    The URL is in the name, so a record that replication brings along from another namespace takes no other's place.
+    """
+    return f"{OWNER}{sha256(namespace.encode()).hexdigest()[:32]}.json"
 
 
 def range_key(file: str) -> str:

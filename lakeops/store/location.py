@@ -7,13 +7,15 @@ S3 tool writes them: what follows the bucket is the key, byte for byte.
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from lakeops.model.errors import InvalidUri
+from lakeops.model.text import excerpt
 from lakeops.store.layout import quote_path
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
@@ -82,8 +84,52 @@ def split_address(address: str) -> tuple[Location, str]:
 
 def overlap(left: str, right: str) -> bool:
     """Whether two locations are one, or one lies in the other; links on the way to a directory are followed."""
-    one, other = (f"{_real(parse_location(url))}/" for url in (left, right))
-    return one.startswith(other) or other.startswith(one)
+    one, other = real_place(left), real_place(right)
+    return lies_in(one, other) or lies_in(other, one)
+
+
+def real_place(url: str) -> str:
+    """A location, or the directory of an object's address, as it really is: to be compared with ``lies_in``.
+
+    Links on the way to a directory are followed and percent-encoding is undone. Raises ``InvalidUri``.
+    """
+    scheme, rest = _scheme(url)
+    if scheme == "s3":
+        return "s3://" + rest.rstrip("/")
+    # Unlike Path.resolve, this raises nothing for links that lead in a circle.
+    return os.path.realpath(_directory(url, rest, allow_root=True))
+
+
+def lies_in(place: str, other: str) -> bool:
+    """Whether a real place is another one, or lies in it."""
+    return place == other or place.startswith(other.rstrip("/") + "/")
+
+
+def above(url: str) -> list[str]:
+    """The URLs of everything that a location really lies in, the nearest first: no bucket is left out."""
+    real = real_place(url)
+    if real.startswith("s3://"):
+        bucket, _, path = real.removeprefix("s3://").partition("/")
+        parts = path.split("/") if path else []
+        return [f"s3://{'/'.join([bucket, *parts[:count]])}" for count in range(len(parts) - 1, -1, -1)]
+    return ["file://" + quote_path(str(parent)) for parent in Path(real).parents if parent != parent.parent]
+
+
+def same_server(left: str | None, right: str | None) -> bool:
+    """Whether two endpoints of S3 servers, None for AWS, are spellings of one."""
+    return _server(left) == _server(right)
+
+
+def _server(endpoint: str | None) -> tuple[str, str, int | None, str]:
+    parts = urlsplit(endpoint or "https://s3.amazonaws.com")
+    port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    return parts.scheme, (parts.hostname or "").rstrip("."), port, parts.path.rstrip("/")
+
+
+def without_links(url: str) -> str:
+    """The same location by its own path: links on the way to a directory are followed. Raises ``InvalidUri``."""
+    place = parse_location(url)
+    return parse_location("file://" + quote_path(real_place(place.url))).url if place.scheme == "file" else place.url
 
 
 def relative_directory(namespace: str, folder: str) -> str | None:
@@ -91,18 +137,16 @@ def relative_directory(namespace: str, folder: str) -> str | None:
 
     Both are ``file://`` URLs (else ``InvalidUri``); links on the way to either are followed.
     """
-    root = Path(_real(parse_location(namespace)))
-    place = Path(_directory(folder, _scheme(folder)[1], allow_root=True)).resolve()
+    root = Path(real_place(parse_location(namespace).url))
+    place = Path(os.path.realpath(_directory(folder, _scheme(folder)[1], allow_root=True)))
     if not place.is_relative_to(root):
         return None
     return f"{place.relative_to(root).as_posix()}/" if place != root else ""
 
 
-def _real(place: Location) -> str:
-    return str(Path(place.path).resolve()) if place.scheme == "file" else place.url
-
-
 def _scheme(url: str) -> tuple[str, str]:
+    if not isinstance(url, str):
+        raise InvalidUri(f"a location is text, not {excerpt(url)}")
     scheme, separator, rest = url.partition("://")
     if separator and scheme in {"file", "s3"}:
         return scheme, rest

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lakeops import Lake, Repository
+from lakeops import Lake, Repository, Split
 
 ROOT = Path(__file__).resolve().parents[2]
 HOME = tempfile.TemporaryDirectory(prefix="lakeops-airflow-")
@@ -70,8 +70,25 @@ def lake(home: Path) -> Iterator[Lake]:
 
 
 @pytest.fixture
-def flights(lake: Lake) -> Repository:
-    return lake.create_repository("flights")
+def split(request: pytest.FixtureRequest) -> Split:
+    """How the repository is cut into ranges; modules that show changes ask for many as well."""
+    found: Split = getattr(request, "param", Split())
+    return found
+
+
+@pytest.fixture
+def flights(lake: Lake, split: Split) -> Repository:
+    return lake.create_repository("flights", split=split)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Airflow was asked to show to a person."""
+    found: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **kwargs: found.append(kwargs)
+    )
+    return found
 
 
 @dataclass(frozen=True)

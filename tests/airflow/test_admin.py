@@ -175,7 +175,28 @@ def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> No
     with pytest.raises(AirflowFailException, match=r"(?s)merge_conflict|conflicts with 'main'.*\nc/1"):
         preview("merge", given, lakeops_conn_id="lakeops_default")
     settled = preview("merge", given | {"strategy": "source-wins"}, lakeops_conn_id="lakeops_default")
-    assert "conflicts settled by source-wins\n1 changes: 1 conflict\n! c/1 (3 B)" in settled
+    assert "conflicts settled by source-wins\n1 changes: 1 changed\n~ c/1 (3 B)" in settled
+
+
+def test_a_merge_that_publishes_nothing_says_so(history: Repository) -> None:
+    given = {"repository": "flights", "source": "v1", "destination": "main", "strategy": "fail"}
+    shown = preview("merge", given, lakeops_conn_id="lakeops_default")
+    first = history.tag("v1").commit_id[:16]
+    assert shown == f"merges nothing: lakefs://flights/main has all of commit {first} (v1) 'add a'"
+
+
+@pytest.mark.parametrize(
+    ("branch", "message"), [("wip", "dirty_branch: branch 'wip'"), ("done", "no_changes: revert of 'v1'")]
+)
+def test_a_revert_that_cannot_be_is_refused_in_its_preview(history: Repository, branch: str, message: str) -> None:
+    history.create_branch("done")
+    history.branch("done").revert("v1")
+    with pytest.raises(AirflowFailException, match=message):
+        preview(
+            "revert",
+            {"repository": "flights", "branch": branch, "ref": "v1", "parent_number": None},
+            lakeops_conn_id="lakeops_default",
+        )
 
 
 def test_a_revert_that_later_commits_stand_against_conflicts(history: Repository) -> None:

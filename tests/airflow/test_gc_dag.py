@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.airflow_tasks import with_garbage
+from support.catalogs import everything
 
 from lakeops import Lake
 
@@ -20,6 +21,7 @@ from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOper
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
+SLIP = {"default_retention_days": 0, "branches": [{"branch_id": "idle-*", "expire_after_days": 10}]}
 DAG_FILE = Path(__file__).resolve().parents[2] / "dags" / "lakeops_gc.py"
 
 
@@ -70,12 +72,18 @@ def test_a_run_collects_every_repository_but_mirrors(lake: Lake, lakeops_gc: Any
     assert list(lake.repository("one").fsck(data=True)) == []
 
 
-def test_a_dry_run_deletes_nothing(lake: Lake, lakeops_gc: Any) -> None:
+def test_a_dry_run_changes_nothing(lake: Lake, lakeops_gc: Any) -> None:
     with_garbage("one")
+    repo = lake.repository("one")
+    repo.branch("main").put("kept", b"newer")
+    repo.branch("main").commit("two")
+    repo.gc.set_rules(SLIP)
+    before = everything(lake.catalog)
     run = lakeops_gc.test(run_conf={"repository": "one", "dry_run": True})
     assert str(run.state) == "success"
     assert (states(run)["approve"], states(run)["sweep"]) == (["skipped"], ["skipped"])
-    assert objects("one") == 3
+    assert everything(lake.catalog) == before
+    assert objects("one") == 4
     assert branches("one") == {"main", "idle-1", "idle-2"}
 
 
@@ -124,8 +132,38 @@ def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypa
     answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": {"id": "7", "name": "ada"}}
     found = task.execute_complete(context, {**answer, "chosen_options": ["Sweep"]})
     assert found == {"mark_id": mark.id, "approved_by": "ada"}
-    with pytest.raises(AirflowSkipException, match=f"ada chose to leave mark {mark.id} unswept"):
+    with pytest.raises(AirflowSkipException, match=f"ada chose to leave mark {mark.id} unswept; 0 commits live again"):
         task.execute_complete(context, {**answer, "chosen_options": ["Leave it"]})
+
+
+@pytest.mark.parametrize("how", ["left", "no answer", "only shown", "swept by hand"])
+def test_who_leaves_a_mark_gets_its_commits_back(lake: Lake, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    with_garbage("one")
+    repo = lake.repository("one")
+    old = repo.branch("main").commit_id
+    repo.gc.set_rules({"default_retention_days": 0})
+    mark = repo.gc.mark()
+    assert repo.ref(f"{old}~1").commit.expired
+    task, context, _ = ask(mark, monkeypatch, above_bytes="6", only_show=how == "only shown")
+    if how == "only shown":
+        with pytest.raises(AirflowSkipException, match="1 commit live again"):
+            task.execute(context)
+    else:
+        with pytest.raises(TaskAwaitingInput):
+            task.execute(context)
+        answer: dict[str, Any] = {"error": "no response", "error_type": "timeout"}
+        if how != "no answer":
+            user = {"id": "7", "name": "ada"}
+            answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": user}
+            answer["chosen_options"] = ["Leave it"]
+        if how == "swept by hand":
+            repo.gc.sweep(mark.id, force=True)
+        words = "its sweep has begun" if how == "swept by hand" else "1 commit live again"
+        with pytest.raises(AirflowSkipException, match=words):
+            task.execute_complete(context, answer)
+    swept = how == "swept by hand"
+    assert repo.ref(f"{old}~1").commit.expired is swept
+    assert repo.gc.marks()[0].state.value == ("swept" if swept else "restored")
 
 
 def test_bad_values_fail_at_once(mark: Any, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:

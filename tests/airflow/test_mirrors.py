@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,7 @@ from lakeops import Lake, Mirror, Repository
 
 pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from support.waiting import FAIL, FORMS, Waiting
 
 from lakeops.airflow.assets import COMMITS
@@ -85,6 +86,31 @@ def test_a_wait_in_vain_says_for_what(source: Repository, mirror: Mirror, wait: 
     wanted = "waited 0 s in vain until everything that branch 'main' waits for has been replicated"
     with pytest.raises(AirflowSensorTimeout, match=wanted):
         wait().end(partial(sensor, branch="main"), timeout=0)
+
+
+def test_what_never_comes_is_no_green_task(source: Repository, mirror: Mirror, wait: Any, run: Any) -> None:
+    """A soft failure is for what is late; a task that skipped would hide that nothing arrives any more."""
+    mirror.discover()
+    with pytest.raises(AirflowSkipException):
+        wait().end(partial(sensor, branch="main", soft_fail=True), timeout=0)
+    mirror.set_patience(1)
+    earlier = {"since": 0, "progressed": 0}
+    change = "UPDATE lakeops_mirror_ref SET wait = json_patch(wait, :earlier)"
+    with mirror._ctx.catalog.database.engine.begin() as conn:  # type: ignore[attr-defined]
+        conn.exec_driver_sql(change, {"earlier": json.dumps(earlier)})
+    with pytest.raises(AirflowFailException, match=r"'main' waits for commit .*nothing has arrived since 1970"):
+        wait().end(partial(sensor, branch="main", soft_fail=True), timeout=0)
+    with pytest.raises(AirflowException, match="replica_missing"):
+        run(LakeopsMirrorPromoteOperator(task_id="promote", repo="flights", branch="main"))
+
+
+def test_damage_is_no_green_task(source: Repository, mirror: Mirror, wait: Any) -> None:
+    replicate(source, mirror)
+    mirror.discover()
+    for file in (place(mirror) / "_lakefs" / "ranges").iterdir():
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(AirflowFailException, match="does not match its digest"):
+        wait().end(partial(sensor, branch="main", soft_fail=True))
 
 
 def test_what_waiting_cannot_mend_fails_at_once(source: Repository, mirror: Mirror, lake: Lake, wait: Any) -> None:

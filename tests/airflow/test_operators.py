@@ -282,7 +282,7 @@ def test_a_transient_error_is_left_to_airflows_retries(
 ) -> None:
     flights.create_branch("dev").put("a", b"1")
     faults = Faults()
-    settings = Settings.load(publish_tries=1)
+    settings = Settings.load(publish_minutes=0.001)
     monkeypatch.setattr(LakeopsHook, "get_conn", lambda _: open_faulty(settings, faults))
 
     def moved(_: object) -> None:

@@ -298,16 +298,6 @@ def test_a_call_that_does_not_fit_is_refused_when_the_dag_is_read(home: Any) -> 
 # --- approval ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Airflow was asked to show to a person."""
-    found: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **kwargs: found.append(kwargs)
-    )
-    return found
-
-
 def change(flights: Repository) -> str:
     branch = flights.create_branch("dev")
     branch.put("flights/`a`", b"12")
@@ -379,6 +369,19 @@ def test_nobody_is_asked_about_nothing(flights: Repository, asked: list[dict[str
     assert not asked
 
 
+def test_a_merge_that_changes_no_object_is_asked_about(flights: Repository, asked: list[dict[str, Any]]) -> None:
+    """It publishes a commit; and until then the destination may lose what makes it change nothing."""
+    change(flights)
+    flights.branch("main").put("flights/`a`", b"12")
+    flights.branch("main").commit("the same")
+    with pytest.raises(TaskAwaitingInput):
+        approve().execute(CONTEXT)
+    assert "changes **no object**" in asked[0]["body"]
+    flights.merge("dev", "main")
+    assert approve().execute(CONTEXT)["approved_by"] is None
+    assert len(asked) == 1
+
+
 def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: list[dict[str, Any]]) -> None:
     change(flights)
     other_commit(flights, "flights/`a`")()
@@ -387,7 +390,10 @@ def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: li
     assert not asked
     with pytest.raises(TaskAwaitingInput):
         approve(strategy="source-wins").execute(CONTEXT)
-    assert "**1 conflict**" in asked[0]["body"]
+    assert "changes this: **1 changed** (`source-wins` settles **1 conflict**)" in asked[0]["body"]
+    with pytest.raises(TaskAwaitingInput):
+        approve(strategy="dest-wins").execute(CONTEXT)
+    assert "changes **no object**; it records that the commit is merged (`dest-wins`" in asked[1]["body"]
 
 
 def test_a_missing_ref_is_named(flights: Repository, asked: list[dict[str, Any]]) -> None:

@@ -129,3 +129,18 @@ def test_batches_without_rows_are_fine(catalog):
         catalog.put_staged(REPO, "main", table, started=catalog.now())
     _, staged = catalog.staged_table(REPO, "main")
     assert staged["path"].to_pylist() == ["a"]
+
+
+def test_rows_of_any_size_are_read_in_bulk(catalog):
+    """Also such as no entry point lets in any more: one row must not lose a branch."""
+    rows = [
+        Staged(path, Entry(path, address, "c", 1, 2, "t", {"k": value}))
+        for path, address, value in (
+            ("a", "data/a", "v"),
+            ("b", "data/b", 'a "quoted"\nline' * 900_000),
+            ("c", "data/" + "c" * (9 << 20), "v"),
+            ("d", "data/d", "v"),
+        )
+    ]
+    catalog.put_staged(REPO, "main", rows, started=catalog.now())
+    assert rows_of(catalog.staged_table(REPO, "main")[1]) == rows

@@ -4,15 +4,17 @@ from datetime import timedelta
 from threading import Barrier, Thread
 
 import pytest
-from support.catalogs import FIRST, REPO, an_entry, commit_all, create, everything, put
+from support.catalogs import REPO, an_entry, create, everything, put
 
 from lakeops.catalog.tables import MARK
-from lakeops.model.errors import BranchMoved, CollectionRunning, CommitExpired, MarkNotFound, MarkRefused
-from lakeops.model.marks import MarkState
+from lakeops.model.errors import BranchMoved, CollectionRunning, MarkNotFound, MarkRefused
+from lakeops.model.marks import HOLDING, MarkState
+
+GRACE = timedelta(hours=24)
 
 
-def begin(catalog, mark_id="m", expiring=()):
-    return catalog.begin_mark(REPO, mark_id, cutoff=catalog.now(), expiring=lambda _history: expiring)[0]
+def begin(catalog, mark_id="m", *, grace=GRACE):
+    return catalog.begin_mark(REPO, mark_id, cutoff=catalog.now() - grace)[0]
 
 
 def finish(catalog, mark_id="m"):
@@ -31,9 +33,10 @@ def states(catalog):
 
 
 def test_a_mark_is_made_and_swept(catalog):
-    cutoff = catalog.now() - timedelta(hours=24)
-    mark, gone = catalog.begin_mark(REPO, "m", cutoff=cutoff, expiring=lambda _history: ())
-    assert (mark.id, mark.state, mark.cutoff, gone) == ("m", MarkState.MARKING, cutoff, [])
+    cutoff = catalog.now() - GRACE
+    mark, since = catalog.begin_mark(REPO, "m", cutoff=cutoff)
+    assert (mark.id, mark.state, mark.cutoff) == ("m", MarkState.MARKING, cutoff)
+    assert since == catalog.reflog(REPO)[0].sequence
     assert abs(mark.created - catalog.now()) < timedelta(minutes=1)
     made = finish(catalog)
     assert (made.state, made.digest, made.rows, made.objects, made.bytes, made.listed) == ("marked", "d", 3, 2, 9, 5)
@@ -43,29 +46,13 @@ def test_a_mark_is_made_and_swept(catalog):
     assert catalog.advance_sweep(REPO, "m", 2).swept == 2
     assert catalog.advance_sweep(REPO, "m", 1).swept == 2
     assert catalog.begin_sweep(REPO, "m").swept == 2
-    assert catalog.advance_sweep(REPO, "m", 3).state is MarkState.SWEPT
+    assert catalog.end_sweep(REPO, "m").state is MarkState.SWEPT
+    assert catalog.mark(REPO, "m").swept == 3
     assert catalog.begin_sweep(REPO, "m").state is MarkState.SWEPT
     assert made.to_json() == {
         "id": "m", "state": "marked", "creation_date": int(made.created.timestamp()),
-        "objects": 2, "bytes": 9, "files": 1, "listed": 5, "swept": 0,
+        "objects": 2, "bytes": 9, "files": 1, "listed": 5, "swept": 0, "refused": 0, "failures": [],
     }  # fmt: skip
-
-
-def test_beginning_expires_under_the_same_lock(catalog):
-    one = commit_all(catalog, "one")
-    catalog.set_rules(REPO, '{"default_retention_days": 1}')
-    seen = []
-
-    def expiring(history):
-        seen.append(history)
-        return history.commits
-
-    _, gone = catalog.begin_mark(REPO, "m", cutoff=catalog.now(), expiring=expiring)
-    assert gone == [FIRST.id]
-    assert (seen[-1].branches, seen[-1].rules) == ({"main": one.id}, '{"default_retention_days": 1}')
-    assert catalog.commit(REPO, FIRST.id).expired
-    with pytest.raises(CommitExpired):
-        catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
 
 
 def test_a_newer_mark_makes_unswept_ones_stale_and_unfinished_ones_fail(catalog):
@@ -84,13 +71,13 @@ def test_a_newer_mark_makes_unswept_ones_stale_and_unfinished_ones_fail(catalog)
         with pytest.raises(MarkRefused, match=words):
             catalog.begin_sweep(REPO, mark_id)
         assert everything(catalog) == before
-    with pytest.raises(MarkRefused, match="is stale: another one began"):
+    with pytest.raises(MarkRefused, match="is stale: it was restored, another one began"):
         finish(catalog, "marked")
 
 
 def test_an_unknown_or_foreign_mark_is_not_found(catalog):
     create(catalog, "neighbour")
-    catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now(), expiring=lambda _history: ())
+    catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
     for mark_id in ("theirs", "none", ""):
         for act in (catalog.begin_sweep, catalog.mark):
             with pytest.raises(MarkNotFound, match=f"'repo' has no mark {mark_id!r}"):
@@ -145,7 +132,8 @@ def test_old_objects_are_linked_only_past_marks_that_were_looked_into(catalog):
     begin(catalog, "one")
     put(catalog, an_entry("fresh"))
     with pytest.raises(CollectionRunning, match="mark one"):
-        put(catalog, an_entry("b"), cleared=frozenset({"one"}))
+        put(catalog, an_entry("b"), cleared=frozenset())
+    put(catalog, an_entry("too young for it"), cleared=frozenset({"one"}))
     finish(catalog, "one")
     with pytest.raises(BranchMoved, match="mark one"):
         put(catalog, an_entry("b"), cleared=frozenset())
@@ -153,12 +141,12 @@ def test_old_objects_are_linked_only_past_marks_that_were_looked_into(catalog):
     catalog.begin_sweep(REPO, "one")
     with pytest.raises(BranchMoved, match="mark one"):
         put(catalog, an_entry("c"), cleared=frozenset())
-    catalog.advance_sweep(REPO, "one", 3)
+    catalog.end_sweep(REPO, "one")
     with pytest.raises(BranchMoved, match="mark one"):  # it may have been made and swept since the caller looked
         put(catalog, an_entry("c"), cleared=frozenset())
     put(catalog, an_entry("c"), cleared=frozenset({"one"}))
     create(catalog, "neighbour")
-    catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now(), expiring=lambda _history: ())
+    catalog.begin_mark("neighbour", "theirs", cutoff=catalog.now() - GRACE)
     put(catalog, an_entry("d"), cleared=frozenset({"one"}))
 
 
@@ -166,6 +154,9 @@ def test_a_mark_that_a_crash_left_open_keeps_links_waiting_until_the_deadline_on
     begin(catalog)
     age(catalog, "m", hours=13)
     put(catalog, an_entry("a"), cleared=frozenset())
+    age(catalog, "m", hours=-13)
+    with pytest.raises(MarkRefused, match="mark m is failed"):  # whatever clocks say now, the link stands
+        finish(catalog)
 
 
 def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, database_url):
@@ -188,3 +179,47 @@ def test_a_link_that_races_with_a_mark_is_a_root_or_is_refused(catalog, opened, 
         roots = catalog.roots(REPO).staged["physical_address"].to_pylist()
         thread.join()
         assert (f"data/2026010100/x{number}" in roots) is not bool(refused)
+
+
+def test_what_the_store_refused_is_on_record_and_a_sweep_goes_on(catalog):
+    begin(catalog)
+    finish(catalog)
+    catalog.begin_sweep(REPO, "m")
+    catalog.advance_sweep(REPO, "m", 1)
+    mark = catalog.end_sweep(REPO, "m", refused=2, failures=[("data/x", "AccessDenied")])
+    assert (mark.state, mark.swept, mark.refused, mark.failures) == (
+        MarkState.INCOMPLETE, 1, 2, (("data/x", "AccessDenied"),),
+    )  # fmt: skip
+    assert mark.to_json()["failures"] == [{"key": "data/x", "reason": "AccessDenied"}]
+    assert catalog.begin_sweep(REPO, "m").state is MarkState.INCOMPLETE
+    with pytest.raises(BranchMoved, match="mark m"):
+        put(catalog, an_entry("c"), cleared=frozenset())
+    mark = catalog.end_sweep(REPO, "m")
+    assert (mark.state, mark.swept, mark.refused, mark.failures) == (MarkState.SWEPT, 3, 0, ())
+
+
+@pytest.mark.parametrize("left", ["killed", "refused"])
+def test_a_sweep_takes_over_what_earlier_ones_left_so_the_lists_stay_few(catalog, left):
+    for number in range(44):
+        begin(catalog, f"m{number}")
+        finish(catalog, f"m{number}")
+        catalog.begin_sweep(REPO, f"m{number}")
+        if left == "refused":
+            catalog.end_sweep(REPO, f"m{number}", refused=1, failures=[("data/x", "locked")])
+        holding = [mark for mark in catalog.marks(REPO) if mark.state in HOLDING]
+        assert len(holding) == 1
+    assert catalog.mark(REPO, "m42").state is MarkState.CARRIED
+    assert catalog.begin_sweep(REPO, "m42").state is MarkState.CARRIED
+    assert catalog.advance_sweep(REPO, "m42", 3).swept == 0
+    assert catalog.end_sweep(REPO, "m42").state is MarkState.CARRIED
+
+
+def test_a_list_that_looked_at_less_takes_nothing_over(catalog):
+    """With a longer grace period, it lacks what the earlier one holds."""
+    begin(catalog, "one")
+    finish(catalog, "one")
+    catalog.begin_sweep(REPO, "one")
+    begin(catalog, "two", grace=timedelta(days=2))
+    finish(catalog, "two")
+    catalog.begin_sweep(REPO, "two")
+    assert states(catalog) == {"one": "sweeping", "two": "sweeping"}

@@ -86,7 +86,7 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
         lambda c: c.record_arrivals(REPO, MAIN, 1, {}, missing_objects=0, missing_bytes=0),
         lambda c: c.promote(REPO, MAIN, 1, FIRST.id, token="t", actor="ada"),
         lambda c: c.note_sync(REPO, None),
-        lambda c: c.promote_writable(REPO, 0, [], actor="ada"),
+        lambda c: c.promote_writable(REPO, 0, actor="ada"),
     ],
 )
 def test_only_a_mirror_takes_what_is_for_mirrors(catalog, call):
@@ -261,21 +261,26 @@ def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
     see(mirror, main=TWO)
     mirror.note_sync(HERE, "the source is gone")
     sequence = mirror.mirror_state(HERE).mirror.sequence
-    made = mirror.promote_writable(HERE, sequence, [FIRST.id], actor="ada")
+    made = mirror.promote_writable(HERE, sequence, actor="ada")
     assert made.promoted_writable is not None
     assert made.error == "the source is gone"
     assert not mirror.repository(HERE).read_only
     assert mirror.commit(HERE, TWO.id).expired
     assert mirror.commit(HERE, MERGE.id).expired
     assert not mirror.commit(HERE, ONE.id).expired
+    unproved = mirror.unproved(HERE)
+    assert {FIRST.id, TWO.id, MERGE.id} <= unproved
+    assert ONE.id not in unproved
+    assert mirror.revive_proved(HERE, [FIRST.id, ONE.id]) == 1
     assert not mirror.commit(HERE, FIRST.id).expired
+    assert mirror.unproved(HERE) == unproved - {FIRST.id}
     assert commit_all_here(mirror).parents == (ONE.id,)
     before = everything(mirror)
     for call in (
         lambda: see(mirror, main=TWO),
         lambda: mirror.copy_commits(HERE, []),
         lambda: mirror.note_sync(HERE, None),
-        lambda: mirror.promote_writable(HERE, sequence, [], actor="ada"),
+        lambda: mirror.promote_writable(HERE, sequence, actor="ada"),
     ):
         with pytest.raises(NotAMirror, match="promoted to a writable repository"):
             call()
@@ -296,7 +301,7 @@ def test_a_mirror_is_not_promoted_to_writable_beside_a_pass(mirror):
     sequence = mirror.mirror_state(HERE).mirror.sequence
     see(mirror, main=ONE)
     with pytest.raises(MirrorOvertaken):
-        mirror.promote_writable(HERE, sequence, [], actor="ada")
+        mirror.promote_writable(HERE, sequence, actor="ada")
     assert mirror.repository(HERE).read_only
 
 

@@ -36,7 +36,7 @@ def test_publishing_does_everything_at_once(catalog):
 
 REFUSED = {
     "another head": (BranchMoved, lambda c, p: replace(p, expected_head="f" * 64)),
-    "another reset": (BranchMoved, lambda c, p: replace(p, resets=p.resets + 1)),
+    "another reset": (BranchMoved, lambda c, p: replace(p, sealed_resets=p.sealed_resets + 1)),
     "an unknown token": (BranchMoved, lambda c, p: replace(p, consumed=("nope",))),
     "the active token": (BranchMoved, lambda c, p: replace(p, consumed=(c.branch(REPO, "main").staging_token,))),
     "too many tokens": (BranchMoved, lambda c, p: replace(p, consumed=(*p.consumed, "nope"))),

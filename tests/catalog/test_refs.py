@@ -51,17 +51,18 @@ def test_a_branch_is_made_at_a_commit_with_an_empty_staging_area(catalog):
         branch(catalog, "other", a_commit("never published"))
 
 
-def test_a_new_ref_is_three_statements(catalog):
-    """The repository's row, the ref at a live commit, the reflog; what forbids a ref is looked up when it fails."""
+def test_a_new_ref_is_four_statements(catalog):
+    """The repository, the ref at a live commit, the reflog, the sums; what forbids a ref is looked up when it fails."""
     with statements(catalog) as seen:
         branch(catalog, "dev")
-    assert [text.partition(" (")[0] for text in ours(seen)][1:] == [
+    assert [text.partition(" (")[0].partition(" SET")[0] for text in ours(seen)][1:] == [
         "INSERT INTO lakeops_branch",
         "INSERT INTO lakeops_reflog",
+        "UPDATE lakeops_tally",
     ]
     with statements(catalog) as seen:
         catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
-    assert len(ours(seen)) == 3
+    assert len(ours(seen)) == 4
 
 
 def test_a_name_that_is_taken_is_said_before_anything_of_the_commit(catalog):

@@ -46,7 +46,7 @@ def test_keys_are_the_models_and_begin_with_the_repository(empty):
     found = empty.database.read(keys)
     assert found == {table.name: [column.name for column in table.primary_key] for table in METADATA.sorted_tables}
     loose = {name for name, columns in found.items() if columns[0] != "repository_id"}
-    assert loose == {"lakeops_repository", "lakeops_reflog"}
+    assert loose == {"lakeops_repository", "lakeops_reflog", "lakeops_catalog", "lakeops_clock"}
 
 
 def test_every_text_is_ordered_by_bytes(empty):
@@ -95,28 +95,6 @@ def test_an_older_postgresql_catalog_names_the_command(opened, postgres_url, mon
     monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "next"))
     with pytest.raises(CatalogVersion, match="back the database up and run `lakeops doctor --upgrade`"):
         opened(postgres_url)
-
-
-def test_a_catalog_of_the_first_schema_is_brought_up_to_date_with_everything_in_it(opened, sqlite_url):
-    from alembic import command
-    from sqlalchemy import create_engine
-
-    from lakeops.catalog.migrations.run import CONNECTION
-
-    engine = create_engine(sqlite_url)
-    with engine.begin() as conn:
-        settings = config()
-        settings.attributes[CONNECTION] = conn
-        command.upgrade(settings, "0001")
-        conn.execute(
-            text("INSERT INTO lakeops_repository VALUES ('repo', 'file:///repo', 'main', 1, 0, :split, '{}')"),
-            {"split": '{"min_entries": 1, "target_entries": 2, "max_entries": 3}'},
-        )
-    engine.dispose()
-    catalog = opened(sqlite_url)
-    assert catalog.describe()["schema_revision"] == schema.REVISIONS[-1]
-    assert catalog.repository("repo").storage_namespace == "file:///repo"
-    assert catalog.get_rules("repo") is None
 
 
 def test_lakeops_tables_without_a_revision_are_not_a_catalog(empty, opened, database_url):

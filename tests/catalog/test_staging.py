@@ -213,7 +213,10 @@ def test_reset_drops_everything_a_prefix_or_a_path(catalog):
     assert paths(page(catalog)) == ["s", "t", "t0"]
     assert catalog.reset(REPO, "main", actor="bob") == 3
     assert not catalog.has_staged(REPO, "main")
-    assert catalog.branch(REPO, "main").resets == 4
+    assert (catalog.branch(REPO, "main").resets, catalog.branch(REPO, "main").sealed_resets) == (3, 3)
+    before = everything(catalog)
+    assert catalog.reset(REPO, "main", actor="bob") == 0
+    assert everything(catalog) == before
     move = catalog.reflog(REPO, "main")[0]
     assert (move.action, move.old, move.new, move.actor) == ("reset", FIRST.id, FIRST.id, "bob")
 

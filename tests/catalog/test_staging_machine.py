@@ -31,7 +31,8 @@ class StagingMachine(RuleBasedStateMachine):
         self.retired: list[dict[str, str | None]] = []
         self.head = FIRST
         self.resets = 0
-        self.plan = None  # what a commit in flight saw: its draft, how many tokens it takes, resets
+        self.sealed_resets = 0
+        self.plan = None  # what a commit in flight saw: its draft, how many tokens it takes, sealed_resets
 
     def teardown(self) -> None:
         self.catalog.close()
@@ -49,16 +50,16 @@ class StagingMachine(RuleBasedStateMachine):
             self.tokens.insert(0, {})
         state = self.catalog.seal(REPO, "main", token=new_token())
         commit = a_commit(new_token(), self.head)
-        self.plan = (draft(self.catalog, state, commit), [id(token) for token in self.tokens[1:]], self.resets)
+        self.plan = (draft(self.catalog, state, commit), [id(token) for token in self.tokens[1:]], self.sealed_resets)
 
     @precondition(lambda self: self.plan)
     @rule()
     def publish(self):
-        publish, taken, resets = self.plan
+        publish, taken, sealed_resets = self.plan
         stay = len(self.tokens) - len(taken)
         fits = (
             publish.expected_head == self.head.id
-            and resets == self.resets
+            and sealed_resets == self.sealed_resets
             and [id(token) for token in self.tokens[max(stay, 1) :]] == taken
         )
         if fits:
@@ -90,10 +91,11 @@ class StagingMachine(RuleBasedStateMachine):
     def reset(self, chosen, **where):
         dropped = {path for token in self.tokens for path in token if chosen(path)}
         assert self.catalog.reset(REPO, "main", actor="ada", **where) == len(dropped)
+        self.sealed_resets += any(path in token for token in self.tokens[1:] for path in dropped)
+        self.resets += bool(dropped)
         for token in self.tokens:
             for path in dropped:
                 token.pop(path, None)
-        self.resets += 1
 
     @rule()
     def purge(self):
@@ -115,6 +117,7 @@ class StagingMachine(RuleBasedStateMachine):
     def everything_agrees(self):
         state = self.catalog.branch(REPO, "main")
         assert (state.commit_id, state.resets) == (self.head.id, self.resets)
+        assert state.sealed_resets == self.sealed_resets
         assert len(state.tokens) == len(self.tokens)
         assert [self.plain(row) for row in self.catalog.staged_page(REPO, "main").rows] == self.shown()
         assert self.catalog.has_staged(REPO, "main") == any(self.tokens)

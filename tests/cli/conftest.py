@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from lakeops.cli.app import app
 from lakeops.lake import Lake, Repository
+from lakeops.model.records import Split
 
 ENVIRONMENT = {"LAKEOPS_FSYNC": "false", "LAKEOPS_COMMITTER": "ada", "TERM": "xterm-256color"}
 
@@ -77,7 +78,8 @@ def enter(place: Path, patch: pytest.MonkeyPatch) -> Path:
 
 def fill(lake: Lake) -> Repository:
     """A repository with history: two commits on main, a tag, a branch with an uncommitted change."""
-    repository = lake.create_repository("flights")
+    # Many ranges: what goes by reference is shown as everything else is.
+    repository = lake.create_repository("flights", split=Split(1, 1, 2))
     main = repository.branch("main")
     main.put("raw/a.csv", b"1,2,3\n", metadata={"rows": "1"}, content_type="text/csv")
     main.put("readme.md", b"# flights\n")

@@ -61,13 +61,13 @@ def test_java_is_optional(run, home, monkeypatch):
 
 def test_settings_and_where_they_come_from(run, home, monkeypatch):
     Path("lakeops.toml").write_text('engine = "local"\ncache_mb = 7\n')
-    Path("pyproject.toml").write_text("[tool.lakeops]\ncache_mb = 8\npublish_tries = 9\n")
+    Path("pyproject.toml").write_text("[tool.lakeops]\ncache_mb = 8\npublish_minutes = 9\n")
     monkeypatch.setenv("LAKEOPS_COMMITTER", "grace")
     shown = run.json("config", "show")
     assert shown["committer"] == {"value": "grace", "source": "LAKEOPS_COMMITTER"}
     assert shown["engine"] == {"value": "local", "source": "lakeops.toml"}
     assert shown["cache_mb"] == {"value": 7, "source": "lakeops.toml"}
-    assert shown["publish_tries"] == {"value": 9, "source": "pyproject.toml"}
+    assert shown["publish_minutes"] == {"value": 9.0, "source": "pyproject.toml"}
     assert shown["s3_region"] == {"value": None, "source": "default"}
     assert "home" in run.ok("config", "show")
 

@@ -128,3 +128,20 @@ def test_cat_is_byte_exact(run, process, flights):
     data = bytes(range(256)) * 5000
     flights.branch("dev").put("blob", data)
     assert process("fs", "cat", f"{R}/dev/blob").stdout == data
+
+
+@pytest.mark.parametrize("data", [b"", b"1,2,3", b"1,2,3\n\n", b"9,9,9\n"], ids=["empty", "short", "long", "other"])
+def test_an_object_that_is_not_what_was_recorded(run, flights, monkeypatch, data):
+    monkeypatch.setenv("LAKEOPS_VERIFY_CHECKSUMS", "false")
+    object_file = Path(run.json("fs", "stat", f"{R}/main/raw/a.csv")["physical_address"].removeprefix("file://"))
+    object_file.write_bytes(data)
+    Path("a.csv").write_text("before")
+    error = run.error("fs", "download", f"{R}/main/raw/a.csv")
+    assert (error["exit_code"], error["kind"]) == (1, "corrupted")
+    assert "raw/a.csv" in error["message"]
+    assert run("fs", "download", f"{R}/main/raw/", "out", "--recursive").exit_code == 1
+    assert [path.name for path in Path().rglob("*") if path.is_file() and "out" not in path.parts] == ["a.csv"]
+    assert not Path("out/a.csv").exists()
+    assert Path("a.csv").read_text() == "before"
+    monkeypatch.setenv("LAKEOPS_VERIFY_CHECKSUMS", "true")
+    assert run.error("fs", "cat", f"{R}/main/raw/a.csv")["kind"] == "corrupted"

@@ -32,6 +32,12 @@ CASES = {
     "bad metadata": (["commit", f"{R}/dev", "-m", "x", "--meta", "novalue"], 2, "invalid_input"),
     "two limits": (["branch", "reset", f"{R}/dev", "--prefix", "a", "--object", "b"], 2, "invalid_input"),
     "two-way alone": (["diff", f"{R}/dev", "--two-way"], 2, "invalid_input"),
+    "strategy alone": (["diff", f"{R}/dev", "--strategy", "source-wins"], 2, "invalid_input"),
+    "two ways and strategy": (
+        ["diff", f"{R}/left", f"{R}/right", "--two-way", "--strategy", "dest-wins"],
+        2,
+        "invalid_input",
+    ),
     "bad pre-sign": (["fs", "stat", f"{R}/main/raw/a.csv", "--pre-sign=maybe"], 2, "invalid_input"),
     "bad strategy": (["merge", f"{R}/dev", f"{R}/main", "--strategy", "mine"], 2, "usage"),
     "bad namespace": (["repo", "create", "lakefs://other", "ftp://user:secret@host/x"], 2, "invalid_uri"),

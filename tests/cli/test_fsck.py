@@ -21,7 +21,7 @@ def files_of(repository: Repository, folder: str) -> list[Path]:
 
 def test_a_healthy_repository(run, flights):
     text = run.ok("fsck", R)
-    assert text == "Checked 3 commits, 2 ranges, 5 entries, 1 staged row: everything is in order.\n"
+    assert text == "Checked 3 commits, 3 ranges, 3 entries, 1 staged row: everything is in order.\n"
     assert "4 objects" in run.ok("fsck", R, "--data")
     found = run.json("fsck", R)
     assert found["ok"] is True

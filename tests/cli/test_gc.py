@@ -59,11 +59,12 @@ def test_a_file_that_cannot_be_read_is_named(run, flights, tmp_path):
 
 @pytest.fixture
 def garbage(lake, flights, monkeypatch):
-    """The repository with an object that nobody refers to, two days later."""
+    """The repository with an object that nobody refers to, nine days later."""
     now = SystemClock().now
     dev = flights.branch("dev")
     dev.put("raw/c.csv", b"again")
-    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=2))
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=9))
+    lake.catalog.confirm_clock()
     return flights
 
 
@@ -93,7 +94,7 @@ def test_a_sweep_shows_what_would_go_and_does_nothing_without_a_yes(run, garbage
     assert run.json("gc", "report", "lakefs://flights", mark["id"])["mark"]["state"] == "marked"
 
 
-@pytest.mark.parametrize("verb", [("report",), ("sweep", "--yes")])
+@pytest.mark.parametrize("verb", [("report",), ("restore",), ("sweep", "--yes")])
 def test_an_unknown_mark_is_not_found(run, flights, verb):
     error = run.error("gc", verb[0], "lakefs://flights", "nonsense", *verb[1:])
     assert (error["kind"], error["exit_code"]) == ("mark_not_found", 4)
@@ -119,14 +120,46 @@ def test_expired_commits_are_marked_in_the_log(run, lake, garbage):
     assert run.error("fs", "ls", "lakefs://flights/main~1")["kind"] == "expired"
 
 
+def test_a_dry_run_shows_what_a_mark_would_do_and_changes_nothing(run, lake, garbage):
+    garbage.gc.set_rules({"default_retention_days": 0})
+    shown = run.ok("gc", "mark", "lakefs://flights", "--dry-run")
+    assert shown.startswith("A mark made now would hold this; nothing was changed:\n")
+    assert "Commits:   2 expired now; alive: " in shown
+    foretold = run.json("gc", "mark", "lakefs://flights", "-n")
+    assert (foretold["commits"]["expired_now"], foretold["mark"]["id"]) == (2, "")
+    assert run.json("gc", "list", "lakefs://flights") == []
+    assert run.ok("log", "lakefs://flights/main").count("(expired)") == 0
+    mark = run.json("gc", "mark", "lakefs://flights")
+    assert mark["objects"] == foretold["objects"]
+
+
+def test_a_mark_is_restored_until_it_is_swept(run, lake, garbage):
+    garbage.gc.set_rules({"default_retention_days": 0})
+    first = run.json("gc", "mark", "lakefs://flights")["id"]
+    done = run("gc", "mark", "lakefs://flights")
+    second = run.json("gc", "list", "lakefs://flights")[0]["id"]
+    assert f"To let its commits live again instead: lakeops gc restore lakefs://flights {second}\n" in done.stderr
+    assert "0 expired now, 2 by earlier marks; alive: " in done.stdout
+    earlier = run("gc", "restore", "lakefs://flights", first)
+    assert f"A newer mark decided about its commits: lakeops gc restore lakefs://flights {second}\n" in earlier.stderr
+    done = run.json("gc", "restore", "lakefs://flights", second)
+    assert (done["commits"], done["mark"]["state"], done["newer"]) == (2, "restored", None)
+    assert run.ok("log", "lakefs://flights/main").count("(expired)") == 0
+    assert run.error("gc", "sweep", "lakefs://flights", second, "--yes")["kind"] == "mark_refused"
+    third = run.json("gc", "mark", "lakefs://flights")["id"]
+    run.ok("gc", "sweep", "lakefs://flights", third, "--yes", "--force")
+    error = run.error("gc", "restore", "lakefs://flights", third)
+    assert (error["kind"], error["exit_code"]) == ("mark_refused", 5)
+
+
 def test_idle_branches_are_listed_and_deleted_when_asked_for(run, garbage, monkeypatch):
     garbage.create_branch("spare")
     rules = {"default_retention_days": 1, "branches": [{"branch_id": "*", "expire_after_days": 1}]}
     garbage.gc.set_rules(rules)
     found = run.json("gc", "idle", "lakefs://flights")
     assert [(ref["id"], ref["idle_days"], ref["kept"] is None) for ref in found] == [
-        ("dev", 2, False),
-        ("main", 2, False),
+        ("dev", 9, False),
+        ("main", 9, False),
     ]
     assert found[0].keys() == {"type", "id", "commit_id", "idle_days", "kept"}
     now = SystemClock().now
@@ -135,3 +168,49 @@ def test_idle_branches_are_listed_and_deleted_when_asked_for(run, garbage, monke
     done = run.json("gc", "idle", "lakefs://flights", "--delete", "--yes")
     assert [ref["id"] for ref in done if ref["kept"] is None] == ["spare"]
     assert {ref.id for ref in garbage.branches()} == {"dev", "main"}
+
+
+def test_the_grace_period_is_shown_and_changed(run, flights):
+    assert run.ok("gc", "grace", "lakefs://flights") == "Grace period of lakefs://flights: 24 h\n"
+    assert run.json("gc", "grace", "lakefs://flights", "48h") == {
+        "grace_seconds": 172_800, "pending_seconds": None, "pending_from": None,
+    }  # fmt: skip
+    shown = run.ok("gc", "grace", "lakefs://flights", "3600")
+    assert "lakefs://flights: 48 h\n" in shown
+    assert "on: 1 h; until then the longer one counts\n" in shown
+    found = run.json("gc", "grace", "lakefs://flights")
+    assert (found["grace_seconds"], found["pending_seconds"]) == (172_800, 3600)
+    error = run.error("gc", "grace", "lakefs://flights", "soon")
+    assert (error["kind"], error["exit_code"]) == ("invalid_input", 2)
+
+
+def test_a_setting_of_the_collector_endangers_nobody(run, garbage, monkeypatch):
+    """The repository was made with 24 hours: a process that is told one hour goes by these."""
+    main = garbage.branch("main")
+    young = main.put("young", b"1").physical_address
+    main.reset()
+    now = SystemClock().now
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(hours=2))
+    monkeypatch.setenv("LAKEOPS_GRACE_HOURS", "1")
+    report = run.json("gc", "report", "lakefs://flights", run.json("gc", "mark", "lakefs://flights")["id"])
+    assert report["grace_hours"] == 24
+    assert young not in report["sample"]["object"]
+    assert report["kept"]["grace"]["count"] >= 1
+
+
+def test_a_clock_in_doubt_is_confirmed(run, garbage, monkeypatch):
+    now = SystemClock().now
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=30))
+    for verb in (("mark",), ("idle", "--delete", "--yes")):
+        error = run.error("gc", verb[0], "lakefs://flights", *verb[1:])
+        assert (error["kind"], error["exit_code"]) == ("clock_in_doubt", 5)
+        assert "lakeops gc confirm-clock" in error["message"]
+    assert run.ok("gc", "confirm-clock").startswith("The time is ")
+    run.ok("gc", "mark", "lakefs://flights")
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=60))
+    mark = run.json("gc", "mark", "lakefs://flights", "--confirm-clock")
+    monkeypatch.setattr(SystemClock, "now", lambda _self: now() + timedelta(days=64))
+    assert run.error("gc", "sweep", "lakefs://flights", mark["id"], "--yes")["kind"] == "clock_in_doubt"
+    run.ok("gc", "sweep", "lakefs://flights", mark["id"], "--yes", "--confirm-clock")
+    assert run.json("gc", "confirm-clock", "lakefs://flights")["time"] >= mark["creation_date"]
+    assert run.error("gc", "confirm-clock", "lakefs://nowhere")["exit_code"] == 4

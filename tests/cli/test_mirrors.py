@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -54,7 +56,8 @@ def test_a_mirror_is_made_synced_and_read(run, two):
     assert done["caught_up"]
     assert [tag["promoted"] for tag in done["tags"]] == [main["candidate"]]
     keys = {"id", "promoted", "candidate", "source_head", "lag_commits", "lag_seconds", "missing_objects"}
-    assert keys | {"missing_bytes", "last_check", "error"} == set(done["branches"][0])
+    keys |= {"missing_bytes", "last_check", "error", "waiting_since", "last_arrival", "missing", "stalled"}
+    assert keys == set(done["branches"][0])
     assert run.json("mirror", "status", "lakefs://flights-eu") == done
     assert run.ok("fs", "cat", "lakefs://flights-eu/v1/a.csv") == "1,2\n"
     assert run.error("fs", "rm", "lakefs://flights-eu/main/a.csv")["kind"] == "read_only_repository"
@@ -159,3 +162,49 @@ def test_sources_that_cannot_be_are_refused_without_a_secret(run, home, tmp_path
         run.error("mirror", "create", "lakefs://flights-eu", f"file://{tmp_path}/r", "--source", source)["kind"] == kind
     )
     assert run.json("repo", "list") == []
+
+
+def let_pass(home: Path, seconds: int) -> None:
+    """Let everything that the catalog has noted of mirrors have happened earlier."""
+    with sqlite3.connect(home / "catalog.db") as database:
+        database.execute("UPDATE lakeops_mirror SET last_sync = last_sync - ?", (seconds,))
+        for name, text in database.execute("SELECT name, wait FROM lakeops_mirror_ref").fetchall():
+            wait = json.loads(text)
+            if wait is not None:
+                wait["progressed"] -= seconds
+                values = (json.dumps(wait), name)
+                database.execute("UPDATE lakeops_mirror_ref SET wait = ? WHERE name = ?", values)
+    database.close()
+
+
+def test_status_fails_where_somebody_should_look(run, two, home):
+    create(run, two)
+    run.json("mirror", "sync", "lakefs://flights-eu")
+    assert run.ok("mirror", "status", "lakefs://flights-eu")
+    assert run.ok("mirror", "status", "lakefs://flights-eu", "--max-lag", "1d")
+    let_pass(home, 7200)
+    late = run("mirror", "status", "lakefs://flights-eu", "--max-lag", "15m")
+    assert late.exit_code == 1
+    assert "the source was last seen 7,2" in late.stderr
+    assert "branch 'main' waits for commit" in late.stderr
+    stalled = run("mirror", "status", "lakefs://flights-eu", "--json")
+    assert stalled.exit_code == 1
+    assert json.loads(stalled.stdout)["branches"][0]["stalled"]
+    assert "nothing has arrived since" in run("mirror", "status", "lakefs://flights-eu").stderr
+    two.replicate()
+    run.json("mirror", "sync", "lakefs://flights-eu")
+    assert run.ok("mirror", "status", "lakefs://flights-eu", "--max-lag", "15m")
+    assert run("mirror", "status", "lakefs://flights-eu", "--max-lag", "soon").exit_code == 2
+
+
+def test_a_candidate_is_skipped_and_patience_is_set(run, two):
+    create(run, two)
+    waiting = run.json("mirror", "sync", "lakefs://flights-eu")["branches"][0]["candidate"]
+    two.repository.branch("main").put("b.csv", b"3\n")
+    newest = two.repository.branch("main").commit("day 2").id
+    skipped = run.json("mirror", "skip", "lakefs://flights-eu", "main")
+    assert (skipped["candidate"], skipped["promoted"] == waiting) == (newest, False)
+    assert run.json("mirror", "skip", "lakefs://flights-eu", "v1", "--tag")["id"] == "v1"
+    assert run.error("mirror", "skip", "lakefs://flights-eu", "none")["kind"] == "ref_not_found"
+    assert run.json("mirror", "patience", "lakefs://flights-eu", "30m")["patience"] == 1800
+    assert run.error("mirror", "patience", "lakefs://flights-eu", "0")["kind"] == "invalid_input"

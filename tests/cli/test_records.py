@@ -13,6 +13,7 @@ from lakeops.cli.app import app
 
 COMMIT = {"id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"}
 REF = {"id", "commit_id"}
+MARK = {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "swept", "refused", "failures"}
 REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "read_only"}
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
@@ -25,6 +26,7 @@ ONE, MANY, LINES = "one", "many", "lines"
 COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "repo create": (["lakefs://other"], ONE, REPOSITORY),
     "repo list": ([], MANY, REPOSITORY),
+    "repo adopt": ([R], ONE, {"owner", "before"}),
     "repo delete": ([R, "--yes"], ONE, REPOSITORY),
     "branch create": ([f"{R}/new", "--source", f"{R}/main~1"], ONE, REF),
     "branch list": ([R], MANY, REF),
@@ -57,8 +59,10 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "gc rules set": ([R, "rules.json"], ONE, {"default_retention_days", "branches"}),
     "gc rules get": ([R], ONE, {"default_retention_days", "branches"}),
     "gc rules delete": ([R], ONE, {"removed"}),
-    "gc mark": ([R], ONE, {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "swept"}),
-    "gc list": ([R], MANY, {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "swept"}),
+    "gc grace": ([R], ONE, {"grace_seconds", "pending_seconds", "pending_from"}),
+    "gc confirm-clock": ([], ONE, {"time"}),
+    "gc mark": ([R], ONE, MARK),
+    "gc list": ([R], MANY, MARK),
     "config show": ([], ONE, set()),
     "mirror replicate": (
         [R, "--destination", "copied"],
@@ -71,11 +75,13 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 """Arguments, shape and keys of each command but for those below."""
 
 ELSEWHERE = [
-    *("fs presign", "mirror setup-s3", "gc report", "gc sweep", "gc idle"),
+    *("fs presign", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
     *(
         f"mirror {verb}"
-        for verb in ("create", "sync", "status", "list", "delete", "registrations", "drop", "promote-writable")
+        for verb in ("create", "sync", "status", "skip", "patience", "list", "delete", "registrations", "drop")
     ),
+    "mirror promote-writable",
+    "mirror prove",
 ]
 """Tested elsewhere: for its error, on servers in place of S3, with a mark, between two lakes."""
 
@@ -226,6 +232,16 @@ def test_an_idempotency_key_gives_the_same_commit(run, flights):
     first = run.json(*args)
     assert first["metadata"] == {"a": "1", "b": "x=y"}
     assert run.json(*args)["id"] == first["id"]
+
+
+@pytest.mark.parametrize("strategy", ["source-wins", "dest-wins"])
+def test_a_diff_with_a_strategy_is_what_the_merge_does(run, conflict, strategy):
+    sides = "lakefs://flights/left", "lakefs://flights/right"
+    told = run.lines("diff", *sides, "--strategy", strategy)
+    made = run.json("merge", *sides[::-1], "--strategy", strategy)
+    done = run.lines("diff", f"lakefs://flights/{made['reference']}~1", sides[0], "--two-way")
+    assert told == done
+    assert "right.csv" in {change["path"] for change in done}
 
 
 def test_two_way_and_three_way_diffs_differ(run, conflict):

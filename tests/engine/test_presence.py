@@ -10,6 +10,7 @@ from support.rows import THOROUGH, Groups, built, change_sets, numbered, reposit
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.presence import Terms, is_memorable, plan, prove, remember
 from lakeops.model.errors import Transient
+from lakeops.model.records import Split
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.settings import StoreSettings
 
@@ -86,6 +87,26 @@ def test_a_known_range_that_was_deleted_proves_nothing(store):
     proofs = run(store, wanted, known, {})
     assert sum(proof.missing_objects for proof in proofs) == 1  # the one object that all the others share
     assert {one.address for proof in proofs for one in proof.missing} == {"data/2026010100/0-0"}
+
+
+def test_every_byte_of_a_file_counts(store):
+    """Of a big range one row is new; the row groups that it shares with what is known must be whole as well."""
+    before = numbered(range(300))
+    after = {**before, "a/00150": ("9", 9)}
+    known, wanted = built(store, before, Split(200, 400, 800)), built(store, after, Split(200, 400, 800))
+    store.put("data/2026010100/9-9", b"9")
+    [index] = wanted.without(known)
+    row = wanted.row(int(index))
+    good = store.get(row.key)
+    for start in range(0, len(good), 97):
+        torn = good[:start] + bytes(byte ^ 0xFF for byte in good[start : start + 8]) + good[start + 8 :]
+        store.put(row.key, torn)
+        [proof] = run(store, wanted, known, {})
+        assert not proof.complete, start
+        assert row.file in (proof.damage or "")
+        assert not is_memorable(proof)
+    store.put(row.key, good)
+    assert all(proof.complete for proof in run(store, wanted, known, {}))
 
 
 def test_an_object_of_another_size_is_no_arrival(store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import fsspec
 import pandas as pd
@@ -52,6 +53,36 @@ def test_pandas_and_pyarrow_and_duckdb_read_a_ref(repo: Repository, fs: LakeopsF
         connection.register_filesystem(fs)
         rows = connection.sql("SELECT sum(n) FROM 'lakefs://repo/main~0/t/*.parquet'").fetchall()
         assert rows == [(30,)]
+
+
+def _with_duckdb(fs: LakeopsFileSystem, path: str) -> object:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.register_filesystem(fs)
+        return connection.sql(f"SELECT sum(n) FROM 'lakefs://{path}'").fetchall()
+
+
+READERS = {
+    "pandas parquet": lambda fs, path: pd.read_parquet(path, filesystem=fs)["n"].sum(),
+    "pandas csv": lambda fs, path: pd.read_csv(fs.open(path)),
+    "pyarrow": lambda fs, path: pq.read_table(path, filesystem=fs),
+    "pyarrow dataset": lambda fs, path: pa.dataset.dataset(path, filesystem=fs).to_table(),
+    "duckdb": _with_duckdb,
+    "fsspec": lambda fs, path: fs.cat_ranges([path], [0], [4], on_error="raise"),
+}
+
+
+# Each of them leaves files to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("cut", [0, 5, -1], ids=["empty", "short", "one byte short"])
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_no_library_reads_a_short_object(repo: Repository, fs: LakeopsFileSystem, read, cut: int) -> None:
+    pd.DataFrame({"n": range(1000)}).to_parquet(fs.open("repo/main/t.parquet", "wb"))
+    file = Path(urlsplit(repo.ref("main").stat("t.parquet").physical_address).path)
+    file.write_bytes(file.read_bytes()[:cut])
+    with pytest.raises(Exception, match=r"t.parquet.* bytes, and .* were recorded"):
+        read(fs, "repo/main/t.parquet")
 
 
 def test_walking_a_repository(repo: Repository, fs: LakeopsFileSystem) -> None:

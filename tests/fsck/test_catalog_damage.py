@@ -12,6 +12,7 @@ from support.damage import catalog, head, sql
 
 from lakeops import Commit, Repository
 from lakeops.catalog import tables as t
+from lakeops.catalog.digests import row_digest
 from lakeops.catalog.rows import commit_values
 from lakeops.model.findings import Severity
 from lakeops.model.ids import make_commit
@@ -63,6 +64,17 @@ def other_metarange(repo: Repository) -> None:
     sql(repo, change(t.COMMIT, meta_range_digest=other.meta_range_digest)(head(repo).id))
 
 
+def bring_back(repo: Repository) -> None:
+    values = {"repository_id": repo.id, "name": "side", "commit_id": head(repo, "v1").id}
+    more = {"staging_token": "t", "sealed_tokens": [], "resets": 0, "sealed_resets": 0}
+    row = {**values, **more}
+    sql(repo, insert(t.BRANCH).values(**row, row_digest=row_digest(t.BRANCH, row)))
+
+
+def drop_move(repo: Repository) -> None:
+    sql(repo, delete(t.REFLOG).where(t.REFLOG.c.ref == "main", t.REFLOG.c.new == head(repo, "main~1").id))
+
+
 def share_token(repo: Repository) -> None:
     token = catalog(repo).branch(repo.id, "dev").staging_token
     repo.branch("main").reset()
@@ -105,7 +117,9 @@ def one(do: Callable[[Repository], None], kind: str, where: str) -> Damage:
 
 
 DAMAGES = {
-    "no default branch": one(drop_default_branch, "default_branch_missing", "branch main"),
+    "no default branch": Damage(
+        drop_default_branch, ("default_branch_missing", "reflog_mismatch", "rows_missing"), "branch main"
+    ),
     "a split that cuts nothing": Damage(
         lambda repo: sql(
             repo, update(t.REPOSITORY).values(split={"min_entries": 9, "target_entries": 4, "max_entries": 8})
@@ -120,17 +134,26 @@ DAMAGES = {
         ("claim_mismatch", "range_boundary"),
         "_lakefs/repository.json",
     ),
-    "a branch into nothing": one(
-        lambda repo: sql(repo, change(t.BRANCH, commit_id=NOWHERE)("dev")), "branch_target_missing", "branch dev"
+    "a branch into nothing": Damage(
+        lambda repo: sql(repo, change(t.BRANCH, commit_id=NOWHERE)("dev")),
+        ("branch_target_missing", "reflog_mismatch"),
+        "branch dev",
     ),
-    "a tag into nothing": one(
-        lambda repo: sql(repo, change(t.TAG, commit_id=NOWHERE)("v1")), "tag_target_missing", "tag v1"
+    "a tag into nothing": Damage(
+        lambda repo: sql(repo, change(t.TAG, commit_id=NOWHERE)("v1")),
+        ("reflog_mismatch", "tag_target_missing"),
+        "tag v1",
     ),
+    "a branch at another commit": one(
+        lambda repo: sql(repo, change(t.BRANCH, commit_id=head(repo).id)("dev")), "reflog_mismatch", "branch dev"
+    ),
+    "a deleted branch that is back": Damage(bring_back, ("reflog_mismatch", "rows_missing"), "branch side"),
+    "a move that is gone": Damage(drop_move, ("reflog_broken", "rows_missing"), "branch main"),
     "a branch at an expired commit": one(on_head(expired=True), "branch_target_expired", "branch main"),
     "a tag at an expired commit": one(
         lambda repo: sql(repo, change(t.COMMIT, expired=True)(head(repo, "v1").id)), "tag_target_expired", "tag v1"
     ),
-    "a tag with a name that none may have": one(bad_tag, "ref_name_invalid", "tag bad..name"),
+    "a tag with a name that none may have": Damage(bad_tag, ("ref_name_invalid", "reflog_mismatch"), "tag bad..name"),
     "parents that are no list": one(on_base(parents="x"), "commit_unreadable", "commit "),
     "metadata that is no map": one(on_base(metadata=["x"]), "commit_unreadable", "commit "),
     "another message": one(on_base(message="altered"), "commit_id_mismatch", "commit "),
@@ -140,8 +163,10 @@ DAMAGES = {
     "another metarange id": Damage(
         on_head(meta_range_id=NOWHERE), ("commit_id_mismatch", "metarange_pointer_invalid"), "commit "
     ),
-    "a commit that is gone": one(drop_commit("main~2"), "commit_parent_missing", "commit "),
-    "a first commit that is gone": Damage(drop_commit("main~3"), ("commit_parent_missing", "root_missing"), "commit "),
+    "a commit that is gone": Damage(drop_commit("main~2"), ("commit_parent_missing", "rows_missing"), "commit "),
+    "a first commit that is gone": Damage(
+        drop_commit("main~3"), ("commit_parent_missing", "root_missing", "rows_missing"), "commit "
+    ),
     "two first commits": one(second_root, "roots_several", "repository repo"),
     "another generation": one(
         lambda repo: sql(repo, change(t.COMMIT, generation=9)(head(repo, "v1").id)),
@@ -169,11 +194,13 @@ DAMAGES = {
     "a staged row without an address": one(
         on_staged(physical_address=None), "staged_row_invalid", "branch main, path staged"
     ),
-    "a staged row that leads outside": one(
-        on_staged(physical_address="data/../../x"), "staged_row_invalid", "branch main, path staged"
+    "a staged row that leads outside": Damage(
+        on_staged(physical_address="data/../../x"), ("row_altered", "staged_row_invalid"), "branch main, path staged"
     ),
-    "a staged row into the metadata": one(
-        on_staged(physical_address="_lakefs/ranges/x"), "staged_row_invalid", "branch main, path staged"
+    "a staged row into the metadata": Damage(
+        on_staged(physical_address="_lakefs/ranges/x"),
+        ("row_altered", "staged_row_invalid"),
+        "branch main, path staged",
     ),
     "staged metadata that is no JSON": one(on_staged(metadata="{"), "staged_row_invalid", "branch main, path staged"),
     "staged metadata that is no map": one(on_staged(metadata="[1]"), "staged_row_invalid", "branch main, path staged"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 import pyarrow as pa
 import pytest
@@ -30,6 +31,8 @@ from support.rows import attempt
 from lakeops import Repository
 from lakeops.model.findings import Severity
 from lakeops.ranges.cutter import Cut
+from lakeops.ranges.group_table import find_table
+from lakeops.ranges.thrift import metadata_at
 from lakeops.ranges.write import write_range
 
 Tables = list[pa.Table]
@@ -160,7 +163,24 @@ def wrong_digests(repo: Repository) -> None:
     forge(repo, rows + metarange(repo).rows(1, len(others) + 1))
 
 
+def wrong_first_path(repo: Repository) -> None:
+    """The first range's table of row groups tells another first path, and the digest of the file's end is right."""
+    first, *others = metarange(repo).rows(0, len(metarange(repo)))
+    data = store(repo).get(first.key)
+    tail = data[-first.footer_bytes :]
+    found = find_table(tail)
+    assert found is not None
+    paths = b"".join(group.first_path for group in found.groups)
+    at = tail.rindex(paths, 0, metadata_at(tail))
+    changed = tail[:at] + paths[:-1] + b"~" + tail[at + len(paths) :]
+    store(repo).put(first.key, data[: -first.footer_bytes] + changed)
+    forge(repo, [replace(first, footer_digest=sha256(changed).digest()), *others])
+
+
 FORGED = {
+    "a row group that begins elsewhere": Damage(
+        wrong_first_path, ("range_groups_mismatch", "range_damaged"), "_lakefs/ranges/"
+    ),
     "row groups that their digests do not cover": Damage(wrong_digests, ("range_damaged",), R),
     "row groups that end elsewhere": Damage(wrong_groups, ("range_boundary",), R),
     "a row that its digest does not cover": Damage(

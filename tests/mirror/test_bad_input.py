@@ -108,7 +108,7 @@ def test_creation_that_is_refused_leaves_nothing(pair, tmp_path):
             lambda: there.create_mirror("mirror2", source=str(tmp_path) + "#a-b-c", source_repository="flights"),
         ),
         (
-            NotAReplica,
+            NamespaceTaken,
             lambda: there.create_mirror(
                 "mirror2",
                 there.repository("writable").storage_namespace,

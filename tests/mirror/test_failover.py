@@ -5,9 +5,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.mirrors import check_whole, open_lake, replicator
+from support.clock import ManualClock
+from support.mirrors import check_whole, open_lake, open_pair, read_whole, replicator
 
-from lakeops.model.errors import CommitExpired, MirrorOvertaken, NotAMirror
+from lakeops.model.clock import Ids
+from lakeops.model.errors import CommitExpired, MarkRefused, MirrorOvertaken, NotAMirror, ProtectedBranch
+from lakeops.ops.mirror.prove import Proved
 from lakeops.store import layout
 
 
@@ -54,10 +57,11 @@ def test_garbage_can_be_collected_and_the_repository_checked_afterwards(pair):
     pair.clock.advance(days=3)
     repo.gc.mark()
     assert repo.ref("main").read("a") == b"2"
+    assert pair.there.catalog.unproved("flights") == frozenset()
     assert [finding for finding in repo.fsck() if finding.severity == "error"] == []
 
 
-def test_history_that_is_not_whole_is_expired_and_the_rest_stays(pair):
+def test_history_is_unproved_until_somebody_looks_and_what_is_whole_comes_back(pair):
     one = pair.commit(a="1")
     two = pair.commit(a="2")
     three = pair.commit(a="3")
@@ -67,12 +71,104 @@ def test_history_that_is_not_whole_is_expired_and_the_rest_stays(pair):
     assert pair.head() == three.id
     pair.mirror.promote_writable()
     repo = pair.there.repository("flights")
+    for older in (one, two):
+        with pytest.raises(CommitExpired, match="mirror prove"):
+            repo.ref(older.id).read("a")
+    assert pair.mirror.prove() == Proved(1, 1)
     assert repo.ref(one.id).read("a") == b"1"
     with pytest.raises(CommitExpired):
         repo.ref(two.id).read("a")
     with pytest.raises(CommitExpired):
         repo.branch("main").revert("main")
     assert repo.create_branch("old", source=one.id).read("a") == b"1"
+    pair.replicator.release()
+    pair.replicator.settle()
+    assert pair.mirror.prove() == Proved(1, 0)
+    assert repo.ref(two.id).read("a") == b"2"
+
+
+def cost_of_a_fail_over(place, older: int) -> int:
+    """Store calls of a fail-over with so many older commits, each with a metarange of its own."""
+    with open_pair(place, clock=ManualClock(), random=Random(1)) as pair:
+        for number in range(older):
+            pair.commit(**{f"p{number}": str(number)})
+        pair.replicator.settle()
+        pair.mirror.sync()
+        pair.faults.revive()
+        pair.mirror.promote_writable()
+        assert pair.faults.keys_opened(layout.METARANGES) == set()
+        assert len(pair.there.catalog.unproved("flights")) == older - 1
+        return len(pair.faults.calls)
+
+
+def test_a_fail_over_costs_the_same_however_many_commits_are_older(tmp_path):
+    assert cost_of_a_fail_over(tmp_path / "few", 2) == cost_of_a_fail_over(tmp_path / "many", 40)
+
+
+def test_a_mark_looks_at_unproved_history_keeps_what_is_whole_and_gives_up_the_rest(pair):
+    commits = [pair.commit(a=str(number), **{f"only{number}": "x"}) for number in range(4)]
+    lost = commits[1]
+    pair.replicator.hold(f"{layout.METARANGES}{lost.meta_range_file}")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    beyond = pair.commit(a="beyond")
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    repo = pair.there.repository("flights")
+    pair.clock.advance(days=40)
+    with pytest.raises(MarkRefused, match="mirror prove"):
+        repo.gc.mark(dry_run=True)
+    assert len(pair.there.catalog.unproved("flights")) == 4
+    made = repo.gc.mark()
+    repo.gc.sweep(made.id)
+    for commit in commits:
+        if commit is lost:
+            with pytest.raises(CommitExpired):
+                repo.ref(commit.id).read("a")
+        else:
+            check_readable(pair, commit)
+    assert pair.mirror.prove() == Proved(0, 0), "what was given up is never taken back: it may be swept"
+    assert pair.there.catalog.commit("flights", beyond.id).expired
+    assert [finding for finding in repo.fsck(data=True) if finding.severity == "error"] == []
+
+
+def check_readable(pair, commit) -> None:
+    ours = pair.there.catalog.commit("flights", commit.id)
+    assert not ours.expired
+    assert read_whole(pair.store, pair.mirror.storage_namespace, ours)
+
+
+def test_what_a_mark_gave_up_is_not_revived_by_a_look_that_began_before_it(pair):
+    older = pair.commit(a="1")
+    pair.commit(a="2")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    catalog = pair.there.catalog
+
+    def begin(_: object) -> None:
+        now = catalog.now()
+        catalog.begin_mark("flights", layout.attempt(now, Ids()), cutoff=now - catalog.grace("flights").at(now))
+
+    pair.faults.hook("revive_proved", action=begin)
+    assert pair.mirror.prove().commits == 0
+    pair.faults.revive()
+    assert catalog.commit("flights", older.id).expired
+
+
+def test_pruning_leaves_unproved_commits(pair):
+    for number in range(3):
+        pair.commit(a=str(number))
+    pair.replicator.settle()
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    repo = pair.there.repository("flights")
+    repo.gc.set_rules({"default_retention_days": 1, "branches": [], "log_days": 30})
+    unproved = pair.there.catalog.unproved("flights")
+    pair.clock.advance(days=400)
+    repo.gc.prune()
+    assert len(unproved) == 2
+    assert pair.there.catalog.unproved("flights") == unproved
 
 
 def test_the_source_need_not_be_reachable(pair, tmp_path):
@@ -134,3 +230,47 @@ def test_a_mirror_can_be_forgotten_and_made_anew(pair, tmp_path, clock):
         (tmp_path / "here").rename(tmp_path / "gone")
         assert not lake.mirror("flights").delete()
         (tmp_path / "gone").rename(tmp_path / "here")
+
+
+def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
+    rules = {"default_retention_days": 9, "branches": [{"branch_id": "main", "retention_days": 90}]}
+    pair.commit(a="1")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    pair.repo.gc.set_rules(rules)
+    pair.repo.protect("main")
+    pair.repo.protect("release-*")
+    pair.mirror.sync()
+    assert pair.mirror.gc.rules() is None, "they are for the fail-over"
+    pair.repo.unprotect("release-*")
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    repo = pair.there.repository("flights")
+    assert repo.gc.rules() == rules
+    assert list(repo.protections()) == ["main"]
+    with pytest.raises(ProtectedBranch):
+        repo.branch("main").put("a", b"2")
+    assert [finding for finding in repo.fsck() if finding.severity == "error"] == []
+
+
+@pytest.mark.parametrize("prefix", [layout.DATA, layout.RANGES, layout.METARANGES])
+@pytest.mark.parametrize("harm", ["gone", "torn"])
+def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
+    pair.commit_paths("main", {f"p/{number:02}": str(number) for number in range(40)})
+    pair.repo.create_branch("dev", source="main")
+    pair.commit("dev", **{"p/20": "dev"})
+    pair.replicator.settle()
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    assert pair.mirror.check() == []
+    new = pair.repo.ref("dev").stat("p/20").physical_address
+    key = layout.relative(pair.repo.storage_namespace, new)
+    if prefix != layout.DATA:
+        key = min(item.key for item in pair.store.list(prefix))
+    if harm == "gone":
+        pair.store.delete([key])
+    else:
+        pair.store.put(key, pair.store.get(key) + b"more")
+    found = pair.mirror.check()
+    assert found
+    assert any(("p/20" if prefix == layout.DATA else key.rpartition("/")[2]) in one for one in found)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lakeops.model.errors import AmbiguousRef, LakeopsError, MergeConflict, SweepIncomplete
+from lakeops.model.errors import AmbiguousRef, KeyReused, LakeopsError, MergeConflict, SweepIncomplete
 
 
 def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]]:
@@ -20,6 +20,8 @@ def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]
 def made(kind: type[LakeopsError]) -> LakeopsError:
     if kind is AmbiguousRef:
         return AmbiguousRef("ab", ["abc" + "0" * 61, "abd" + "0" * 61])
+    if kind is KeyReused:
+        return KeyReused("k", "abc" + "0" * 61, ["message", "metadata"])
     if kind is MergeConflict:
         return MergeConflict("dev", "main", ["a", "b"])
     if kind is SweepIncomplete:

@@ -9,7 +9,7 @@ from support.histories import History, make_history
 
 from lakeops.model import readahead
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import first_parents, merge_base
+from lakeops.model.graph import first_parents, log, merge_base
 from lakeops.model.readahead import ReadAhead
 from lakeops.model.records import Commit
 
@@ -61,6 +61,18 @@ def test_two_diverged_branches(line: list[Commit]) -> None:
     statements = Statements(commits)
     assert merge_base(ReadAhead(statements.load), commits[500].id, commits[-1].id) == commits[0].id
     assert len(statements.runs) < 14
+
+
+def test_merges_of_short_branches_load_little_more_than_is_asked_for() -> None:
+    parents: list[tuple[int, ...]] = [(), *((index,) for index in range(1000))]
+    for _ in range(20):  # each a branch of one commit, merged
+        head = len(parents) - 1
+        parents += [(head,), (head, head + 1), *((head + 2 + index,) for index in range(3))]
+    commits = make_history(parents)
+    statements = Statements(commits)
+    asked = list(itertools.islice(log(ReadAhead(statements.load, 100), commits[-1].id), 100))
+    assert len(asked) == 100
+    assert sum(statements.runs) < 4 * len(asked)
 
 
 def test_a_missing_commit_is_not_found(line: list[Commit]) -> None:

@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.histories import make_history, random_dates, random_parents
 
-from lakeops.model.records import Commit
+from lakeops.model.bases import shared
+from lakeops.model.lineage import Lineage, Node
 from lakeops.model.retention import Kept, counted, live
 from lakeops.model.rules import DAY, RefRule, Rules
 
 NOW = 100 * DAY
 
 
-@dataclass
-class Refs:
-    commits: dict[str, Commit]
-    branches: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
-    mirrors: dict[str, frozenset[str]] = field(default_factory=dict)
-
-
 def history(parents, ages):
     """Commits by index, with their ages in seconds at ``NOW``."""
-    return make_history(parents, [NOW - age for age in ages])
+    return nodes(make_history(parents, [NOW - age for age in ages]))
 
 
-def refs(commits, **given) -> Refs:
-    return Refs({commit.id: commit for commit in commits}, **given)
+def nodes(commits) -> list[Node]:
+    return [Node(commit.id, commit.parents, commit.creation_date, commit.generation) for commit in commits]
+
+
+def refs(commits, **given) -> Lineage:
+    return Lineage(**{"branches": {}, "tags": {}, **given}, commits={commit.id: commit for commit in commits})
 
 
 def indexes(found, commits) -> dict[int, Kept]:
@@ -65,7 +61,7 @@ def test_a_line_with_a_window_of_three_days(ages, expected):
 def test_age_equal_to_the_window_is_expired_to_the_second():
     commits = history([(), (0,)], [9 * DAY, 0])
     for age, lives in ((3 * DAY - 1, True), (3 * DAY, False), (3 * DAY + 1, False)):
-        commits[1] = replace(commits[1], creation_date=NOW - age)
+        commits[1] = commits[1]._replace(creation_date=NOW - age)
         found = live(refs(commits, branches={"main": commits[1].id}), Rules(3), NOW)
         assert (commits[0].id in found) is lives
 
@@ -101,7 +97,10 @@ def test_tags_and_mirrors_keep_one_commit_each():
     found = live(everything, Rules(3), NOW)
     assert indexes(found, commits) == {0: Kept.MIRROR, 1: Kept.TAG, 4: Kept.HEAD}
     assert set(found) <= everything.commits.keys()
-    assert counted(found.values()) == {"heads": 1, "tags": 1, "mirrors": 1, "retention": 0, "no_rules": 0}
+    counts = dict.fromkeys(("heads", "tags", "mirrors"), 1) | dict.fromkeys(
+        ("retention", "merge_bases", "undo", "no_rules"), 0
+    )
+    assert counted(found.values()) == counts
 
 
 def test_a_lagging_mirror_keeps_what_was_a_head_within_its_days():
@@ -113,18 +112,67 @@ def test_a_lagging_mirror_keeps_what_was_a_head_within_its_days():
 def test_without_rules_everything_lives():
     commits = history(LINE, [90 * DAY] * 5)
     found = live(refs(commits, branches={"main": commits[4].id}), None, NOW)
-    assert counted(found.values()) == {"heads": 1, "tags": 0, "mirrors": 0, "retention": 0, "no_rules": 4}
+    assert {why: count for why, count in counted(found.values()).items() if count} == {"heads": 1, "no_rules": 4}
+
+
+def test_what_a_mark_expired_lives_again_until_it_is_swept():
+    commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
+    commits[1] = commits[1]._replace(pending=True)
+    main = refs(commits, branches={"main": commits[4].id})
+    assert set(indexes(live(main, Rules(50), NOW), commits)) == {0, 1, 2, 3, 4}
+    assert set(indexes(live(main, Rules(1), NOW), commits)) == {3, 4}
+    assert set(indexes(live(main, None, NOW), commits)) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("undo", [7, 9])
+@pytest.mark.parametrize("days", [0, 1, 30])
+def test_what_a_ref_showed_stays_for_the_undo_window(days, undo):
+    commits = history(LINE, [90 * DAY] * 5)
+    left = {commits[0].id: NOW - undo * DAY, commits[1].id: NOW - undo * DAY + 1, commits[2].id: NOW}
+    main = refs(commits, branches={"main": commits[4].id}, left=left)
+    found = indexes(live(main, Rules(days, undo_days=undo), NOW), commits)
+    assert found == {1: Kept.UNDO, 2: Kept.UNDO, 4: Kept.HEAD}
+
+
+def test_what_a_ref_showed_stays_for_mirrors_that_lag():
+    commits = history(LINE, [90 * DAY] * 5)
+    left = {commits[0].id: NOW - 20 * DAY, commits[1].id: NOW - 20 * DAY + 1, commits[2].id: NOW}
+    main = refs(commits, branches={"main": commits[4].id}, left=left)
+    found = indexes(live(main, Rules(1, mirror_lag_days=20), NOW), commits)
+    assert found == {1: Kept.MIRROR, 2: Kept.UNDO, 4: Kept.HEAD}
+
+
+def test_a_deleted_branch_can_be_brought_back_and_merged_until_the_window_is_over():
+    # 0 <- 1 <- 2 <- 3 (main); 1 <- 4 (deleted)
+    commits = history([(), (0,), (1,), (2,), (1,)], [90 * DAY] * 5)
+    for age, expected in ((7 * DAY - 1, {1: Kept.BASE, 3: Kept.HEAD, 4: Kept.UNDO}), (7 * DAY, {3: Kept.HEAD})):
+        main = refs(
+            commits,
+            branches={"main": commits[3].id},
+            left={commits[4].id: NOW - age},
+            deleted=frozenset({commits[4].id}),
+        )
+        assert indexes(live(main, Rules(0), NOW), commits) == expected
+
+
+def test_merge_bases_of_live_branches_stay_and_those_that_are_gone_do_not():
+    commits = history([(), (0,), (1,), (1,)], [90 * DAY] * 4)
+    both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
+    assert indexes(live(both, Rules(0), NOW), commits) == {1: Kept.BASE, 2: Kept.HEAD, 3: Kept.HEAD}
+    commits[1] = commits[1]._replace(expired=True)
+    both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
+    assert indexes(live(both, Rules(0), NOW), commits) == {2: Kept.HEAD, 3: Kept.HEAD}
 
 
 def test_what_expired_stays_expired_when_rules_get_longer():
     commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
-    commits[1] = replace(commits[1], expired=True)
+    commits[1] = commits[1]._replace(expired=True)
     main = refs(commits, branches={"main": commits[4].id})
     assert set(indexes(live(main, Rules(50), NOW), commits)) == {0, 2, 3, 4}
     assert set(indexes(live(main, None, NOW), commits)) == {0, 2, 3, 4}
 
 
-def by_walking(every: Refs, rules: Rules, now: int, rng: random.Random) -> set[str]:
+def by_walking(every: Lineage, rules: Rules, now: int, rng: random.Random) -> set[str]:
     """The definition, word for word, starting from refs and lines in a random order."""
     firsts = {commit.parents[0] for commit in every.commits.values() if commit.parents}
     heads = set(every.branches.values())
@@ -135,7 +183,7 @@ def by_walking(every: Refs, rules: Rules, now: int, rng: random.Random) -> set[s
         if commit_id not in firsts and commit_id not in heads
     ]
     rng.shuffle(starts)
-    found = set(every.tags.values()).union(*every.mirrors.values())
+    found = set(every.tags.values()).union(*every.mirrors.values(), shared(every.commits, heads))
     for start, days, lives in starts:
         window = max(days, rules.mirror_lag_days) * DAY
         commit = every.commits[start]
@@ -154,7 +202,7 @@ def by_walking(every: Refs, rules: Rules, now: int, rng: random.Random) -> set[s
 def test_the_answer_is_the_definitions_in_every_order(seed, size):
     rng = random.Random(seed)
     dates = [NOW - DAY // 4 * (rng.randrange(40) if rng.random() < 0.2 else size - i) for i in range(size)]
-    commits = make_history(random_parents(rng, size), dates if seed % 3 else random_dates(rng, size))
+    commits = nodes(make_history(random_parents(rng, size), dates if seed % 3 else random_dates(rng, size)))
     ids = [commit.id for commit in commits]
     branches = {f"b{n}": rng.choice(ids) for n in range(rng.randrange(1, 4))}
     tags = {f"t{n}": rng.choice(ids) for n in range(rng.randrange(3))}
@@ -173,3 +221,27 @@ def test_the_answer_is_the_definitions_in_every_order(seed, size):
         answers.append(live(every, rules, now))
         assert set(answers[-1]) == by_walking(every, rules, now, rng)
     assert answers[0] == answers[1] == answers[2]
+
+
+@given(seed=st.integers(0, 2**32), size=st.integers(1, 40))
+@settings(max_examples=300, deadline=None)
+def test_what_was_pruned_changes_nothing_for_what_is_left(seed, size):
+    """Expired commits go whose whole past goes too; the first one stays, as pruning leaves it."""
+    rng = random.Random(seed)
+    dates = [NOW - DAY // 4 * (size - index) for index in range(size)]
+    commits = nodes(make_history(random_parents(rng, size), dates))
+    ended: set[str] = set()
+    for index, commit in enumerate(commits):
+        if rng.random() < 0.8 and ended.issuperset(commit.parents):
+            commits[index] = commit._replace(expired=True)
+            ended.add(commit.id)
+    left = [commit for commit in commits if commit.id not in ended or not commit.parents]
+    names = [commit.id for commit in left if not commit.expired] or [left[0].id]
+    given = {
+        "branches": {f"b{number}": rng.choice(names) for number in range(rng.randrange(1, 4))},
+        "tags": {f"t{number}": rng.choice(names) for number in range(rng.randrange(3))},
+        "left": {commit.id: NOW - DAY * rng.randrange(9) for commit in commits if rng.random() < 0.3},
+        "deleted": frozenset(rng.sample(names, rng.randrange(min(3, len(names))))),
+    }
+    for rules in (None, Rules(rng.randrange(6)), Rules(rng.randrange(6), mirror_lag_days=4)):
+        assert live(refs(left, **given), rules, NOW) == live(refs(commits, **given), rules, NOW)

@@ -33,6 +33,22 @@ def test_branches_may_be_left_out():
     assert parse_rules({"default_retention_days": 7}) == Rules(7)
 
 
+@pytest.mark.parametrize(("given", "log"), [({}, 365), ({"undo_days": 14}, 365), ({"undo_days": 400}, 400)])
+def test_the_log_reaches_back_as_far_as_moves_can_be_taken_back(given, log):
+    rules = {"default_retention_days": 1, "branches": [], **given}
+    assert parse_rules(rules).log_days == log
+    assert parse_rules(rules).to_json() == rules
+    assert read_rules(parse_rules(rules).to_text()) == parse_rules(rules)
+
+
+@pytest.mark.parametrize("undo", [31, 365, 36500])
+def test_a_log_of_the_undo_window_or_longer_is_taken(undo):
+    for log in (undo, min(undo + 1, 36500)):
+        rules = parse_rules({"default_retention_days": 1, "undo_days": undo, "log_days": log})
+        assert rules.log_days == log
+        assert read_rules(rules.to_text()) == rules
+
+
 def branch(**entry):
     return {"default_retention_days": 1, "branches": [entry]}
 
@@ -50,6 +66,10 @@ BAD = {
     "text": ({"default_retention_days": "21"}, "whole number of days, not '21'"),
     "null days": ({"default_retention_days": None}, "whole number of days, not None"),
     "bad lag": ({"default_retention_days": 1, "mirror_lag_days": -2}, "mirror_lag_days is between"),
+    "log shorter than undo": (
+        {"default_retention_days": 1, "undo_days": 40, "log_days": 39},
+        "log_days is at least undo_days, 40, not 39",
+    ),
     "branches no list": ({"default_retention_days": 1, "branches": {}}, "branches is a list"),
     "entry no object": ({"default_retention_days": 1, "branches": ["main"]}, "branches[0] must be a JSON object"),
     "no name": (branch(retention_days=1), "branches[0].branch_id is a name or a pattern"),

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 from support.clock import ManualClock
+from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
+from lakeops.store.faulty import Faults
 
 SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
 
@@ -24,6 +26,19 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 def lake(settings: Settings, clock: ManualClock) -> Iterator[Lake]:
     with Lake.open(settings=settings, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def faulty_lake(tmp_path: Path, clock: ManualClock, faults: Faults) -> Iterator[Lake]:
+    """A lake whose stores and catalog play the script of ``faults``."""
+    settings = Settings.load(home=tmp_path, fsync=False, committer="tester")
+    with open_faulty(settings, faults, clock=clock) as opened:
         yield opened
 
 

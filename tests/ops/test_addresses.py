@@ -39,4 +39,5 @@ def test_keys_of_a_location_are_quoted_where_they_must_be(namespace, part):
 @namespaces
 def test_what_is_shown_is_stored_again_as_it_was(namespace):
     column = chunks([["data/a", "data/b c", "data/é"], ["data/%41", "file:///imported/x", "s3://other/y"]])
-    assert stored(namespace, full(namespace, column)).equals(column)
+    paths = chunks([["a", "b c", "é"], ["d", "e", "f"]])
+    assert stored(namespace, full(namespace, column), paths).equals(column)

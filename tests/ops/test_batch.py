@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from threading import Event, Lock
+from time import sleep
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.clock import ManualClock
 from support.scenes import open_faulty, tree
 
-from lakeops import Repository
+from lakeops import Repository, Settings
 from lakeops.model import errors
+from lakeops.model.errors import CatalogUnavailable
 from lakeops.ops import batch as batches
 from lakeops.store.faulty import Crash, Faults
 
 
 @pytest.fixture
-def faulty(settings, repo):
+def faulty(request, repo):
     faults = Faults()
-    with open_faulty(settings, faults) as lake:
+    with open_faulty(request.getfixturevalue("settings"), faults) as lake:
         found = lake.repository("repo")
         faults.revive()
         yield found, faults
@@ -96,13 +102,13 @@ def test_killed_before_it_is_linked(faulty):
 
 
 def test_objects_that_waited_too_long_are_not_linked(settings, repo, clock: ManualClock):
-    """The oldest one decides: it may have been collected."""
+    """They may have been collected; the end of the batch says so, and what is young is linked all the same."""
     main = repo.branch("main")
     with pytest.raises(errors.AttemptExpired), main.batch() as batch:
         batch.put("a", b"1")
         clock.advance(hours=13)
         batch.put("b", b"2")
-    assert list(main.uncommitted()) == []
+    assert [change.path for change in main.uncommitted()] == ["b"]
 
 
 def test_entries_open_as_they_were_found(repo):
@@ -112,3 +118,142 @@ def test_entries_open_as_they_were_found(repo):
     main.put("a", b"new")
     with main.open_entry(found) as file:
         assert file.read() == b"old"
+
+
+class Contrary:
+    """Lets the later one of two links that are under way at the same time go first."""
+
+    def __init__(self, inner):
+        self._inner = inner
+        self._lock = Lock()
+        self._first: Event | None = None
+
+    def __call__(self, *args, **given):
+        with self._lock:
+            waiting, self._first = self._first, None if self._first else Event()
+            mine = self._first
+        if mine is not None:
+            mine.wait(0.2)  # nobody comes when links go out one by one
+            with self._lock:
+                self._first = None if self._first is mine else self._first
+        try:
+            return self._inner(*args, **given)
+        finally:
+            if waiting is not None:
+                waiting.set()
+
+
+def test_of_puts_of_threads_to_one_path_the_last_one_wins(lake, repo, monkeypatch):
+    """What a thread put later is never covered by what it put before, whichever thread links it."""
+    monkeypatch.setattr(batches, "MOST_OBJECTS", 2)
+    main = repo.branch("main")
+    monkeypatch.setattr(lake.catalog, "put_staged", Contrary(lake.catalog.put_staged))
+    last = {}
+
+    def put_in_turn(thread):
+        for number in range(6):
+            batch.put(f"path {thread}", f"{number}".encode())
+            last[f"path {thread}"] = f"{number}".encode()
+
+    with main.batch() as batch, ThreadPoolExecutor(4) as pool:
+        list(pool.map(put_in_turn, range(4)))
+    assert {path: main.read(path) for path in last} == last
+
+
+def test_threads_that_put_one_path_in_turns(lake, repo, monkeypatch):
+    """Each put begins after the one before was acknowledged, in another thread."""
+    monkeypatch.setattr(batches, "MOST_OBJECTS", 1)
+    main = repo.branch("main")
+    monkeypatch.setattr(lake.catalog, "put_staged", Contrary(lake.catalog.put_staged))
+    with main.batch() as batch, ThreadPoolExecutor(2) as pool:
+        linking = pool.submit(batch.put, "x", b"old")
+        while not batch.holds("x"):
+            sleep(0)
+        pool.submit(batch.put, "x", b"new").result()
+        linking.result()
+    assert main.read("x") == b"new"
+
+
+PATHS = st.sampled_from("ab")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["first", "second", "put", "delete", "delete_prefix", "reset", "link", "fail"]), PATHS),
+    max_size=14,
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS, most=st.integers(1, 3))
+def test_one_process_sees_its_calls_take_effect_in_their_order(tmp_path_factory, steps, most):
+    """Two batches and the branch itself in any order, with links that fail: the last call of a path wins."""
+    faults = Faults()
+    home = tmp_path_factory.mktemp("lake")
+    with pytest.MonkeyPatch.context() as patch, open_faulty(Settings.load(home=home, fsync=False), faults) as lake:
+        patch.setattr(batches, "MOST_OBJECTS", most)
+        main = lake.create_repository("repo").branch("main")
+        faults.revive()
+        model: dict[str, set[bytes | None]] = {"a": {None}, "b": {None}}  # what each path may hold
+        with main.batch() as first, main.batch() as second:
+            opened = {"first": first, "second": second}
+            for number, (step, path) in enumerate(steps):
+                data = str(number).encode()
+                try:
+                    run_step(step, path, data, main, opened, faults)
+                except errors.ObjectNotFound:
+                    assert None in model[path]
+                    model[path] = {None}
+                except errors.CatalogUnavailable:
+                    if step in opened:  # it may wait for the next link
+                        model[path].add(data)
+                else:
+                    if step in ("first", "second", "put"):
+                        model[path] = {data}
+                    elif step in ("delete", "delete_prefix", "reset"):
+                        model[path] = {None}
+            faults.revive()
+        shown = {item.path: main.read(item.path) for item in main.list()}
+        assert {path: shown.get(path) in held for path, held in model.items()} == {"a": True, "b": True}
+
+
+def run_step(step, path, data, main, opened, faults):
+    if step in opened:
+        opened[step].put(path, data)
+    elif step == "put":
+        main.put(path, data)
+    elif step == "link":
+        opened["first"].link()
+    elif step == "fail":
+        faults.fail("put_staged", error=CatalogUnavailable("the catalog is away"))
+    elif step == "delete_prefix":
+        main.delete_prefix(path)
+    elif step == "delete":
+        main.delete(path)
+    else:
+        main.reset(path=path)
+
+
+def test_an_object_that_waited_too_long_holds_no_other_back(repo, clock: ManualClock):
+    main = repo.branch("main")
+    with pytest.raises(errors.AttemptExpired), main.batch() as batch:
+        batch.put("a", b"old")
+        clock.advance(hours=13)
+        for number in range(5):
+            batch.put(f"b{number}", b"")
+    assert [change.path for change in main.uncommitted()] == [f"b{number}" for number in range(5)]
+
+
+def test_a_put_that_came_too_late_is_made_again(repo, clock: ManualClock):
+    """What another one put meanwhile stays: only the new try may cover it."""
+    main = repo.branch("main")
+
+    class Slow(BytesIO):
+        def read(self, size=-1):
+            if not self.tell():
+                clock.advance(hours=13)
+                main.put("a", b"meanwhile")
+            return super().read(size)
+
+    with pytest.raises(errors.AttemptExpired):
+        main.put("a", Slow(b"late"))
+    assert main.read("a") == b"meanwhile"
+    main.put("a", b"again")
+    assert main.read("a") == b"again"

@@ -48,6 +48,7 @@ def effects_of(scene: Scene, home: Path) -> int:
         scene.act(repo)
         count = count_effects(faults)
         scene.check(repo)
+        assert_sound(repo, data=True)
     return count
 
 
@@ -60,6 +61,8 @@ def rewind(prepared: Path):
     def rewind() -> Path:
         shutil.rmtree(prepared)
         shutil.copytree(saved, prepared)
+        with Lake.open(settings=settings_at(prepared), clock=ManualClock()) as lake:
+            lake.repository("repo").adopt()  # the catalog is a copy of the one that was there
         return prepared
 
     return rewind
@@ -83,6 +86,7 @@ def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
                 assert_sound(repo, data=True)
                 scene.act(repo)
                 scene.check(repo)
+                assert_sound(repo)
 
 
 def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
@@ -100,7 +104,7 @@ def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
             timeout=60,
         )
         assert child.returncode == -signal.SIGKILL, child.stderr
-        with Lake.open(settings=settings_at(home)) as lake:
+        with Lake.open(settings=settings_at(home), clock=scene.clock()) as lake:
             repo = lake.repository("repo")
             assert_sound(repo, data=True)
             scene.act(repo)
@@ -121,6 +125,7 @@ def test_a_lost_answer_is_not_a_lost_commit(tmp_path: Path) -> None:
             scene.act(repo)
         scene.act(repo)
         scene.check(repo)
+        assert_sound(repo, data=True)
 
 
 @pytest.mark.parametrize("verb", ["commit", "reset"])
@@ -138,3 +143,4 @@ def test_what_cannot_be_tidied_up_now_is_tidied_up_later(tmp_path: Path, verb: s
         main.put("b", b"2")
         main.commit("two")
         assert not lake.catalog.purge_retired("repo")
+        assert_sound(lake.repository("repo"), data=True)

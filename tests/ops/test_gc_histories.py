@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from support.clock import ManualClock
 from support.collected import BRANCHES, PATHS, Steps, World
 
+from lakeops.catalog import expiry
 from lakeops.catalog.open import SqlCatalog, open_catalog
 from lakeops.model.errors import LakeopsError
+from lakeops.ops.gc import plan
 
-HOURS = (1, 5, 11, 13, 25, 72)
+HOURS = (1, 5, 11, 13, 25, 72, 200)
 _numbers = count()
 
 Start = Callable[[World, int], Steps]
@@ -50,14 +52,14 @@ VERBS: list[Start] = [
     lambda w, n: w.report(n),
     lambda w, n: w.rules(n % 4),
 ]
-COLLECTION: list[Start] = [lambda w, _: w.mark(), lambda w, n: w.sweep(n)]
+COLLECTION: list[Start] = [lambda w, _: w.mark(), lambda w, n: w.sweep(n), lambda w, n: w.restore(n)]
 
 firsts = st.sampled_from([99, 99, 1, 2, 3])
 """How many steps something takes when it begins; most things run to their end at once."""
 
 steps = st.one_of(
     st.tuples(st.just("verb"), st.integers(0, len(VERBS) - 1), st.integers(0, 35), firsts),
-    st.tuples(st.just("collect"), st.integers(0, 1), st.integers(0, 2), firsts),
+    st.tuples(st.just("collect"), st.integers(0, 2), st.integers(0, 2), firsts),
     st.tuples(st.just("on"), st.integers(0, 4), st.just(0), firsts),
     st.tuples(st.sampled_from(["time", "time", "kill"]), st.integers(0, len(HOURS) - 1), st.just(0), st.just(0)),
 )
@@ -105,6 +107,13 @@ def play(world: World, program: list[Step]) -> None:
         step(left, 99)
 
 
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One commit a transaction, so that everything can happen between two of them."""
+    monkeypatch.setattr(plan, "STEP", 1)
+    monkeypatch.setattr(expiry, "IN_CHUNK", 1)
+
+
 def begin(world: World) -> None:
     """What histories start from: an old commit under a new one, a branch at the old one, and garbage of all kinds."""
     for verb in (
@@ -114,7 +123,7 @@ def begin(world: World) -> None:
     ):  # fmt: skip
         for _ in verb:
             pass
-    world.clock.advance(hours=26)
+    world.clock.advance(hours=8 * 24)
 
 
 def history(catalog: SqlCatalog, clock: ManualClock, program: list[Step]) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from support.clock import ManualClock
-from support.scenes import SPLIT, open_faulty, tree
+from support.scenes import SPLIT, open_faulty, table, tree
 
 from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
@@ -21,37 +21,24 @@ Act = Callable[[Repository], Any]
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
-def repo(tmp_path: Path, clock: ManualClock, faults: Faults) -> Iterator[Repository]:
-    """An old commit under a new one, a branch at the old one that is idle, a second away from expiry."""
-    settings = Settings.load(home=tmp_path, fsync=False, committer="tester")
-    with open_faulty(settings, faults, clock=clock) as lake:
-        repo = lake.create_repository("repo", split=SPLIT)
-        main = repo.branch("main")
-        for number in range(6):
-            main.put(f"f{number}", b"old")
-        old = main.commit("old")
-        repo.create_branch("dev", source="main")
-        repo.branch("dev").put("g", b"dev")
-        repo.branch("dev").commit("on dev")
-        for number in range(4):
+def repo(faulty_lake: Lake, clock: ManualClock, faults: Faults) -> Repository:
+    """Old commits under a new one, and a branch at the oldest that is idle; with the next mark they expire."""
+    repo = faulty_lake.create_repository("repo", split=SPLIT)
+    main = repo.branch("main")
+    for number in range(6):
+        main.put(f"f{number}", b"old")
+    main.commit("old")
+    repo.create_branch("dev", source="main")
+    repo.branch("dev").put("g", b"dev")
+    repo.branch("dev").commit("on dev")
+    for kept in (2, 4):
+        for number in range(kept):
             main.put(f"f{number}", b"new")
         main.commit("new")
-        repo.create_tag("old", old.id)
-        repo.gc.set_rules({"default_retention_days": 0})
-        clock.advance(days=3)
-        repo.delete_tag("old")
-        faults.revive()
-        yield repo
+    repo.gc.set_rules({"default_retention_days": 0})
+    clock.advance(days=8)
+    faults.revive()
+    return repo
 
 
 @pytest.fixture
@@ -121,7 +108,7 @@ def test_a_slow_write_is_complete_or_refused_at_every_effect(tmp_path, name, hou
             repo.branch("dev").put("g", b"dev")
             repo.branch("dev").commit("dev")
             repo.gc.set_rules({"default_retention_days": 0})
-            clock.advance(days=3)
+            clock.advance(days=8)
             faults.revive()
             done = []
 
@@ -238,7 +225,7 @@ def refusing(tmp_path, clock, monkeypatch) -> tuple[Repository, Refusing]:
     clock.advance(days=2)
     mark = repo.gc.mark()
     assert mark.rows == 25
-    return repo, stores[0]
+    return repo, next(store for store in stores if store.url == repo.storage_namespace)
 
 
 def left(repo: Repository) -> int:
@@ -263,15 +250,65 @@ def test_what_is_refused_is_tried_again_reported_and_kept_for_the_next_sweep(ref
     (mark,) = repo.gc.marks()
     bad = sorted(item.key for item in store.list(layout.DATA))[12]
     store.refuses = lambda key: key == bad
-    with pytest.raises(errors.SweepIncomplete, match="refused to delete 1 of") as caught:
-        repo.gc.sweep(mark.id)
-    assert [failure["key"] for failure in caught.value.to_json()["failures"]] == [bad]
+    done = repo.gc.sweep(mark.id)
+    assert (done.deleted, done.mark.state.value, done.mark.refused, done.mark.swept) == (24, "incomplete", 1, 10)
+    assert done.to_json()["mark"]["failures"] == [{"key": bad, "reason": "AccessDenied"}]
+    assert repo.gc.report(mark.id)["mark"]["failures"] == [{"key": bad, "reason": "AccessDenied"}]
+    assert repo.gc.marks()[0] == done.mark
     assert store.asked[-1] == [bad]
     assert left(repo) == 1
-    assert (repo.gc.marks()[0].state.value, repo.gc.marks()[0].swept) == ("sweeping", 10)
     store.refuses = lambda _: False
-    assert repo.gc.sweep(mark.id).mark.state.value == "swept"
-    assert left(repo) == 0
+    done = repo.gc.sweep(mark.id)
+    assert (done.mark.state.value, done.mark.refused, left(repo)) == ("swept", 0, 0)
+
+
+def test_what_is_refused_for_ever_is_on_the_newest_list_and_lists_stay_few(refusing, clock, monkeypatch):
+    """Forty-four daily runs, and an object under a legal hold: staging an old object opens one list or two."""
+    import lakeops.ops.gc.links as module
+
+    repo, store = refusing
+    repo.branch("main").put("kept", b"x")
+    repo.branch("main").commit("kept")
+    bad = sorted(item.key for item in store.list(layout.DATA))[12]
+    store.refuses = lambda key: key == bad
+    for day in range(44):
+        clock.advance(days=1)
+        mark = repo.gc.mark()
+        if day % 2:
+            with suppress(errors.SweepIncomplete):
+                repo.gc.sweep(mark.id, force=True)
+    opened: list[str] = []
+    really = module.opened
+    monkeypatch.setattr(module, "opened", lambda ctx, mark: opened.append(mark.id) or really(ctx, mark))
+    kept = repo.branch("main").stat("kept").physical_address
+    repo.branch("main").stage(table({"again": kept}))
+    assert len(opened) <= 2
+    with pytest.raises(errors.ObjectCollected):
+        repo.branch("main").stage(table({"bad": bad}))
+    states = [found.state.value for found in repo.gc.marks()]
+    assert states.count("incomplete") == 1
+    assert "sweeping" not in states
+    store.refuses = lambda _: False
+    repo.gc.sweep(repo.gc.mark().id, force=True)
+    assert not [item for item in store.list(layout.DATA) if item.key == bad]
+
+
+def test_a_sweep_that_a_newer_one_overtook_stops(refusing, clock):
+    repo, store = refusing
+    (mark,) = repo.gc.marks()
+    done: list[str] = []
+
+    def overtake(_key: str) -> bool:
+        if not done:
+            done.append("")
+            newer = repo.gc.mark()
+            done.append(repo.gc.sweep(newer.id).mark.state.value)
+        return False
+
+    store.refuses = overtake
+    found = repo.gc.sweep(mark.id)
+    assert (done[1], found.mark.state.value, left(repo)) == ("swept", "carried", 0)
+    assert sum(map(len, store.asked)) <= 25 + 5 + 2
 
 
 def test_a_refusal_that_passes_is_no_failure(refusing):

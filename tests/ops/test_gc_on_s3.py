@@ -51,7 +51,7 @@ def repo(endpoint: str, bucket: str, tmp_path: Path, clock: ManualClock) -> Iter
                 repo.branch("main").put(f"ö/{number} %2f", f"{text}{number}".encode())
             repo.branch("main").commit(text)
         repo.gc.set_rules({"default_retention_days": 1})
-        clock.advance(days=3)
+        clock.advance(days=8)
         yield repo
 
 

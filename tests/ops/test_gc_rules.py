@@ -52,9 +52,9 @@ def test_live_commits_follow_rules_and_clock(repo, fill, clock):
     clock.advance(days=4)
     two = fill(repo, "main", a="2")
     assert repo.gc.live_commits() == {first, one, two}
-    repo.gc.set_rules(RULES)
+    repo.gc.set_rules({"default_retention_days": 10})
     assert repo.gc.live_commits() == {first, one, two}  # one was made four days ago, and first was the head until then
-    clock.advance(days=1)
+    clock.advance(days=6)
     assert repo.gc.live_commits() == {one, two}
     clock.advance(days=4, seconds=-1)
     assert repo.gc.live_commits() == {one, two}

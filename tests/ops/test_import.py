@@ -230,6 +230,70 @@ def test_names_that_are_not_utf8_and_links(refused, tmp_path):
     refused(errors.InvalidInput, url, match="'link' \\(a symbolic link\\)")
 
 
+LINKS = {
+    "to a file": "good",
+    "to a directory": "folder",
+    "to a link": "other link",
+    "to nothing": "gone",
+    "to itself": "link",
+    "out of the tree, to a file": "../outside/secret",
+    "out of the tree, to a directory": "../outside",
+    "absolute": "/etc/hostname",
+    "upwards": "..",
+}
+
+
+@pytest.mark.parametrize("skip", [False, True], ids=["refused", "skipped"])
+@pytest.mark.parametrize("below", ["", "folder/", "folder/deeper/"])
+@pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
+def test_whatever_an_import_lists_can_be_read(main, refused, tmp_path, target, below, skip):
+    """A link inside the source is no object: it is named, or left out, and nothing that it leads to comes in."""
+    write(tmp_path / "outside", {"secret": "s"})
+    url = write(tmp_path / "in", {"good": "1", "folder/file": "2", "folder/deeper/file": "3"})
+    (tmp_path / "in" / below / "other link").symlink_to("file")
+    (tmp_path / "in" / below / "link").symlink_to(target)
+    if not skip:
+        refused(errors.InvalidInput, url, match="'" + below + "link' .a symbolic link.")
+        return
+    main.import_objects(url, "raw", "m", skip_special=True)
+    assert {path: main.read(path) for path in paths(main, "raw/")} == {
+        "raw/good": b"1",
+        "raw/folder/file": b"2",
+        "raw/folder/deeper/file": b"3",
+    }
+
+
+@pytest.mark.parametrize("on_the_way", ["the source", "above it"])
+def test_a_link_to_the_source_is_followed_once(main, tmp_path, on_the_way):
+    """What was committed stays what it is when the link leads elsewhere, and also when it is gone."""
+    write(tmp_path / "v1", {"t/part": "1", "t/sub/part": "1"})
+    write(tmp_path / "v2", {"t/part": "2", "t/sub/part": "2"})
+    current = tmp_path / "current"
+    current.symlink_to("v1/t" if on_the_way == "the source" else "v1")
+    source = f"file://{current}" + ("" if on_the_way == "the source" else "/t")
+    first = main.import_objects(source, "raw", "v1")
+    assert [item.physical_address for item in main.list("raw/")] == [
+        f"file://{tmp_path}/v1/t/part",
+        f"file://{tmp_path}/v1/t/sub/part",
+    ]
+    current.unlink()
+    assert main.read("raw/part") == b"1"
+    current.symlink_to("v2/t" if on_the_way == "the source" else "v2")
+    assert main.read("raw/part") == main.read("raw/sub/part") == b"1"
+    assert main.import_objects(source, "raw", "v2").id != first.id
+    assert main.read("raw/part") == main.read("raw/sub/part") == b"2"
+
+
+def test_links_that_lead_nowhere_are_no_source(refused, tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "dangling").symlink_to("none")
+    (tmp_path / "to a file").symlink_to("file")
+    (tmp_path / "file").touch()
+    refused(errors.ObjectNotFound, f"file://{tmp_path}/dangling", match="no directory")
+    refused((errors.ObjectNotFound, errors.InvalidInput), f"file://{tmp_path}/circle")
+    refused(errors.InvalidInput, f"file://{tmp_path}/to%20a%20file", match="is a file")
+
+
 def test_special_files_are_left_out_on_demand(main, tmp_path):
     url = write(tmp_path / "odd", {"good": "1"})
     (tmp_path / "odd/link").symlink_to("good")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import islice
+
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +20,7 @@ def naive(paths: set[str], prefix: str, after: str, delimiter: str) -> list[str]
             continue
         end = path.find(delimiter, len(prefix)) if delimiter else -1
         item = path if end < 0 else path[: end + len(delimiter)]
-        if item > after and item not in shown and not (item != path and after.startswith(item)):
+        if item > after and item not in shown:
             shown.append(item)
     return shown
 
@@ -29,14 +31,24 @@ names = st.text(alphabet="ab/\U0001f600é~", min_size=1, max_size=6)
 @given(
     committed=st.sets(names, max_size=30),
     staged=st.dictionaries(names, st.booleans(), max_size=20),
-    prefix=st.sampled_from(["", "a", "a/", "b/a", "\U0001f600"]),
-    delimiter=st.sampled_from(["", "/", "//"]),
+    prefix=st.sampled_from(["", "a", "a/", "a//", "/", "b/a", "\U0001f600"]),
+    delimiter=st.sampled_from(["", "/", "//", "a", "a/", "aa"]),
+    others=st.sets(names, max_size=4),
     page=st.integers(1, 5),
     split=st.sampled_from([Split(2, 3, 6), Split()]),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_listing_shows_staged_over_committed_in_byte_order(
-    tmp_path_factory: pytest.TempPathFactory, settings, committed, staged, prefix, delimiter, page, split, monkeypatch
+    tmp_path_factory: pytest.TempPathFactory,
+    settings,
+    committed,
+    staged,
+    prefix,
+    delimiter,
+    others,
+    page,
+    split,
+    monkeypatch,
 ) -> None:
     monkeypatch.setattr(listing, "PAGE", page)
     with Lake.open(home=tmp_path_factory.mktemp("lake")) as lake:
@@ -58,11 +70,23 @@ def test_a_listing_shows_staged_over_committed_in_byte_order(
             assert [item.path for item in found] == everything
             objects = [item for item in found if isinstance(item, Entry)]
             assert objects == [handle.stat(item.path) for item in objects]
-            for number, item in enumerate(everything):
-                rest = [later.path for later in handle.list(prefix, after=item, delimiter=delimiter)]
-                assert rest == everything[number + 1 :]
+            for after in {*everything, *paths, *others, prefix, prefix + delimiter}:
+                rest = [later.path for later in handle.list(prefix, after=after, delimiter=delimiter)]
+                assert rest == naive(paths, prefix, after, delimiter)
+            assert paged(handle, prefix, delimiter, page) == everything
             table = handle.entries(prefix).read_all()
             assert table["path"].to_pylist() == naive(paths, prefix, "", "")
+
+
+def paged(handle, prefix: str, delimiter: str, size: int) -> list[str]:
+    """A listing in pages of ``size``, each one asked for behind the last item of the one before."""
+    found: list[str] = []
+    while True:
+        page = islice(handle.list(prefix, after=found[-1] if found else "", delimiter=delimiter), size)
+        new = [item.path for item in page]
+        found += new
+        if len(new) < size:
+            return found
 
 
 def stage(branch, paths: set[str]) -> None:
@@ -91,6 +115,16 @@ def test_folders_are_summed_up(repo: Repository, fill) -> None:
     main.delete("raw/a/2")
     assert [item.path for item in main.list("raw/", delimiter="/")] == ["raw/b"]
     assert [item.path for item in repo.ref("main@").list("raw/", delimiter="/")] == ["raw/a/", "raw/b"]
+
+
+def test_a_folder_with_a_marker_object_is_listed_behind_the_marker(repo: Repository, fill) -> None:
+    fill(repo, "main", **{"a/": "", "a/1": "", "a/b/": "", "a/b/2": "", "c": ""})
+    for ref in ("main", "main@"):
+        handle = repo.ref(ref)
+        assert [item.path for item in handle.list("a/", delimiter="/")] == ["a/", "a/1", "a/b/"]
+        assert [item.path for item in handle.list("a/", after="a/", delimiter="/")] == ["a/1", "a/b/"]
+        assert [item.path for item in handle.list("a/b/", after="a/b/", delimiter="/")] == ["a/b/2"]
+        assert [item.path for item in handle.list(after="a/", delimiter="/")] == ["c"]
 
 
 def test_folders_of_a_branch_take_one_look_at_the_staging_area(lake: Lake, repo: Repository, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,11 +22,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.clock import ManualClock
-from support.machine import Model, ModelBranch, ModelCommit, difference, merged
+from support.machine import Model, ModelBranch, ModelCommit, difference, foretold, merged
 from support.soundness import assert_sound
 
 from lakeops import Lake, MergeConflict, Settings, Split
 from lakeops.model import errors
+from lakeops.model.records import Change
 
 paths = st.sampled_from([f"{folder}{name}" for folder in ("", "a/", "b/") for name in "xyz_\U0001f600"])
 texts = st.sampled_from(["", "1", "2", "3"])
@@ -138,18 +140,21 @@ class History(RuleBasedStateMachine):
         ref = f"{source}~{min(steps, len(ours) - 1)}"
         head = self.model.branches[destination].head
         base = self.repo.merge_base(ref, destination).id
-        assert base in self.model.best_common_ancestors(theirs, head)
+        assert base in self.model.best_common_ancestors({theirs}, {head})
+        seen = self._seen(self.repo.compare(destination, ref, strategy=strategy))
         if theirs in self.model.ancestors(head):
             result = self.repo.merge(ref, destination, strategy=strategy)
             assert result.up_to_date
             assert result.reference is None
+            assert seen == {}
             return
+        trees = self.model.base({theirs}, {head}), self.model.tree(theirs), self.model.tree(head)
+        tree, conflicts = merged(*trees, strategy)
+        assert seen == foretold(trees[2], trees[1], tree, conflicts)
         if self.model.changes(destination):
             with pytest.raises(errors.DirtyBranch):
                 self.repo.merge(ref, destination, strategy=strategy)
             return
-        trees = self.model.tree(base), self.model.tree(theirs), self.model.tree(head)
-        tree, conflicts = merged(*trees, strategy)
         if conflicts:
             with pytest.raises(MergeConflict) as caught:
                 self.repo.merge(ref, destination, strategy=strategy)
@@ -160,6 +165,20 @@ class History(RuleBasedStateMachine):
         assert result.summary.to_json() == {kind: kinds.count(kind) for kind in ("added", "removed", "changed")}
         assert result.reference is not None
         self._moved(destination, result.reference, tree, (head, theirs))
+
+    @rule(one=branches, other=branches)
+    def cross(self, one: str, other: str) -> None:
+        """Two branches take what the other one was, at once."""
+        heads = {name: self.model.branches[name].head for name in (one, other)}
+        for source, destination in ((one, other), (other, one)):
+            head = self.model.branches[destination].head
+            if self.model.changes(destination) or heads[source] in self.model.ancestors(head):
+                continue
+            base = self.model.base({heads[source]}, {head})
+            tree, _ = merged(base, self.model.tree(heads[source]), self.model.tree(head), "dest-wins")
+            made = self.repo.merge(heads[source], destination, strategy="dest-wins").reference
+            assert made is not None
+            self._moved(destination, made, tree, (head, heads[source]))
 
     @rule(branch=branches, number=numbers, revert=st.booleans(), parent=st.integers(1, 2))
     def pick(self, branch: str, number: int, revert: bool, parent: int) -> None:
@@ -172,18 +191,25 @@ class History(RuleBasedStateMachine):
                 return handle.revert(chosen, parent_number=parent).id
             return self.repo.cherry_pick(chosen, branch, parent_number=parent).id
 
-        if parent > len(parents):
-            with pytest.raises(errors.InvalidRef):
-                act()
-            return
-        if self.model.changes(branch):
-            with pytest.raises(errors.DirtyBranch):
-                act()
+        def look() -> Iterator[Change]:
+            if revert:
+                return handle.revert_changes(chosen, parent_number=parent)
+            return self.repo.cherry_pick_changes(chosen, branch, parent_number=parent)
+
+        for call in (act, look):
+            if self.model.changes(branch):
+                with pytest.raises(errors.InvalidRef if call is act and parent > len(parents) else errors.DirtyBranch):
+                    call()
+            elif parent > len(parents):
+                with pytest.raises(errors.InvalidRef):
+                    call()
+        if parent > len(parents) or self.model.changes(branch):
             return
         head = self.model.branches[branch].head
         pair = [self.model.tree(chosen), self.model.tree(parents[parent - 1])]
         base, source = pair if revert else pair[::-1]
         tree, conflicts = merged(base, source, self.model.tree(head), None)
+        assert self._seen(look()) == foretold(self.model.tree(head), source, tree, conflicts)
         if conflicts:
             with pytest.raises(MergeConflict) as caught:
                 act()
@@ -195,8 +221,16 @@ class History(RuleBasedStateMachine):
             self._moved(branch, act(), tree, (head,))
 
     def _moved(self, branch: str, commit_id: str, tree: dict[str, str], parents: tuple[str, ...]) -> None:
-        self.model.commits[commit_id] = ModelCommit(tree, parents)
+        date = self.repo.ref(commit_id).commit.creation_date
+        self.model.commits[commit_id] = ModelCommit(tree, parents, date)
         self.model.branches[branch] = ModelBranch(commit_id)
+
+    def _seen(self, changes: Iterator[Change]) -> dict[str, tuple[str, int]]:
+        """Path to what is said to happen there; each path once, in order."""
+        listed = list(changes)
+        paths = [change.path.encode() for change in listed]
+        assert paths == sorted(set(paths))
+        return {change.path: (change.type.value, change.size_bytes) for change in listed}
 
     # --- refs ---
 

@@ -89,8 +89,10 @@ def test_the_same_idempotency_key_gives_the_same_commit_once(repo: Repository, f
     main = repo.branch("main")
     main.put("a", b"1")
     first = main.commit("once", idempotency_key="run-1")
-    main.put("a", b"2")
     assert main.commit("once", idempotency_key="run-1") == first
+    main.put("a", b"2")
+    with pytest.raises(errors.KeyReused, match="content"):
+        main.commit("once", idempotency_key="run-1")
     assert main.read("a") == b"2", "what was staged since stays staged"
     with pytest.raises(errors.KeyReused):
         repo.branch("main").revert("main", idempotency_key="run-1")

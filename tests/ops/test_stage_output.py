@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lakeops import Lake, Repository
 from lakeops.model import errors
+from lakeops.model.metadata import check_checksum, check_content_type, check_metadata, check_mtime, check_size
+from lakeops.model.paths import check_path
+from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.model.text import excerpt
+from lakeops.ops.bounds import check_numbers, check_texts
 
 
 def table(**columns) -> pa.Table:
@@ -49,30 +57,167 @@ def test_bulk_rows_are_staged_sorted_and_normalised(repo: Repository) -> None:
     assert third.physical_address == "s3://elsewhere/key"
 
 
-@pytest.mark.parametrize(
-    ("columns", "error"),
-    [
-        ({"path": ["a", "a"]}, errors.InvalidPath),
-        ({"path": [""]}, errors.InvalidPath),
-        ({"path": ["é" * 513]}, errors.InvalidPath),
-        ({"path": ["a\0b"]}, errors.InvalidPath),
-        ({"path": pa.array([None], pa.string())}, errors.InvalidInput),
-        ({"size_bytes": [-1]}, errors.InvalidInput),
-        ({"size_bytes": ["many"]}, errors.InvalidInput),
-        ({"checksum": [""]}, errors.InvalidInput),
-        ({"physical_address": ["../other/secret"]}, errors.InvalidInput),
-        ({"physical_address": ["data/../_lakefs/x"]}, errors.InvalidInput),
-        ({"physical_address": ["_lakefs/ranges/x"]}, errors.InvalidInput),
-        ({"physical_address": ["/etc/passwd"]}, errors.InvalidInput),
-        ({"physical_address": ["http://host/x"]}, errors.InvalidInput),
-        ({"physical_address": ["s3://bucket/a/../b"]}, errors.InvalidInput),
-    ],
-    ids=range(14),
-)
-def test_bad_bulk_rows_stage_nothing(repo: Repository, columns, error) -> None:
-    with pytest.raises(error):
+META = pa.map_(pa.string(), pa.string())
+
+
+def maps(*rows: list[tuple[str, str | None]]) -> pa.Array:
+    return pa.array(rows, META)
+
+
+def invalid_text() -> pa.Array:
+    """A text that is not UTF-8, as programs that skip checks write it."""
+    return pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+
+
+BAD_COLUMNS = [
+    ({"path": ["a", "a"]}, errors.InvalidPath, "comes twice"),
+    ({"path": [""]}, errors.InvalidPath, "empty"),
+    ({"path": ["é" * 513]}, errors.InvalidPath, "1024"),
+    ({"path": ["a\0b"]}, errors.InvalidPath, "NUL"),
+    ({"path": pa.array([None], pa.string())}, errors.InvalidInput, "nulls"),
+    ({"path": invalid_text()}, errors.InvalidInput, "damaged"),
+    ({"path": pa.array([b"\xff"])}, errors.InvalidInput, "'path' is binary"),
+    ({"size_bytes": [-1]}, errors.InvalidInput, "'a': size_bytes"),
+    ({"size_bytes": [2**63 - 1]}, errors.InvalidInput, "'a': size_bytes"),
+    ({"size_bytes": ["many"]}, errors.InvalidInput, "not int64"),
+    ({"size_bytes": [1.5]}, errors.InvalidInput, "not int64"),
+    ({"size_bytes": [float("nan")]}, errors.InvalidInput, "not int64"),
+    ({"size_bytes": pa.array([2**64 - 1], pa.uint64())}, errors.InvalidInput, "not int64"),
+    ({"size_bytes": pa.array([None], pa.int64())}, errors.InvalidInput, "nulls"),
+    ({"mtime": [1_790_000_000_000]}, errors.InvalidInput, "'a': mtime.*not milliseconds"),
+    ({"mtime": [-(2**63)]}, errors.InvalidInput, "'a': mtime"),
+    ({"mtime": pa.array([2**62], pa.timestamp("s"))}, errors.InvalidInput, "'a': mtime"),
+    ({"checksum": [""]}, errors.InvalidInput, "'a': checksum: it is empty"),
+    ({"checksum": ["c" * 257]}, errors.InvalidInput, "'a': checksum"),
+    ({"checksum": ["c\r\nd"]}, errors.InvalidInput, "'a': checksum"),
+    ({"checksum": ["c\0"]}, errors.InvalidInput, "'a': checksum"),
+    ({"content_type": [""]}, errors.InvalidInput, "'a': content type"),
+    ({"content_type": ["text/html\r\nSet-Cookie: x"]}, errors.InvalidInput, "'a': content type"),
+    ({"content_type": ["t" * 256]}, errors.InvalidInput, "'a': content type"),
+    ({"content_type": ["é"]}, errors.InvalidInput, "'a': content type"),
+    ({"metadata": maps([("k", None)])}, errors.InvalidInput, "'a': metadata value of 'k': it is not text"),
+    ({"metadata": maps([("", "v")])}, errors.InvalidInput, "'a': metadata key: it is empty"),
+    ({"metadata": maps([("k" * 257, "v")])}, errors.InvalidInput, "'a': metadata key"),
+    ({"metadata": maps([("k", "v\0")])}, errors.InvalidInput, "'a': metadata value"),
+    ({"metadata": maps([("k\0", "v")])}, errors.InvalidInput, "'a': metadata key"),
+    ({"metadata": maps([("k", "v" * 2048)])}, errors.InvalidInput, "'a': metadata"),
+    ({"metadata": maps([(f"k{n}", "v" * 100) for n in range(20)])}, errors.InvalidInput, "'a': metadata: keys and val"),
+    ({"metadata": maps([("k", "1"), ("k", "2")])}, errors.InvalidInput, "'a': metadata: the key 'k' comes twice"),
+    ({"metadata": ["text"]}, errors.InvalidInput, "not map"),
+    ({"physical_address": ["../other/secret"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["data/../_lakefs/x"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["_lakefs/ranges/x"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["/etc/passwd"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["http://host/x"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["s3://bucket/a/../b"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["s3://bu..ket/a"]}, errors.InvalidInput, "'a': .*bucket name"),
+    ({"physical_address": ["s3://user:key@bucket/a"]}, errors.InvalidInput, "'a': .*bucket name"),
+    ({"physical_address": ["s3://b/a"]}, errors.InvalidInput, "'a': .*bucket name"),
+    ({"physical_address": ["file:///a/%2e%2e/b"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["file:///a/%00"]}, errors.InvalidInput, "'a': .*NUL"),
+    ({"physical_address": ["file:///a/%ff"]}, errors.InvalidInput, "'a': .*UTF-8"),
+    ({"physical_address": ["file:///a/"]}, errors.InvalidInput, "'a': "),
+    ({"physical_address": ["s3://bucket/" + "k" * 10_000]}, errors.InvalidInput, "'a': .*8,192"),
+    ({"physical_address": ["data/a\0b"]}, errors.InvalidInput, "'a': "),
+]
+
+
+@pytest.mark.parametrize(("columns", "error", "says"), BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
+def test_bad_bulk_rows_stage_nothing(repo: Repository, columns, error, says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
         repo.branch("main").stage(table(**columns))
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 500
     assert list(repo.branch("main").uncommitted()) == []
+
+
+@pytest.mark.parametrize("thing", [None, "a", [], {"path": ["a"]}])
+def test_what_is_no_table_is_refused(repo: Repository, thing) -> None:
+    with pytest.raises(errors.InvalidInput, match=r"pyarrow\.Table"):
+        repo.branch("main").stage(given)
+
+
+def test_a_column_that_comes_twice_is_refused(repo: Repository) -> None:
+    for name in ("path", "mtime", "metadata"):
+        twice = table(metadata=maps([])).append_column(name, table(metadata=maps([]))[name])
+        with pytest.raises(errors.InvalidInput, match=f"{name!r} more than once"):
+            repo.branch("main").stage(twice)
+
+
+def test_the_bad_row_among_many_is_named(repo: Repository) -> None:
+    """In whatever chunk it lies, and whatever slice of a larger table this is."""
+    rows = [[("k", "v")]] * 6 + [[("k", None)]]
+    columns = {"path": [f"p{n}" for n in range(7)], "metadata": maps([("never", None)], *rows)[1:]}
+    whole = table(**columns)
+    assert repo.branch("main").stage(whole[:6]) == 6
+    for rows_given in (whole, whole[3:], pa.concat_tables([whole[:2], whole[2:5], whole[5:]])):
+        with pytest.raises(errors.InvalidInput, match=r"^'p6': metadata value of 'k'"):
+            repo.branch("main").stage(rows_given)
+
+
+TEXT = st.text(st.sampled_from("ab\0\r\né 😀\x7f"), max_size=4) | st.sampled_from(["x" * 255, "x" * 256, "x" * 257])
+ROW = st.fixed_dictionaries(
+    {
+        "path": TEXT | st.sampled_from(["é" * 512, "é" * 513]),
+        "checksum": TEXT,
+        "content_type": TEXT,
+        "size_bytes": st.sampled_from([-1, 0, 1 << 47, (1 << 47) + 1]),
+        "mtime": st.sampled_from([0, -1, 253_402_300_799, 253_402_300_800, -62_135_596_800, -62_135_596_801]),
+        "metadata": st.lists(st.tuples(TEXT, st.none() | TEXT | st.just("v" * 2047)), max_size=3),
+    }
+)
+
+
+def refused(row: dict[str, Any]) -> bool:
+    """Whether the rules for one object refuse a row."""
+    pairs = dict(row["metadata"])
+    try:
+        check_path(row["path"])
+        check_checksum(row["checksum"])
+        check_content_type(row["content_type"])
+        check_size(row["size_bytes"])
+        check_mtime(row["mtime"])
+        check_metadata(pairs)
+    except errors.InvalidInput:
+        return True
+    return len(pairs) < len(row["metadata"])
+
+
+@given(rows=st.lists(ROW, max_size=4))
+def test_columns_are_judged_as_single_objects_are(rows: list[dict[str, Any]]) -> None:
+    schema = pa.schema([ENTRY_SCHEMA.field(name).with_nullable(True) for name in ROW_COLUMNS])
+    whole = pa.Table.from_pylist(rows, schema)
+    whole.validate(full=True)
+    bad = [row for row in rows if refused(row)]
+    try:
+        check_texts(whole)
+        check_numbers(whole)
+    except errors.InvalidInput as error:
+        assert bad
+        assert any(excerpt(row["path"]) in error.message for row in bad)
+    else:
+        assert not bad
+
+
+ROW_COLUMNS = ("path", "checksum", "size_bytes", "mtime", "content_type", "metadata")
+
+
+def test_the_largest_rows_that_are_allowed_are_committed(repo: Repository, clock) -> None:
+    main = repo.branch("main")
+    names = [f"{n:04}" + '"' * 1020 for n in range(300)]
+    columns = {
+        "path": names,
+        "physical_address": ["s3://bucket/" + '"' * 1024] * 300,
+        "checksum": ['"' * 256] * 300,
+        "content_type": ['"' * 255] * 300,
+        "metadata": maps(*[[("k", "\x01" * 2047)]] * 300),
+        "size_bytes": [1 << 47] * 300,
+        "mtime": [253_402_300_799] * 300,
+    }
+    assert main.stage(table(**columns)) == 300
+    assert len(list(main.uncommitted())) == 300
+    main.commit("large")
+    assert [item.path for item in repo.ref("main").list()] == names
 
 
 def test_an_address_that_climbs_out_of_this_namespace_by_its_url_is_refused(repo: Repository) -> None:
@@ -157,7 +302,7 @@ def test_names_that_urls_spell_otherwise(repo: Repository) -> None:
     shown = main.stat("t/a b%41é.csv").physical_address
     assert main.entries().read_all()["physical_address"].to_pylist() == [shown]
     assert Path(url2path(shown)).read_text() == "odd"
-    main.stage(table(path=["again"], physical_address=[shown]))
+    main.stage(table(path=["again"], physical_address=[shown], size_bytes=[3]))
     assert main.read("again") == b"odd"
 
 

@@ -50,6 +50,6 @@ def test_a_log_of_known_length_is_two(repo: Repository, counted) -> None:
     assert 2 < counted(lambda: list(repo.log("main"))) < 10
 
 
-def test_a_new_branch_is_four(repo: Repository, counted) -> None:
+def test_a_new_branch_is_five(repo: Repository, counted) -> None:
     names = iter("abcdef")
-    assert counted(lambda: repo.create_branch(next(names), "main")) == 4
+    assert counted(lambda: repo.create_branch(next(names), "main")) == 5

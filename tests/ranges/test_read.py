@@ -178,3 +178,25 @@ def test_the_last_prefix_of_all_has_nothing_after_it():
     assert next_prefix("\U0010ffff") is None
     assert next_prefix("a\U0010ffff") == "b"
     assert next_prefix("\ud7ff") == "\ue000"
+
+
+@pytest.mark.parametrize("read", ["stat", "cursor", "scan", "open"])
+def test_a_file_that_is_gone_is_not_read_in_place_of_its_twin(store, read):
+    """Two attempts wrote the same bytes; one of the files was collected after this process had read it."""
+    repository = numbered(range(300))
+    first, second = built(store, repository), built(store, repository)
+    assert first.id == second.id
+    assert first.file(0) != second.file(0)
+    reader = RangeReader(store)
+    for row in first.rows(0, len(first)):
+        reader.open(row)
+        store.delete([row.key])
+    path = byte_order(repository)[0]
+    if read == "stat":
+        assert reader.stat(second, path).path == path
+    elif read == "cursor":
+        assert reader.first(second, path).path == path
+    elif read == "scan":
+        assert next(reader.scan(second, after="a")).num_rows
+    else:
+        assert reader.open(second.row(0)).read().num_rows == second.row(0).count

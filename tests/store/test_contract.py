@@ -92,6 +92,19 @@ def test_put_if_absent_refuses_what_is_there(store):
     assert store.get("k") == b"three"
 
 
+def test_swap_replaces_what_the_caller_has_seen_and_nothing_else(store):
+    assert store.swap("k", b"one", expected=None)
+    assert store.get("k") == b"one"
+    assert not store.swap("k", b"two", expected=None)
+    assert not store.swap("k", b"two", expected=b"another")
+    assert not store.swap("absent", b"two", expected=b"another")
+    assert store.get("k") == b"one"
+    assert store.swap("k", b"two", expected=b"one")
+    assert store.swap("k", b"two", expected=b"one")  # it is as the caller wants it
+    assert store.get("k") == b"two"
+    assert [item.key for item in store.list()] == ["k"]
+
+
 def test_a_stream_of_many_parts(store):
     data = os.urandom(1024) * (12 * 1024) + b"end"
     result = store.put("data/big", Drip(data))

@@ -34,6 +34,18 @@ def test_one_of_many_writers_of_a_new_key_wins(store):
         assert store.get(key) == b"writer %d" % winners[0]
 
 
+def test_one_of_many_swaps_wins(store):
+    held = None
+    for round_ in range(5):
+        wanted = [b"%d by %d" % (round_, n) for n in range(8)]
+        results = at_once(8, lambda n, held=held, wanted=wanted: store.swap("k", wanted[n], expected=held))
+        winners = [n for n, result in enumerate(results) if result is True]
+        assert len(winners) == 1
+        assert all(results[n] is False for n in range(8) if n not in winners)
+        held = store.get("k")
+        assert held == wanted[winners[0]]
+
+
 def test_readers_see_one_whole_write(store):
     sizes = [200_000 + n for n in range(6)]
     store.put("k", bytes([0]) * sizes[0])

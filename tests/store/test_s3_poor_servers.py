@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
-from support.http_answers import answer, error, listing
+from support.http_answers import answer, error, listing, lost
 
 from lakeops.model.errors import AlreadyExists, InvalidPath, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.settings import MIN_PART_BYTES
@@ -35,6 +35,50 @@ class TestPoorServers:
         found = store.probe()
         assert not found.conditional_put
         assert any("conditional" in note for note in found.notes)
+
+    def test_no_conditional_swaps(self, play):
+        def refuse(request):
+            return error(501, "NotImplemented") if {"If-None-Match", "If-Match"} & set(request.headers) else None
+
+        store, _ = play("PutObject", refuse, max_attempts=1)
+        assert store.swap("k", b"one", expected=None)
+        assert not store.swap("k", b"two", expected=None)
+        assert store.swap("k", b"two", expected=b"one")
+        assert store.get("k") == b"two"
+
+    @pytest.mark.parametrize(("status", "code"), [(412, "PreconditionFailed"), (409, "ConditionalRequestConflict")])
+    def test_a_swap_that_came_too_late(self, play, status, code):
+        store, _ = play("PutObject", error(status, code), None)
+        assert not store.swap("k", b"one", expected=None)
+        assert store.swap("k", b"one", expected=None)
+
+    def test_a_server_that_knows_the_bare_etag_alone(self, play):
+        def refuse(request):
+            quoted = '"' in str(request.headers.get("If-Match", ""))
+            return error(412, "PreconditionFailed") if quoted else None
+
+        store, answers = play("PutObject", refuse)
+        assert store.swap("k", b"one", expected=None)
+        assert store.swap("k", b"two", expected=b"one")
+        assert "If-Match" in answers.requests[-1].headers
+        assert not store.swap("k", b"three", expected=b"one")
+        assert store.get("k") == b"two"
+
+    def test_a_server_that_refuses_every_condition(self, play):
+        def refuse(request):
+            return error(412, "PreconditionFailed") if "If-Match" in request.headers else None
+
+        store, _ = play("PutObject", refuse)
+        assert store.swap("k", b"one", expected=None)
+        assert store.swap("k", b"two", expected=b"one")
+        assert not store.swap("k", b"three", expected=b"one")
+        assert store.get("k") == b"two"
+
+    def test_a_swap_whose_answer_was_lost(self, play):
+        store, answers = play("PutObject", lost, None)
+        assert store.swap("k", b"one", expected=None)
+        assert len(answers.requests) == 2
+        assert store.get("k") == b"one"
 
     def test_no_conditional_end_of_an_upload(self, play):
         def refuse(request):

@@ -63,6 +63,8 @@ def with_garbage(name: str, *, days: int = 40) -> Path:
             {"default_retention_days": 90, "branches": [{"branch_id": "idle-*", "expire_after_days": 10}]}
         )
         place = Path(repo.storage_namespace.removeprefix("file://"))
+    with Lake.open() as lake:
+        lake.catalog.confirm_clock()  # nothing happened for so long
     for file in place.rglob("*"):
         os.utime(file, (moment.timestamp(), moment.timestamp()))
     return place

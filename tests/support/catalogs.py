@@ -70,7 +70,7 @@ def follow(catalog: Any, repository_id: str) -> None:
     from lakeops.catalog.tables import MIRROR, MIRROR_ARRIVAL, MIRROR_REF
 
     ref = {"repository_id": repository_id, "kind": "branch", "name": "main"}
-    counts = {"ticket": 1, "missing_objects": 0, "missing_bytes": 0}
+    counts = {"ticket": 1, "missing_objects": 0, "missing_bytes": 0, "wait": None}
 
     def work(conn: Any) -> None:
         conn.execute(insert(MIRROR).values(mirror_values(a_mirror(repository_id))))
@@ -94,7 +94,7 @@ def draft(catalog: Catalog, state: BranchState, commit: Commit, **given: Any) ->
         "repository_id": state.repository_id,
         "branch": state.id,
         "expected_head": state.commit_id,
-        "resets": state.resets,
+        "sealed_resets": state.sealed_resets,
         "commit": commit,
         "consumed": state.sealed_tokens,
         "live": frozenset(commit.parents),

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import cast
 
 from support.catalogs import table_of
 from support.clock import ManualClock
@@ -21,9 +23,10 @@ from lakeops.catalog.open import SqlCatalog
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import LakeopsError, MarkRefused
 from lakeops.model.ids import make_commit
-from lakeops.model.marks import Mark, MarkState
+from lakeops.model.marks import HOLDING, Mark, MarkState
 from lakeops.model.records import Commit, Entry, Repository
-from lakeops.ops.gc.mark import Decision
+from lakeops.ops.context import Context, quiet
+from lakeops.ops.gc.plan import make_plan, steps
 from lakeops.store import layout
 
 Tree = dict[str, str]
@@ -79,6 +82,12 @@ class World:
         self.commits.append(first.id)
 
     @property
+    def context(self) -> Context:
+        """What planning needs of a context."""
+        needed = SimpleNamespace(catalog=self.catalog, repository_id=self.repository_id, progress=quiet)
+        return cast("Context", needed)
+
+    @property
     def seconds(self) -> int:
         return unix_seconds(self.clock.now())
 
@@ -111,9 +120,10 @@ class World:
         self._stage(branch, {path: key}, started)
 
     def output(self, branch: str, folder: str, *, fail: bool) -> Steps:
-        address = layout.output_prefix(self.catalog.now(), self.ids)
+        named = self.catalog.now()
+        address = layout.output_prefix(named, self.ids)
         upload = self.ids.new()
-        started = self.catalog.begin_upload(self.repository_id, branch, address, upload=upload)
+        started = min(named, self.catalog.begin_upload(self.repository_id, branch, address, upload=upload))
         written = {f"{folder}/{name}": address + name for name in "xy"}
         for name in written.values():
             yield
@@ -142,12 +152,12 @@ class World:
         address = objects[number % len(objects)]
         started = self.catalog.now()
         cleared = None
-        if address[5:15] <= f"{started - self.catalog.grace / 2:%Y%m%d%H}":
+        if address[5:15] <= f"{started - self.catalog.grace(self.repository_id).at(started) / 2:%Y%m%d%H}":
             cleared = set()
             for mark in self.catalog.marks(self.repository_id):
                 if mark.state is MarkState.MARKING:
                     continue
-                if mark.state in (MarkState.MARKED, MarkState.SWEEPING) and address in self.marks[mark.id]:
+                if mark.state in HOLDING and address in self.marks[mark.id]:
                     return
                 cleared.add(mark.id)
             cleared = frozenset(cleared)
@@ -224,13 +234,21 @@ class World:
     def mark(self) -> Steps:
         now = self.catalog.now()
         mark_id = layout.attempt(now, self.ids)
-        cutoff = now - self.catalog.grace
+        cutoff = now - self.catalog.grace(self.repository_id).at(now)
         found: list[str] = []
         for half in (layout.DATA, layout.METADATA):
             found += [name for name in self.store if name.startswith(half) and begun(name) <= cutoff]
             yield
-        decision = Decision(unix_seconds(now))
-        self.catalog.begin_mark(self.repository_id, mark_id, cutoff=cutoff, expiring=decision)
+        mark, since = self.catalog.begin_mark(self.repository_id, mark_id, cutoff=cutoff)
+        yield
+        plan = make_plan(self.context, unix_seconds(now))
+        yield
+        revived = plan.foretold().revived
+        for step in steps(self.context, mark, since, plan):
+            if step.rules_changed:
+                return
+            yield
+        self.catalog.revive_commits(self.repository_id, mark_id, revived)
         yield
         referenced = self.referenced()
         yield
@@ -248,6 +266,8 @@ class World:
         yield
         with suppress(MarkRefused):
             mark = self.catalog.begin_sweep(self.repository_id, mark.id)
+            if mark.state not in HOLDING:
+                return
             doomed = self.marks[mark.id]
             half = (mark.swept + len(doomed) + 1) // 2
             for start, stop in ((mark.swept, half), (half, len(doomed))):
@@ -256,6 +276,18 @@ class World:
                     self.store.difference_update(doomed[start:stop])
                     self.check()
                 self.catalog.advance_sweep(self.repository_id, mark.id, stop)
+            self.catalog.end_sweep(self.repository_id, mark.id, refused=len(self.store.intersection(doomed)))
+
+    def restore(self, number: int = 0) -> Steps:
+        """Take a mark back, the newest one mostly."""
+        marks = self.catalog.marks(self.repository_id)
+        if not marks:
+            return
+        mark = self.catalog.restore_mark(self.repository_id, marks[number % len(marks)].id)
+        while mark.state is MarkState.RESTORING:
+            yield
+            mark, _ = self.catalog.restore_commits(self.repository_id, mark.id)
+            self.check()
 
     def collect(self) -> None:
         """A quiet run."""
@@ -321,7 +353,7 @@ class World:
                 self.repository_id,
                 state.id,
                 state.commit_id,
-                state.resets,
+                state.sealed_resets,
                 commit,
                 consumed,
                 live,

@@ -15,7 +15,7 @@ from lakeops.model.errors import NoChanges
 
 def main() -> None:
     home, url, name, rounds = sys.argv[1:]
-    settings = Settings.load(home=home, database_url=url or None, fsync=False, committer=name, publish_tries=50)
+    settings = Settings.load(home=home, database_url=url or None, fsync=False, committer=name)
     with Lake.open(settings=settings) as lake:
         branch = lake.repository("repo").branch("main")
         for number in range(int(rounds)):

@@ -22,11 +22,14 @@ TRANSITIONS = (
     "reset",
     "discard",
     "publish",
+    "enqueue",
+    "dequeue",
     "purge_retired",
     "remember_key",
     "begin_upload",
     "end_upload",
     "set_rules",
+    "set_grace",
     "report_mirror",
     "drop_mirror",
     "expire_commits",
@@ -34,6 +37,14 @@ TRANSITIONS = (
     "finish_mark",
     "begin_sweep",
     "advance_sweep",
+    "take_owner",
+    "hold_owner",
+    "prune",
+    "end_sweep",
+    "expire_by_mark",
+    "revive_commits",
+    "restore_mark",
+    "restore_commits",
     "create_mirror",
     "copy_commits",
     "observe_source",
@@ -42,8 +53,12 @@ TRANSITIONS = (
     "promote",
     "note_sync",
     "promote_writable",
+    "revive_proved",
 )
 """The transactions that change something."""
+
+LOOKS = ("marks",)
+"""Reads that something may happen around; they are no effects."""
 
 ALL_EFFECTS = (*EFFECTS, *TRANSITIONS)
 
@@ -57,7 +72,7 @@ class FaultyCatalog:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        return self._around(name, found) if name in TRANSITIONS else found
+        return self._around(name, found) if name in TRANSITIONS or name in LOOKS else found
 
     def _around(self, name: str, transition: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

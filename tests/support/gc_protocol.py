@@ -2,6 +2,10 @@
 
 One or two collections, one writer and a clock, in every interleaving. A file is a name and the moment that its attempt
 began; a commit is one range file and one object. ``RULES`` can be taken away one by one: each must be needed.
+
+Nothing rests on time. Every collection may go by a grace period of its own, and the clock may jump ahead and back
+between any two steps. What the product adds to that (one grace period a repository, a deadline for attempts, a clock
+that is asked whether it can be believed) keeps slow writers from being refused; it keeps nothing from being lost.
 """
 
 from __future__ import annotations
@@ -11,17 +15,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-GRACE, DEADLINE, LAST = 2, 1, 4
+GRACES, LAST, JUMP = (0, 2), 1, 3
+"""What collections may take for the grace period; until when time passes; how far the clock jumps, once each way.
+
+Two collections take the first, and the clock goes back once at most: there would be too many states,
+so the files that only others care for are left out too.
+"""
 
 RULES = (
     "list first",
     "expire in one transaction",
-    "attempts have a deadline",
+    "marks are fences",
+    "fences never go back",
     "names are fresh",
     "rest on live commits only",
     "links look into marks",
+    "links see the object after that",
     "links wait for marks under way",
     "swept marks count for links",
+    "marks that are given up fail",
     "mirrors are roots",
     "mirrors report live commits only",
 )
@@ -31,10 +43,12 @@ Commits = tuple[tuple[str, tuple[str, str, bool]], ...]
 
 @dataclass(frozen=True)
 class Run:
-    """One collection: its next step, its mark's state, what it listed, what it found needed, what the mark holds."""
+    """One collection: its next step, its mark's state, its cutoff, what it listed, found needed, and holds."""
 
     at: str = "start"
     state: str = ""
+    grace: int = 0
+    cutoff: int = -9
     listed: frozenset[str] = frozenset()
     roots: frozenset[str] = frozenset()
     holds: frozenset[str] = frozenset()
@@ -43,7 +57,10 @@ class Run:
 
 @dataclass(frozen=True)
 class World:
-    """Everything at one instant. ``commits``: name to (range, object, live); ``memory`` is the writer's."""
+    """Everything at one instant. ``commits``: name to (range, object, live); ``memory`` is the writer's.
+
+    ``jumps`` are what the clock has still before it, in this order.
+    """
 
     now: int
     files: tuple[tuple[str, int], ...]
@@ -54,6 +71,8 @@ class World:
     runs: tuple[Run, ...]
     at: int = 0
     memory: tuple[Any, ...] = ()
+    fence: int = -9
+    jumps: tuple[int, ...] = ()
 
 
 Moves = Iterator[tuple[str, World]]
@@ -85,14 +104,17 @@ def collection(world: World, index: int, rules: frozenset[str]) -> Moves:
     middle = ["list", "begin", "roots"] if "list first" in rules else ["begin", "roots", "list"]
     order = dict(zip(["start", *middle], [*middle, "finish"], strict=True))
     if run.at == "start":
-        yield "start", to(order["start"])
+        for grace in GRACES[: 1 if len(world.runs) > 1 else None]:
+            yield f"start, grace {grace}", to(order["start"], grace=grace, cutoff=world.now - grace)
     elif run.at == "list":
-        old = frozenset(name for name, begun in world.files if begun < world.now - GRACE)
+        cutoff = run.cutoff if "list first" in rules else world.now - run.grace
+        old = frozenset(name for name, begun in world.files if begun < cutoff)
         yield "list", to(order["list"], listed=old)
     elif run.at == "begin":
         after = _expired(world, rules)
         runs = [replace(one, state="stale") if one.state in ("marking", "marked") else one for one in after.runs]
-        yield "begin", to(order["begin"], replace(after, runs=tuple(runs)), state="marking")
+        fence = max(world.fence, run.cutoff) if "fences never go back" in rules else run.cutoff
+        yield "begin", to(order["begin"], replace(after, runs=tuple(runs), fence=fence), state="marking")
     elif run.at == "roots":
         live = {name for _, (*names, alive) in world.commits if alive for name in names}
         if "expire in one transaction" not in rules:
@@ -125,7 +147,7 @@ def _expired(world: World, rules: frozenset[str]) -> World:
 
 
 def _too_late(world: World, started: int, rules: frozenset[str]) -> bool:
-    return "attempts have a deadline" in rules and world.now - started > DEADLINE
+    return "marks are fences" in rules and started <= world.fence
 
 
 def _dead(world: World, commit: str, rules: frozenset[str]) -> bool:
@@ -189,18 +211,13 @@ def upload(world: World, rules: frozenset[str]) -> Moves:
 
 
 def link_an_old_object(world: World, rules: frozenset[str]) -> Moves:
-    """Look into marks, then link; objects that are gone are not linked."""
+    """Look into marks, then at the object, then link it."""
+    first, second = (_look, _see) if "links see the object after that" in rules else (_see, _look)
     if world.at == 0:
-        cleared = []
-        for index, run in enumerate(world.runs):
-            if run.state in ("marked", "sweeping") and "unused" in run.holds and "links look into marks" in rules:
-                yield "refused", _end(world)
-                return
-            if run.state not in ("", "marking"):
-                cleared.append(index)
-        gone = "unused" not in dict(world.files)
-        yield "look", _end(world) if gone else replace(world, at=1, memory=(world.now, tuple(cleared)))
+        yield from first(replace(world, memory=(world.now,)), rules, 1)
     elif world.at == 1:
+        yield from second(world, rules, 2)
+    elif world.at == 2:
         started, cleared = world.memory
         deadly = ["marked", "sweeping"] + ["swept"] * ("swept marks count for links" in rules)
         unknown = [
@@ -208,12 +225,34 @@ def link_an_old_object(world: World, rules: frozenset[str]) -> Moves:
             if index not in cleared and run.state in deadly and "links look into marks" in rules
         ]  # fmt: skip
         waiting = any(run.state == "marking" for run in world.runs) and "links wait for marks under way" in rules
+        linked = replace(world, at=9, staged=world.staged | {"unused"})
         if _too_late(world, started, rules):
             yield "refused", _end(world)
-        elif unknown or waiting:
+        elif unknown:
             yield "again", replace(world, at=0, memory=())
+        elif waiting:
+            yield "again", replace(world, at=0, memory=())
+            runs = [replace(run, state="failed") if run.state == "marking" else run for run in world.runs]
+            fails = "marks that are given up fail" in rules  # whether it took too long is the clock's word: any time
+            yield "give up the mark and link", replace(linked, runs=tuple(runs)) if fails else linked
         else:
-            yield "link", replace(world, at=9, staged=world.staged | {"unused"})
+            yield "link", linked
+
+
+def _look(world: World, rules: frozenset[str], at: int) -> Moves:
+    cleared = []
+    for index, run in enumerate(world.runs):
+        if run.state in ("marked", "sweeping") and "unused" in run.holds and "links look into marks" in rules:
+            yield "refused", _end(world)
+            return
+        if run.state not in ("", "marking"):
+            cleared.append(index)
+    yield "look into marks", replace(world, at=at, memory=(*world.memory, tuple(cleared)))
+
+
+def _see(world: World, rules: frozenset[str], at: int) -> Moves:
+    there = "unused" in dict(world.files)
+    yield "look at the object", replace(world, at=at) if there else _end(world)
 
 
 def report(world: World, rules: frozenset[str]) -> Moves:
@@ -230,6 +269,8 @@ SCENARIOS: dict[str, tuple[Writer, int, frozenset[str], bool]] = {
     "revert to an old commit": (_publishing("new range", "E"), 1, frozenset(), False),
     "merge of a branch that is deleted": (_publishing("new range", "E", drops="dev"), 1, frozenset(), True),
     "slow upload": (upload, 1, frozenset(), False),
+    "slow upload, the clock goes back first": (upload, 1, frozenset(), False),
+    "slow upload, the clock goes back between two collections": (upload, 2, frozenset(), False),
     "link of an old object": (link_an_old_object, 1, frozenset(), False),
     "mirror's report": (report, 1, frozenset(), False),
     "link of an old object between two collections": (link_an_old_object, 2, frozenset(), False),
@@ -242,7 +283,12 @@ def start(name: str) -> World:
     files = ("range", "object", "old range", "old object", "staged", "unused")
     commits = (("C0", ("range", "object", True)), ("E", ("old range", "old object", True)))
     heads = (("main", "C0"), *((("dev", "E"),) if dev else ()))
-    return World(GRACE, tuple((file, -1) for file in files), commits, heads, staged, frozenset(), (Run(),) * runs)
+    jumps = (-JUMP, JUMP) if "goes back first" in name else (JUMP, -JUMP)
+    if runs > 1:
+        jumps = (-JUMP,) if "goes back" in name else ()
+        files, commits = ("range", "object", *(["unused"] if "link" in name else [])), commits[:1]
+    world = World(0, tuple((file, -4) for file in files), commits, heads, staged, frozenset(), (Run(),) * runs)
+    return replace(world, jumps=jumps)
 
 
 def violation(name: str, rules: frozenset[str] = frozenset(RULES)) -> tuple[list[str] | None, int]:
@@ -258,8 +304,10 @@ def violation(name: str, rules: frozenset[str] = frozenset(RULES)) -> tuple[list
         moves = list(writer(world, rules))
         for index in range(len(world.runs)):
             moves += collection(world, index, rules)
-        if world.now < GRACE + LAST:
+        if world.now < LAST:
             moves.append(("time", replace(world, now=world.now + 1)))
+        for jump in world.jumps[:1]:
+            moves.append((f"the clock jumps by {jump}", replace(world, now=world.now + jump, jumps=world.jumps[1:])))
         for what, after in moves:
             if after not in origin:
                 origin[after] = (world, what)

@@ -112,16 +112,17 @@ class GitOracle:
     def merge_all(self, cases: Sequence[tuple[Tree, Tree, Tree]]) -> list[GitMerge]:
         """Many three-way merges (base, ours, theirs), in two Git processes and one more for each merge."""
         dags = [(Node((), 0, base), Node((0,), 1, ours), Node((0,), 2, theirs)) for base, ours, theirs in cases]
-        for case in cases:
-            for tree in case:
-                self._contents.update((_blob_id(_blob(*item)), item[1]) for item in tree.items())
-        pairs = "".join(f"{ours} {theirs}\n" for _, ours, theirs in self.import_dags(dags))
+        return self.merge_commits((ours, theirs) for _, ours, theirs in self.import_dags(dags))
+
+    def merge_commits(self, pairs: Iterable[tuple[str, str]]) -> list[GitMerge]:
+        """Merges of commits over whatever history they have, criss-crosses too, in one Git process and one for each."""
+        lines = [f"{ours} {theirs}\n" for ours, theirs in pairs]
         fields = iter(
             self._git("merge-tree", "--write-tree", "--stdin", "-z", "--name-only", "--no-messages",
-                      stdin=pairs.encode()).split(b"\0")
+                      stdin="".join(lines).encode()).split(b"\0")
         )  # fmt: skip
         merges = []
-        for _ in cases:
+        for _ in lines:
             clean, tree = next(fields) == b"1", next(fields).decode()
             conflicts = {path.decode() for path in iter(lambda: next(fields), b"")}
             assert clean == (not conflicts)
@@ -149,6 +150,7 @@ class GitOracle:
         for path, content in node.files.items():
             quoted = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
             blob = _blob(path, content)
+            self._contents[_blob_id(blob)] = content
             lines.append(f'M 100644 inline "{quoted}"\ndata {len(blob)}\n{blob}\n')
         return "".join(lines).encode()
 

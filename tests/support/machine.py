@@ -13,6 +13,7 @@ class ModelCommit:
 
     tree: Tree
     parents: tuple[str, ...]
+    date: int = 0
 
 
 @dataclass
@@ -52,9 +53,24 @@ class Model:
                 waiting.extend(self.commits[current].parents)
         return found
 
-    def best_common_ancestors(self, left: str, right: str) -> set[str]:
-        common = self.ancestors(left) & self.ancestors(right)
+    def best_common_ancestors(self, *groups: set[str]) -> set[str]:
+        common = set.intersection(*(set.union(*map(self.ancestors, group)) for group in groups))
         return {one for one in common if not any(one != other and one in self.ancestors(other) for other in common)}
+
+    def generation(self, commit_id: str) -> int:
+        return 1 + max(map(self.generation, self.commits[commit_id].parents), default=0)
+
+    def base(self, lefts: set[str], rights: set[str]) -> Tree:
+        """What is merged over: several best common ancestors are merged first, oldest first, over their own bases."""
+        age = {one: (self.commits[one].date, self.generation(one), one) for one in self.commits}
+        first, *others = sorted(self.best_common_ancestors(lefts, rights), key=age.__getitem__)
+        tree, tips = self.tree(first), {first}
+        for other in others:
+            below = self.base(tips, {other})
+            tips = tips | {other}
+            tree, conflicts = merged(below, self.tree(other), tree, None)
+            tree |= dict.fromkeys(conflicts, f"conflict of {sorted(tips)}")
+        return tree
 
     def first_parents(self, commit_id: str) -> list[str]:
         chain = [commit_id]
@@ -74,6 +90,19 @@ def difference(left: Tree, right: Tree) -> dict[str, str]:
         elif left[path] != right[path]:
             kinds[path] = "changed"
     return kinds
+
+
+def foretold(before: Tree, source: Tree, after: Tree, conflicts: list[str]) -> dict[str, tuple[str, int]]:
+    """Path to what a merge does there and the size of it, conflicts included."""
+    kinds = {path: kind for path, kind in difference(before, after).items() if path not in conflicts}
+    kinds |= dict.fromkeys(conflicts, "conflict")
+    return {
+        path: (
+            kind,
+            len(source[path] if kind == "conflict" and path in source else after.get(path, before.get(path, ""))),
+        )
+        for path, kind in kinds.items()
+    }
 
 
 def merged(base: Tree, source: Tree, destination: Tree, strategy: str | None) -> tuple[Tree, list[str]]:

@@ -60,6 +60,11 @@ class Pair:
                 handle.put(path, text.encode())
         return handle.commit(f"on {branch}", allow_empty=True)
 
+    def contents(self, branch: str = "main") -> dict[str, bytes]:
+        """What a branch of the source holds."""
+        ref = self.repo.ref(branch)
+        return {item.path: ref.read(item.path) for item in ref.list()}
+
     def head(self, branch: str = "main") -> str:
         """What the mirror shows."""
         return self.mirror.branch(branch).commit_id

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 from support.clock import ManualClock
 from support.faulty_catalog import FaultyCatalog
 
@@ -195,7 +196,7 @@ SCENES = {
         Scene("put", _prepare_put, _put, _check_put),
         Scene("output", _prepare_put, _output, _check_output),
         Scene("import", _prepare_import, _import, _check_import),
-        Scene("collect", _prepare_collection, _collect, _check_collection, days=3),
+        Scene("collect", _prepare_collection, _collect, _check_collection, days=9),
     )
 }
 
@@ -205,3 +206,17 @@ def make(lake: Lake, scene: Scene) -> Repository:
     repo = lake.create_repository("repo", split=SPLIT)
     scene.prepare(repo)
     return repo
+
+
+def table(addresses: dict[str, str]) -> pa.Table:
+    """Paths and the objects that are staged under them."""
+    count = len(addresses)
+    return pa.table(
+        {
+            "path": list(addresses),
+            "physical_address": list(addresses.values()),
+            "checksum": ["x"] * count,
+            "size_bytes": [1] * count,
+            "mtime": [1] * count,
+        }
+    )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakeops.airflow.run import TaskRun
-from lakeops.model.errors import NoChanges, RefNotFound
+from lakeops.model.errors import CommitExpired, KeyReused, NoChanges, RefNotFound
+from lakeops.model.records import ChangeType, MergeResult, Summary
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Repository
-    from lakeops.model.records import Commit, MergeResult
+    from lakeops.model.records import Commit
 
 
 def commit(
@@ -106,6 +108,10 @@ def merge(
                 metadata=run.metadata(metadata),
                 idempotency_key=run.key("merge", source, destination, strategy or "", number=number),
             )
+        except KeyReused as used:
+            latest = MergeResult(
+                used.reference, up_to_date=False, summary=_summary(_earlier(repository, used), repository)
+            )
         except RefNotFound:
             if result is None:
                 raise
@@ -173,6 +179,32 @@ def cherry_pick(repository: Repository, branch: Branch, step: Step, run: TaskRun
     return _on_the_branch(repository, branch.id, make)
 
 
+def _made(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
+    """What ``make`` publishes under a key of this number, or what this task has published under it before."""
+    try:
+        return make(number)
+    except KeyReused as used:
+        return _earlier(repository, used)
+
+
+def _earlier(repository: Repository, used: KeyReused) -> Commit:
+    """What this task has published before, with another message or metadata, or before there was more to publish.
+
+    A task that was cleared after its DAG was changed may ask otherwise. Its first commit stands, and what is new gets
+    one of its own.
+    """
+    return repository.ref(used.reference).commit
+
+
+def _summary(commit: Commit, repository: Repository) -> Summary:
+    """What a merge of this task changed at the branch that it went to; nothing once that is expired."""
+    try:
+        counts = Counter(change.type for change in repository.diff(commit.parents[0], commit.id))
+    except CommitExpired:
+        return Summary()
+    return Summary(counts[ChangeType.ADDED], counts[ChangeType.REMOVED], counts[ChangeType.CHANGED])
+
+
 def contains(repository: Repository, ref: str, commit_id: str) -> bool:
     """Whether a commit is in a ref's history."""
     return repository.merge_base(ref, commit_id).id == commit_id
@@ -185,7 +217,7 @@ def _with_what_is_new(repository: Repository, branch: Branch, make: Callable[[in
     while True:
         before = branch.commit_id
         try:
-            latest = make(number)
+            latest = _made(repository, make, number)
         except NoChanges:
             if latest is None:
                 raise
@@ -199,7 +231,7 @@ def _on_the_branch(repository: Repository, branch: str, make: Callable[[int], Co
     """The first commit by ``make`` that the branch has; one that was lost with an earlier branch does not count."""
     number = 1
     while True:
-        found = make(number)
+        found = _made(repository, make, number)
         if contains(repository, branch, found.id):
             return found
         number += 1

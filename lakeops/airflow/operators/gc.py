@@ -1,7 +1,7 @@
 """Operators of garbage collection: let idle refs go, mark, sweep.
 
-A mark deletes nothing, and a newer one takes the place of an older, so marking again is always fine. A sweep goes on
-where it was killed; of a mark that was swept it does nothing.
+A mark deletes nothing, and a newer one takes the place of an older, so marking again is always fine. Until its sweep
+begins a mark can be restored. A sweep goes on where it was killed; of a mark that was swept it does nothing.
 """
 
 from __future__ import annotations
@@ -56,16 +56,33 @@ class LakeopsExpireRefsOperator(LakeopsOperator):
 
 
 class LakeopsGcMarkOperator(LakeopsOperator):
-    """Finds what no live commit needs; returns the mark's ``id``, ``objects``, ``bytes`` and ``report``.
+    """Expires commits and finds what no live one needs; returns the mark's ``id``, ``objects``, ``bytes``, ``report``.
 
     Deletes nothing. The log has the report. A mark that a later one has followed cannot be swept any more.
 
     Args:
+        only_show: change nothing; the report says what a mark would do, and ``id`` is None.
         kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "only_show")
+
+    def __init__(
+        self,
+        *,
+        only_show: bool | str = False,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.only_show = only_show
+
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - marking needs no key
         """The mark and its report."""
+        if truth(self.only_show):
+            foretold = repository.gc.mark(dry_run=True).report
+            self.log.info("A mark made now; nothing was changed.\n%s", summary(repository.id, foretold))
+            counts = {name: foretold[name] for name in ("objects", "bytes", "files")}
+            return {"id": None, **counts, "report": foretold}
         mark = repository.gc.mark()
         report = repository.gc.report(mark.id)
         self.log.info("%s", summary(repository.id, report))
@@ -75,7 +92,8 @@ class LakeopsGcMarkOperator(LakeopsOperator):
 class LakeopsGcSweepOperator(LakeopsOperator):
     """Deletes exactly what a mark holds; returns ``mark``, ``deleted``, ``bytes`` and ``versioned``.
 
-    What the store refused to delete is tried again by the task's ``retries``.
+    What the store refused to delete is named in the log and in ``mark["failures"]``, and is on the next mark's list.
+    When it refuses everything, the task's ``retries`` try again.
 
     Args:
         mark_id: the mark, ``mark.output["id"]`` of a mark task.
@@ -99,6 +117,8 @@ class LakeopsGcSweepOperator(LakeopsOperator):
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - sweeping needs no key
         """What was deleted."""
         swept = repository.gc.sweep(self.mark_id, force=truth(self.force))
+        for key, reason in swept.mark.failures:
+            self.log.warning("The store refused to delete %s: %s", key, reason)
         self.log.info("Deleted %d files, %s, of lakefs://%s", swept.deleted, human_size(swept.bytes), repository.id)
         return swept.to_json()
 
@@ -111,5 +131,6 @@ def summary(repository_id: str, report: dict[str, Any]) -> str:
     lines += [f"  {row['age']}: {row['objects']:,} objects, {human_size(row['bytes'])}" for row in report["by_age"]]
     lines += [f"  {name}" for name in report["sample"].get("object", ())[:10]]
     live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in report["commits"]["live"].items() if count)
-    lines.append(f"Commits: {report['commits']['expired_now']:,} expired now; alive: {live or 'none'}")
+    commits = report["commits"]
+    lines.append(f"Commits: {commits['expired_now']:,} expired now; alive: {live or 'none'}")
     return "\n".join([*lines, *report["notes"]])

@@ -13,7 +13,7 @@ from lakeops.airflow.assets import COMMITS
 from lakeops.airflow.events import announce
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators.base import LakeopsOperator
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, ReplicaMissing
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.sources import SourceKind
 
@@ -48,6 +48,9 @@ class LakeopsMirrorDiscoverOperator(LakeopsOperator):
 
 class LakeopsMirrorPromoteOperator(LakeopsOperator):
     """Shows what has arrived of one ref of a mirror, or of all; returns the mirror's status.
+
+    It fails for a ref of which nothing arrives any more (see ``lakeops mirror patience``) or that arrived damaged; what
+    can be shown of others has been shown by then.
 
     A branch that moved sends an event to the assets among the outlets, with what changed since the head before, and the
     ref's status as ``mirror``.
@@ -93,6 +96,9 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
                 self.log.info("%s", _told(ref))
                 since = shown if shown != ref.promoted else None
                 announce(context, mirror, branch, ref.promoted, since=since, more={"mirror": ref.to_json()})
+        for ref in (*status.branches.values(), *status.tags.values()):
+            if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
+                raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")
         return status.to_json()
 
 

@@ -41,7 +41,7 @@ def explained(text: str) -> LakeopsError:
     ours = _OURS.search(text)
     if ours:
         kind = getattr(errors, ours[1], None)
-        if isinstance(kind, type) and issubclass(kind, errors.Transient):
+        if isinstance(kind, type) and issubclass(kind, errors.Transient | errors.NotTheOwner):
             return kind(ours[2])
     versions = _VERSIONS.search(text)
     if versions:

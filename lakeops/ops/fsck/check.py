@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lakeops.catalog.records import Records, StagedLine
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import Corrupted, LakeopsError
 from lakeops.model.findings import Finding, Severity, found
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.claim import check_claim
@@ -27,7 +27,9 @@ from lakeops.ops.fsck.history import check_history, split_flaw
 from lakeops.ops.fsck.inventory import Inventory
 from lakeops.ops.fsck.leftovers import leftovers
 from lakeops.ops.fsck.metaranges import Uses, check_metaranges, pointers, promised
+from lakeops.ops.fsck.owner import check_owner
 from lakeops.ops.fsck.ranges import check_ranges
+from lakeops.ops.fsck.rows import check_reflog, check_rows_of_tables
 from lakeops.ops.fsck.staging import StagedObjects, check_rows, check_tokens, check_uploads
 from lakeops.ranges.read import RangeCache, RangeReader
 from lakeops.store import layout
@@ -66,13 +68,20 @@ def _check(ctx: Context, checked: Counter[str], *, data: bool) -> Generator[Find
         files = _Files(ctx)
         with closing(Inventory(Path(place), files, lambda done: ctx.progress("fsck: listing", done, 0))) as inventory:
             checked["files"] = len(inventory)
-            records = ctx.catalog.records(ctx.repository_id)
+            try:
+                records = ctx.catalog.records(ctx.repository_id)
+            except Corrupted as error:  # the repository's own row, without which nothing else can be looked at
+                yield found("row_unreadable", f"repository {ctx.repository_id}", error.message)
+                return
             checked["commits"] = len(records.commits)
             entries = Entries(ctx, inventory, checked, data=data)
             whole = True
             for finding in chain(
                 files.check(),
                 check_claim(ctx.store, records.repository),
+                check_owner(ctx, follows=records.follows),
+                check_rows_of_tables(records),
+                check_reflog(records),
                 check_history(records),
                 _check_committed(ctx, records, inventory, entries, checked),
                 _check_staging(ctx, records, entries, checked),

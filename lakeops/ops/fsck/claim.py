@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
 from lakeops.model.records import Repository
 from lakeops.model.text import excerpt
-from lakeops.ops.repository import claim_of
+from lakeops.ops.claim import claim_of, is_claim_of
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM
 
@@ -26,14 +25,8 @@ def check_claim(store: ObjectStore, repository: Repository) -> Iterator[Finding]
         yield found("claim_mismatch", CLAIM, f"the file cannot be read: {' '.join(str(error).split())}")
         return
     expected = claim_of(repository)
-    if not isinstance(claim, dict) or not _same_owner(claim, expected):
+    if not isinstance(claim, dict) or not is_claim_of(claim, repository):
         other = excerpt(claim.get("repository")) if isinstance(claim, dict) else "nothing"
         yield found("claim_mismatch", CLAIM, f"the namespace belongs to {other}, by this file")
     elif claim.get("split") != expected["split"]:
         yield found("claim_mismatch", CLAIM, "it was created with ranges cut in another way than the catalog says")
-
-
-def _same_owner(claim: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """Whether a claim is the expected one. A replica keeps its source's, whose name may be another."""
-    name = "repository" if None in (claim.get("id"), expected["id"]) else "id"
-    return bool(claim.get(name) == expected[name])

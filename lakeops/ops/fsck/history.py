@@ -74,7 +74,7 @@ def _commit(records: Records, commit: Commit) -> Iterator[Finding]:
     if computed != commit.id:
         yield found("commit_id_mismatch", where, f"what it says has the id {computed}", commits=mine)
     gone = [parent for parent in commit.parents if parent not in records.commits and parent not in records.unreadable]
-    for parent in gone:
+    for parent in [] if _pruned(records, commit, gone) else gone:
         yield found("commit_parent_missing", where, f"its parent {parent} does not exist", commits=mine)
     known = [records.commits[parent].generation for parent in commit.parents if parent in records.commits]
     expected = 1 + max(known, default=0)
@@ -85,6 +85,13 @@ def _commit(records: Records, commit: Commit) -> Iterator[Finding]:
         followed = records.first_parents[commit.id] or "nothing"
         message = f"logs go on to {followed}, which is not the first of its parents"
         yield found("commit_first_parent_wrong", where, message, commits=mine)
+
+
+def _pruned(records: Records, commit: Commit, gone: list[str]) -> bool:
+    """Whether missing parents may have been pruned, by how far history was; sums tell whether rows were lost."""
+    if records.pruned is None:
+        return False
+    return len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned
 
 
 def _computed_id(commit: Commit) -> str:

@@ -23,7 +23,7 @@ _PLACES = {
     layout.TASKS: "unreferenced_tasks",
     layout.PROBE: "unreferenced_tasks",
 }
-_OWN = (layout.CLAIM, layout.GC)
+_OWN = (layout.CLAIM, layout.OWNER, layout.GC)
 """What a namespace holds beside what commits need."""
 _STRAY = "stray_files"
 

@@ -16,6 +16,7 @@ from os.path import commonprefix
 import numpy as np
 import pyarrow as pa
 
+from lakeops.model.checksums import algorithm_of
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ranges.prefetch import prefetched
@@ -25,8 +26,6 @@ from lakeops.store.layout import is_absolute
 from lakeops.store.open import Stores
 
 _PIECE = 1 << 20
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_MD5 = re.compile(r"[0-9a-f]{32}")
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
 _MOST_REMEMBERED = 1_000_000
 _WORTH_LISTING = 20
@@ -160,12 +159,11 @@ def _flaw(wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str) -
         return "object_size_mismatch", f"has {stored.size_bytes:,} bytes, and {wanted.size_bytes:,} were recorded"
     if stored.etag and stored.etag == wanted.checksum:
         return None
-    for pattern, algorithm in ((_SHA256, "sha256"), (_MD5, "md5")):
-        if pattern.fullmatch(wanted.checksum):
-            held = _digest(store, key, algorithm)
-            if held == wanted.checksum:
-                return None
-            return "object_checksum_mismatch", f"holds {held}, and {wanted.checksum} was recorded"
+    if algorithm := algorithm_of(wanted.checksum):
+        held = _digest(store, key, algorithm)
+        if held == wanted.checksum:
+            return None
+        return "object_checksum_mismatch", f"holds {held}, and {wanted.checksum} was recorded"
     if change := _CHANGE_MARK.fullmatch(wanted.checksum):
         if int(change[1]) // 1_000_000_000 == stored.mtime:
             return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lakeops.catalog.records import Records, StagedLine
+from lakeops.catalog.staged_digests import VALUES, staged_digest
 from lakeops.model.errors import InvalidPath
 from lakeops.model.findings import Finding, found
 from lakeops.model.paths import check_path
@@ -40,6 +41,9 @@ def check_tokens(records: Records) -> Iterator[Finding]:
             if token in records.retired:
                 message = f"its staging token {token} is retired already"
                 yield found("staging_token_retired", f"branch {branch.id}", message)
+    for token in records.staged_wrong:
+        where = f"branch {owners[token]}" if token in owners else f"staging token {token}"
+        yield found("staged_rows_missing", where, "its staged rows do not sum up to what was staged")
     for token, rows in records.staged.items():
         if token not in owners:
             kind = "staged_rows_retired" if token in records.retired else "staged_rows_orphaned"
@@ -69,7 +73,10 @@ def check_rows(records: Records, read: ReadPage) -> Iterator[Finding | StagedObj
                 reason = _flaw(line)
                 if reason is not None:
                     yield found("staged_row_invalid", where, f"the staged row {reason}")
-                elif not line.tombstone:
+                    continue
+                if line.digest != staged_digest([getattr(line, name) for name in VALUES]):
+                    yield found("row_altered", where, "the staged row is not what its digest covers")
+                if not line.tombstone:
                     entries.setdefault(owners[line.token], []).append(line)
         for branch, lines in entries.items():
             table = _table(lines)

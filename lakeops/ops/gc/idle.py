@@ -72,8 +72,9 @@ def idle_refs(ctx: Context) -> Iterator[IdleRef]:
 def expire_refs(ctx: Context) -> list[IdleRef]:
     """Delete what ``idle_refs`` lets go; returns that, and what stays with its reason.
 
-    Each is looked at again right before it is deleted; one that moved meanwhile stays.
+    Each is looked at again right before it is deleted; one that moved meanwhile stays. Raises ``ClockInDoubt``.
     """
+    ctx.catalog.check_clock()
     return [found for found in list(idle_refs(ctx)) if found.kept is not None or _gone(ctx, found)]
 
 

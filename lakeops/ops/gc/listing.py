@@ -112,7 +112,9 @@ class _Sorting:
             files, rest = rest.filter(of_kind), rest.filter(pc.invert(of_kind))
             if files.num_rows:
                 self.held.files[kind].append(self._old(files, self._file_stamps(files, kind)))
-        self.held.strays.add(rest.filter(pc.not_equal(rest["physical_address"], layout.CLAIM)))
+        names = rest["physical_address"]
+        ours = pc.or_(pc.equal(names, layout.CLAIM), pc.starts_with(names, layout.OWNER))
+        self.held.strays.add(rest.filter(pc.invert(ours)))
 
     def _objects(self, table: pa.Table, spool: pa.RecordBatchWriter) -> pa.Table:
         address = table["physical_address"]

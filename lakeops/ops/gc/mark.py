@@ -1,34 +1,38 @@
 """Mark: find what no live commit, staged row or upload needs, and write it down. Deletes nothing.
 
 The order is the safety. First the store is listed; what is younger than the grace period then is left out for good.
-Then one transaction expires commits, and from it on no transition rests on an expired one. Then the roots are read:
-the commits that are live now, staged rows, uploads in flight. What was listed and is not referred to is garbage, and
-nothing can come to refer to it any more: attempts that wrote it are past their deadline, and old objects are linked
-only after looking into this mark.
+Then commits expire, step by step (``plan``), and no transition rests on an expired one. After the last step the roots
+are read: the commits that are live now, staged rows, uploads in flight. What was listed and is not referred to is
+garbage, and nothing can come to refer to it any more: attempts that wrote it began before the cutoff and are refused,
+old objects are linked only after looking into this mark, and whoever restores its commits ends the mark first.
+
+A dry run is the same with nothing written: it plans, and takes as live what would be.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.base import History, Roots
+from lakeops.catalog.base import Roots
 from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused, ReadOnlyRepository
-from lakeops.model.marks import Mark
-from lakeops.model.retention import Kept, live
-from lakeops.model.rules import read_rules
+from lakeops.model.marks import Mark, MarkState
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
 from lakeops.ops.gc.listing import Held, list_store
+from lakeops.ops.gc.plan import Decided, carry_out, make_plan
 from lakeops.ops.gc.report import Findings
+from lakeops.ops.mirror.prove import prove
+from lakeops.ops.owner import check_owner, take_turn
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.prefetch import prefetched
 from lakeops.store import layout
@@ -40,45 +44,106 @@ _COMPACT = 1_000_000
 """Names of range files after which those that repeat are dropped."""
 
 
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a mark would do now.
+
+    Attributes:
+        decided: what would become of the commits.
+        rows: how many files it would hold.
+        report: the report that it would write.
+    """
+
+    decided: Decided
+    rows: int
+    report: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for programs: the report."""
+        return self.report
+
+
 def mark(ctx: Context) -> Mark:
     """A new mark of the repository, ready to be swept.
 
     Raises:
         ReadOnlyRepository: the repository is a mirror; its source collects, and deletions are replicated.
-        MarkRefused: the database's clock was set back or is ahead of the store's, or the run took too long.
+        NotTheOwner: another catalog may delete in the namespace; `lakeops repo adopt` takes it over.
+        MarkRefused: the database's clock was set back or is ahead of the store's, the run took too long, or the mark
+            was restored meanwhile.
         Corrupted, ObjectNotFound: metadata of a live commit is damaged; run ``lakeops fsck``.
     """
-    if ctx.catalog.repository(ctx.repository_id).read_only:
-        raise ReadOnlyRepository(
-            f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone"
-        )
+    _check_writable(ctx)
+    take_turn(ctx)
+    prove(ctx)  # what is left unproved is given up by ``begin_mark``
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
-    if ctx.catalog.has_own_clock:
+    if ctx.catalog.has_own_clock or (ctx.store.far and ctx.catalog.has_real_clock):
         _check_clocks(ctx, mark_id, now)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
-        held = list_store(ctx, ctx.store, now - ctx.catalog.grace, Path(name))
-        decision = Decision(unix_seconds(now))
-        begun, gone = ctx.catalog.begin_mark(
-            ctx.repository_id, mark_id, cutoff=now - ctx.catalog.grace, expiring=decision
-        )
+        cutoff = now - ctx.catalog.grace(ctx.repository_id).at(now)
+        held = list_store(ctx, ctx.store, cutoff, Path(name))
+        begun, since = ctx.catalog.begin_mark(ctx.repository_id, mark_id, cutoff=cutoff)
+        decided = carry_out(ctx, begun, since, unix_seconds(now))
         roots = ctx.catalog.roots(ctx.repository_id)
-        findings = Findings(begun, held, decision.kept, len(gone), roots)
-        with MarkWriter(Path(name) / "mark.parquet") as writer:
-            _find(ctx, held, roots, writer, findings)
-        digest = writer.digest()
+        findings = Findings(begun, now - cutoff, held, decided, roots)
+        writer = _written(ctx, held, roots, Path(name), findings)
         with writer.file.open("rb") as data:
             ctx.store.put(mark_key(mark_id), data)
         write_report(ctx, mark_id, findings.to_json(ctx, writer.rows))
+        check_owner(ctx)
         return ctx.catalog.finish_mark(
             ctx.repository_id,
             mark_id,
-            digest=digest,
+            digest=writer.digest(),
             rows=writer.rows,
             objects=findings.objects.count,
             size_bytes=findings.objects.size_bytes,
             listed=held.listed.count,
         )
+
+
+def dry_run(ctx: Context) -> DryRun:
+    """What a mark would do and hold if it were made now; changes nothing. Raises what ``mark`` raises."""
+    _check_writable(ctx)
+    check_owner(ctx)
+    if ctx.catalog.unproved(ctx.repository_id):
+        raise MarkRefused(
+            "nobody has looked at the commits from before the fail-over, so what they need is not known; run "
+            "`lakeops mirror prove` first (a mark that is no dry run does it by itself)"
+        )
+    now = ctx.catalog.now()
+    grace = ctx.catalog.grace(ctx.repository_id).at(now)
+    foretold = Mark("", MarkState.MARKING, now, now - grace)
+    with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
+        held = list_store(ctx, ctx.store, foretold.cutoff, Path(name))
+        decided = make_plan(ctx, unix_seconds(now)).foretold()
+        roots = _foretold_roots(ctx, decided)
+        findings = Findings(foretold, grace, held, decided, roots)
+        rows = _written(ctx, held, roots, Path(name), findings).rows
+        return DryRun(decided, rows, findings.to_json(ctx, rows))
+
+
+def _foretold_roots(ctx: Context, decided: Decided) -> Roots:
+    """The roots as they are once commits have expired and live again."""
+    roots = ctx.catalog.roots(ctx.repository_id)
+    live = [commit for commit in roots.commits if commit.id not in decided.expired]
+    again = ctx.catalog.commits(ctx.repository_id, decided.revived)
+    return replace(roots, commits=[*live, *again.values()])
+
+
+def _check_writable(ctx: Context) -> None:
+    if ctx.catalog.repository(ctx.repository_id).read_only:
+        raise ReadOnlyRepository(
+            f"repository {ctx.repository_id!r} is read-only: garbage collection runs at a mirror's source alone"
+        )
+
+
+def _written(ctx: Context, held: Held, roots: Roots, folder: Path, findings: Findings) -> MarkWriter:
+    """The list of what nothing refers to, in a local file."""
+    with MarkWriter(folder / "mark.parquet") as writer:
+        _find(ctx, held, roots, writer, findings)
+    return writer
 
 
 def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
@@ -92,20 +157,6 @@ def _check_clocks(ctx: Context, mark_id: str, now: datetime) -> None:
             f"the database's clock says {now:%Y-%m-%d %H:%M} UTC, {timedelta(seconds=ahead)} ahead of the store's: "
             "one of them is wrong; nothing is expired or deleted until they agree"
         )
-
-
-class Decision:
-    """Which commits to expire; asked inside the transaction, it remembers why the others live."""
-
-    def __init__(self, now: int) -> None:
-        self._now = now
-        self.kept: dict[str, Kept] = {}
-
-    def __call__(self, history: History) -> Iterable[str]:
-        """The commits that the rules keep no longer."""
-        rules = None if history.rules is None else read_rules(history.rules)
-        self.kept = live(history, rules, self._now)
-        return history.commits.keys() - self.kept.keys()
 
 
 def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: Findings) -> None:
@@ -135,7 +186,7 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
 
 def _needed(ctx: Context, used: _Files) -> Iterator[tuple[str, pa.Array]]:
     """The metadata files that stay, by kind, in the order of their keys."""
-    marks = [key(mark.id) for mark in ctx.catalog.marks(ctx.repository_id) for key in MARK_FILES]
+    marks = [key(mark.id) for mark in ctx.catalog.marks(ctx.repository_id, lasting=True) for key in MARK_FILES]
     nothing = pa.array([], pa.string())
     yield "metarange", pa.array(sorted(used.metaranges), pa.string())
     yield "probe", nothing

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.base import Roots
+from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import Mark
-from lakeops.model.retention import Kept, counted
+from lakeops.model.retention import counted
+from lakeops.model.rules import DAY
 from lakeops.ops.context import Context
 from lakeops.ops.gc.listing import KINDS, Held, Tally
+from lakeops.ops.gc.plan import Decided
 
 AGES = (2, 7, 30, 90, 365)
 """Borders between the ages of objects, in days."""
@@ -27,6 +30,9 @@ VERSIONED = (
     "rule with NoncurrentVersionExpiration (and ExpiredObjectDeleteMarker) removes them"
 )
 
+SILENT_DAYS = 7
+"""After so many days without a report, a mirror that commits are kept for is named in the notes."""
+
 _HOUR = 10
 
 
@@ -36,9 +42,9 @@ class Findings:
 
     Attributes:
         mark: the mark.
+        grace: the grace period that it went by.
         held: what the store held.
-        kept: live commits and why they live.
-        expired: how many commits this mark expired.
+        decided: which commits live and why, and what became of the others.
         roots: what was referred to.
         referenced: how many of the objects that are old enough something refers to.
         kinds: what would go, by kind.
@@ -46,9 +52,9 @@ class Findings:
     """
 
     mark: Mark
+    grace: timedelta
     held: Held
-    kept: dict[str, Kept]
-    expired: int
+    decided: Decided
     roots: Roots
     referenced: int = 0
     kinds: dict[str, Tally] = field(default_factory=lambda: {kind: Tally() for kind in ("object", *KINDS)})
@@ -74,12 +80,13 @@ class Findings:
     def to_json(self, ctx: Context, rows: int) -> dict[str, Any]:
         """The report, as it is kept."""
         versions = ctx.store.keeps_versions()
+        mirrors = self._mirrors(ctx)
         return {
             "mark": self.mark.to_json(),
             "repository": ctx.repository_id,
             "storage_namespace": ctx.repository.storage_namespace,
             "cutoff": self.mark.cutoff.isoformat(timespec="seconds"),
-            "grace_hours": ctx.catalog.grace.total_seconds() / 3600,
+            "grace_hours": self.grace.total_seconds() / 3600,
             "files": rows,
             "objects": self.objects.count,
             "bytes": self.objects.size_bytes,
@@ -88,7 +95,12 @@ class Findings:
             "by_prefix": self._by_prefix(),
             "by_age": self._by_age(),
             "sample": {kind: tally.sample for kind, tally in self.kinds.items() if tally.sample},
-            "commits": {"live": counted(self.kept.values()), "expired_now": self.expired},
+            "commits": {
+                "live": counted(self.decided.kept.values()),
+                "expired_now": len(self.decided.expired),
+                "expired_earlier": len(self.decided.carried),
+                "live_again": len(self.decided.revived),
+            },
             "kept": {
                 "referenced": self.referenced,
                 "staged": self.roots.staged.num_rows,
@@ -98,8 +110,24 @@ class Findings:
             "listed": _counts(self.held.listed),
             "strays": {**_counts(self.held.strays), "sample": self.held.strays.sample},
             "versioned": versions,
-            "notes": [VERSIONED] if versions else [],
+            "mirrors": mirrors,
+            "notes": [*([VERSIONED] if versions else []), *(_silence(ctx, row) for row in mirrors if _is_silent(row))],
         }
+
+    def _mirrors(self, ctx: Context) -> list[dict[str, Any]]:
+        """The mirrors that commits are kept for, the one that has been silent longest first."""
+        now = unix_seconds(self.mark.created)
+        registered = sorted(ctx.catalog.registrations(ctx.repository_id), key=lambda mirror: (mirror.at, mirror.id))
+        return [
+            {
+                "id": mirror.id,
+                "last_report": mirror.at,
+                "silent_days": max(0, now - mirror.at) // DAY,
+                "commits": len(mirror.commits),
+                "only_for_it": len(self.decided.only_for_mirrors.get(mirror.id, ())),
+            }
+            for mirror in registered
+        ]
 
     def _by_prefix(self) -> list[dict[str, Any]]:
         days: dict[str, list[int]] = {}
@@ -129,6 +157,17 @@ class Findings:
             for name, (count, size) in zip(names, sums, strict=True)
             if count
         ]
+
+
+def _is_silent(row: dict[str, Any]) -> bool:
+    return bool(row["only_for_it"]) and row["silent_days"] >= SILENT_DAYS
+
+
+def _silence(ctx: Context, row: dict[str, Any]) -> str:
+    return (
+        f"mirror {row['id']} has not reported for {row['silent_days']} days, and {row['only_for_it']:,} commits are "
+        f"kept for it alone; if it is gone: lakeops mirror drop lakefs://{ctx.repository_id} {row['id']}"
+    )
 
 
 def _counts(tally: Tally) -> dict[str, int]:

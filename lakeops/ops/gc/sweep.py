@@ -1,7 +1,8 @@
-"""Sweep: delete exactly what a mark holds.
+"""Sweep: delete exactly what a mark holds, then the catalog's rows that are past their time.
 
 A sweep that was killed goes on where it was: how far it came is in the catalog, and deleting twice does no harm. What
-the store refuses is tried again once, reported, and keeps the mark open, so that the next sweep tries it too.
+the store refuses is tried once more, then named and given up: the mark is incomplete. It is garbage still, so the next
+mark holds it too, and once that one is swept this one is over. A sweep that another mark's sweep overtook stops.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from lakeops.model.marks import Mark, MarkState
 from lakeops.ops import fuse
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_ours, opened
+from lakeops.ops.gc.prune import prune
+from lakeops.ops.owner import check_owner
 from lakeops.store.base import DeleteFailure
 
 BATCH = 1000
@@ -35,7 +38,8 @@ _SHOWN = 100
 class Swept:
     """What a sweep did: the mark as it is now, the files and bytes that this call deleted, of whatever kind.
 
-    ``versioned`` says that the bucket keeps what was deleted as noncurrent versions.
+    ``mark.refused`` counts what the store did not let go, and ``mark.failures`` names some. ``versioned`` says that the
+    bucket keeps what was deleted as noncurrent versions.
     """
 
     mark: Mark
@@ -63,12 +67,14 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
 
     Raises:
         MarkNotFound: this repository has no such mark.
+        NotTheOwner: another catalog may delete in the namespace, or took it over meanwhile.
         MarkRefused: it is stale or unfinished, holds too much, or the database's clock was set back.
         Corrupted: its list was altered or is gone.
-        SweepIncomplete: the store refused some deletions.
+        SweepIncomplete: the store refused every deletion.
         ReadOnlyRepository, StoreError, StoreUnavailable.
     """
     mark = ctx.catalog.mark(ctx.repository_id, mark_id)
+    check_owner(ctx)
     if mark.state is MarkState.MARKED and not force:
         _check_fuse(mark)
     versioned = ctx.store.keeps_versions()
@@ -76,7 +82,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         with opened(ctx, mark):  # before the catalog says that it is being swept: then links wait for it no more
             pass
     mark = ctx.catalog.begin_sweep(ctx.repository_id, mark_id)
-    if mark.state is MarkState.SWEPT:
+    if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
         return Swept(mark, 0, 0, versioned)
     with opened(ctx, mark) as file:
         if file.metadata.num_rows != mark.rows:
@@ -85,7 +91,10 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         for rows in _after(file.iter_batches(STEP), mark.swept):
             run.delete(rows)
             ctx.progress("deleting", run.seen, mark.rows)
+            if run.mark.state is MarkState.CARRIED:
+                break
         run.end()
+    prune(ctx)
     return Swept(run.mark, run.deleted, run.size_bytes, versioned)
 
 
@@ -127,9 +136,10 @@ class _Sweep:
         """Delete the files of some rows; write down how far that is, unless something was left."""
         addresses = rows.column("physical_address")
         check_ours(self._ctx, self.mark, addresses)
+        check_owner(self._ctx)
         failed = {failure.key: failure.reason for failure in self._ask(addresses.to_pylist())}
         if len(failed) == rows.num_rows and not self.deleted:
-            raise SweepIncomplete(self.mark.id, [*failed.items()][:_SHOWN], self.mark.rows - self.seen)
+            raise self._given_up(failed, self.mark.rows - self.seen)
         left = pc.is_in(addresses, pa.array([*failed], pa.string()))
         self.deleted += rows.num_rows - len(failed)
         self.size_bytes += pc.sum(rows.column("size_bytes").filter(pc.invert(left))).as_py() or 0
@@ -139,12 +149,20 @@ class _Sweep:
             self._advance(self.seen)
 
     def end(self) -> None:
-        """Try once more what was refused. Raises ``SweepIncomplete``."""
+        """Try once more what was refused; name what is refused again."""
+        if self._failed:
+            check_owner(self._ctx)
         failed = {failure.key: failure.reason for failure in self._ask([*self._failed])}
         self.deleted += len(self._failed) - len(failed)
-        if failed:
-            raise SweepIncomplete(self.mark.id, [*failed.items()][:_SHOWN], len(failed))
-        self._advance(self.mark.rows)
+        self._end(failed, len(failed))
+
+    def _given_up(self, failed: dict[str, str], count: int) -> SweepIncomplete:
+        self._end(failed, count)
+        return SweepIncomplete(self.mark.id, [*failed.items()][:_SHOWN], count)
+
+    def _end(self, failed: dict[str, str], count: int) -> None:
+        some = [*failed.items()][:_SHOWN]
+        self.mark = self._ctx.catalog.end_sweep(self._ctx.repository_id, self.mark.id, refused=count, failures=some)
 
     def _ask(self, keys: list[str]) -> list[DeleteFailure]:
         """Delete files, several requests at a time; what the store refused comes back."""

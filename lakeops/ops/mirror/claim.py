@@ -11,7 +11,7 @@ from typing import Any
 
 from lakeops.model.errors import NotAReplica, ObjectNotFound
 from lakeops.model.records import Repository
-from lakeops.ops.repository import claim_of
+from lakeops.ops.claim import claim_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.source import Source
+from lakeops.ops.resolve import line_of
 
 BATCH = 500
 """Commits of one transaction, and of one statement at the source."""
@@ -18,9 +19,12 @@ BATCH = 500
 def copy_history(ctx: Context, source: Source, heads: Iterable[str]) -> int:
     """Copy everything that these commits of the source descend from and the mirror lacks; returns how many commits."""
     missing = _missing(ctx, source, heads)
-    ordered = sorted(missing.values(), key=lambda commit: (commit.generation, commit.id))
+    # What the source has pruned comes as "gone", and is not copied: the mirror's history ends there too.
+    pruned = frozenset(commit.id for commit in missing.values() if commit.is_gone)
+    kept = (commit for commit in missing.values() if not commit.is_gone)
+    ordered = sorted(kept, key=lambda commit: (commit.generation, commit.id))
     for start in range(0, len(ordered), BATCH):
-        ctx.catalog.copy_commits(ctx.repository_id, ordered[start : start + BATCH])
+        ctx.catalog.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)
         ctx.progress("copying commits", min(start + BATCH, len(ordered)), len(ordered))
     return len(ordered)
 
@@ -34,7 +38,7 @@ def _missing(ctx: Context, source: Source, heads: Iterable[str]) -> dict[str, Co
     known: set[str] = set()
     waiting = _unknown(ctx, heads, known)
     while waiting:
-        chain = source.catalog.first_parents(source.repository_id, waiting.pop(), limit=BATCH)
+        chain = line_of(source.catalog, source.repository_id, waiting.pop(), BATCH)
         ids = {one for commit in chain for one in (commit.id, *commit.parents)} - found.keys()
         lacking = _unknown(ctx, ids, known)
         for commit in chain:

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from lakeops.catalog.base import Catalog
+from lakeops.model.asked import check_asked
+from lakeops.model.checksums import SOURCE_ETAG
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -22,16 +24,17 @@ from lakeops.model.mirrors import Mirror
 from lakeops.model.names import check_repository
 from lakeops.model.records import Repository
 from lakeops.model.sources import SourceReference
+from lakeops.model.text import excerpt
+from lakeops.ops.claim import CLAIM_ID
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.claim import check_claim
 from lakeops.ops.mirror.source import Source
-from lakeops.ops.repository import CLAIM_ID, exists
+from lakeops.ops.overlap import check_apart
+from lakeops.ops.owner import check_unowned
+from lakeops.ops.repository import exists
 from lakeops.store.base import ObjectStore
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores, normalise_namespace
-
-SOURCE_ETAG = "source_etag_is_md5"
-"""Under which of a mirror's capabilities it is kept whether plain ETags are MD5 at its source."""
 
 
 def create_mirror(
@@ -81,13 +84,15 @@ def create_mirror(
         raise AlreadyExists(f"repository {name!r} exists; a mirror is a repository of its own: choose another name")
     if same_store and overlap(namespace, origin.storage_namespace):
         raise NamespaceTaken(f"{namespace} overlaps with the source's own namespace; a mirror needs a copy elsewhere")
+    check_apart(catalog, stores, namespace)
     store = stores.at(namespace)
     check_claim(store, origin)
+    check_unowned(catalog, store, origin, source.catalog.identity())
     first = source.catalog.initial_commit(origin.id)
     mirror = Mirror(
         repository_id=name,
         source=reference,
-        registration=f"{name}-{ids.new()}",
+        registration=fresh_registration(name, ids),
         branches=branches,
         tags=tags,
         reports=reports,
@@ -117,6 +122,11 @@ def create_mirror(
                 source.catalog.drop_mirror(origin.id, mirror.registration)
         raise
     return repository
+
+
+def fresh_registration(name: str, ids: Ids) -> str:
+    """A name under which a source knows a mirror; no other has it."""
+    return f"{name}-{ids.new()}"
 
 
 def delete_mirror(ctx: Context, source: Source | None) -> bool:
@@ -168,7 +178,10 @@ def _probed(store: ObjectStore) -> dict[str, Any]:
 
 
 def _patterns(what: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(patterns, str | bytes) or not isinstance(patterns, Sequence):
+        raise InvalidInput(f"give a list of {what} patterns, not {excerpt(patterns)}")
     for pattern in patterns:
+        check_asked(pattern, f"a {what} pattern")
         if not pattern or any(char in pattern for char in "/\0\n"):
-            raise InvalidInput(f"{pattern!r} matches no {what} name; use a name or a glob such as 'release-*'")
+            raise InvalidInput(f"{excerpt(pattern)} matches no {what} name; use a name or a glob such as 'release-*'")
     return tuple(dict.fromkeys(patterns))

@@ -1,5 +1,8 @@
 """Looking whether a candidate is complete at the mirror: metarange, ranges, every object of them.
 
+The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: it is
+keyed by contents, and equal contents may lie in a file of another name that has not arrived.
+
 What a promoted head needs was proved when it was promoted, and stays: the source deletes nothing that a live commit
 needs, and object names are never used twice. So only the difference from a promoted head is looked at, and of that
 only what had not arrived at the last look.
@@ -11,15 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from lakeops.catalog.mirroring import Pending
+from lakeops.catalog.mirroring import NOTHING, Pending
 from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.model import graph
-from lakeops.model.errors import LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch
-from lakeops.model.mirrors import MirrorRef, MirrorState
+from lakeops.model.checksums import etags_are_md5
+from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch
+from lakeops.model.mirrors import SAMPLE, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+from lakeops.store.layout import metarange_key, range_key
 
 NEAR = 256
 """How far back along first parents a promoted commit is searched for."""
@@ -33,13 +39,23 @@ class Look:
         arrived: range files that need not be looked at again, and what they lacked.
         missing_objects: things that are not there, as far as could be told.
         missing_bytes: their size.
+        remaining: the same, comparable with other looks.
+        missing: some of them.
         error: what arrived and is wrong.
     """
 
     arrived: Pending = field(default_factory=dict)
     missing_objects: int = 0
     missing_bytes: int = 0
+    remaining: Remaining = NOTHING
+    missing: tuple[Missing, ...] = ()
     error: LakeopsError | None = None
+
+    @classmethod
+    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> Look:
+        """What is found where the metarange has not arrived, or is damaged: nothing more can be told."""
+        missing = Missing(metarange_key(commit.meta_range_file))
+        return cls(missing_objects=1, remaining=Remaining(metaranges=1), missing=(missing,), error=error)
 
     @property
     def complete(self) -> bool:
@@ -47,32 +63,66 @@ class Look:
         return not self.missing_objects and self.error is None
 
 
-def look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending, terms: Terms) -> Look:
-    """Whether the candidate ``commit`` of ``ref`` is complete; never waits.
+def look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Look:
+    """Whether ``commit`` of ``ref`` is complete; never waits.
 
     Args:
         ctx: the mirror.
         state: its refs; what they show is complete.
         ref: the ref that waits.
-        commit: its candidate.
+        commit: its candidate, or what may become one.
         arrived: what was remembered of earlier looks.
-        terms: how objects are looked for.
+
+    What goes wrong is part of the answer: a flaw of one ref's candidate holds no other ref up.
     """
     try:
-        wanted = ctx.reader.metarange(commit)
+        return _look(ctx, state, ref, commit, arrived)
+    except LakeopsError as error:
+        return Look(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
+
+
+def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Look:
+    try:
+        wanted = RangeReader(ctx.readable).metarange(commit)
     except ObjectNotFound:
-        return Look(missing_objects=1)
+        return Look.without_metarange(commit)
+    except Corrupted as error:
+        return Look.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
-    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=terms))
+    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=_terms(ctx, state)))
+    files = [proof for proof in proofs if not proof.arrived]
+    missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
+    objects = [one for proof in proofs for one in proof.missing]
+    missing += [Missing(one.address, one.path, one.size_bytes) for one in objects]
     return Look(
         {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
         sum(proof.missing_objects for proof in proofs),
         sum(proof.missing_bytes for proof in proofs),
-        _mismatch(ref, commit, proofs),
+        Remaining(ranges=len(files), objects=sum(_objects(proof) for proof in proofs if proof.arrived)),
+        tuple(missing[:SAMPLE]),
+        _wrong(ref, commit, proofs),
     )
 
 
-def _mismatch(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> ReplicaMismatch | None:
+def _objects(proof: RangeProof) -> int:
+    """How many objects of a range have not arrived as they should be."""
+    return proof.missing_objects + (proof.mismatch is not None)
+
+
+def _terms(ctx: Context, state: MirrorState) -> Terms:
+    """How objects are looked for: ETags say something only where both stores compute them alike."""
+    return Terms(
+        settings=ctx.stores.settings,
+        imported=state.mirror.check_imported,
+        etags=etags_are_md5(ctx.repository.capabilities),
+    )
+
+
+def _wrong(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> LakeopsError | None:
+    """What has arrived and is not what the source wrote; of several things the one that comes first."""
+    damaged = [proof.damage for proof in proofs if proof.damage is not None]
+    if damaged:
+        return Corrupted(min(damaged))
     wrong = [proof.mismatch for proof in proofs if proof.mismatch is not None]
     if not wrong:
         return None

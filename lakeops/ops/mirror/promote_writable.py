@@ -1,36 +1,27 @@
 """Fail-over: a mirror becomes a writable repository at what it shows.
 
-Everything it shows is complete, so nothing has to be waited for. Commits that are not complete must not look as if
-they were: nothing may be based on them, and garbage collection, which reads every live commit, would stop at them. So
-those that are not reachable from what is shown, and those whose ranges or metarange did not arrive, are expired in the
-same transaction. Single objects of older commits that did not arrive are reported by fsck.
+Everything it shows is complete, so nothing has to be waited for, and nothing is read or listed. Other commits may not
+be complete, and must not look as if they were: nothing may be based on them, and garbage collection, which reads every
+live commit, would stop at them. So they are expired as *unproved* in the same transaction. ``prove`` lets those live
+again that are whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from lakeops.model.errors import LakeopsError, NamespaceTaken, NotFound
+from lakeops.model.errors import LakeopsError, NamespaceTaken
 from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefName
-from lakeops.model.readahead import ReadAhead
-from lakeops.model.records import Commit
+from lakeops.ops.claim import claim
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.create import unregister
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import behind
-from lakeops.ops.repository import claim
-from lakeops.ops.resolve import lookup
-from lakeops.store import layout
-
-THREADS = 16
+from lakeops.ops.owner import take_for_writing
+from lakeops.ops.resolve import history_of, lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +78,7 @@ def loss(ctx: Context, source: Source | None) -> Loss:
     state = ctx.catalog.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):
-            get = ReadAhead(lambda one, count: source.catalog.first_parents(source.repository_id, one, limit=count))
+            get = history_of(source.catalog, source.repository_id)
             return Loss(_lost(state, source.heads(state.mirror), get), True, state.mirror.last_sync)
     seen = {ref.ref: ref.source_head for ref in state.refs}
     return Loss(_lost(state, seen, lookup(ctx).get), False, state.mirror.last_sync)
@@ -100,15 +91,18 @@ def promote_writable(ctx: Context, source: Source | None) -> Mirror:
         ctx: the mirror.
         source: told that nothing need be kept for this mirror any more; None when it cannot be reached.
 
+    A call that was killed is made again. Replication into the namespace may have stopped by then.
+
     Raises:
         NotAMirror: it follows no source, or was promoted before.
+        NotTheOwner: another catalog has opened the same namespace for writing.
         MirrorOvertaken: a pass went on meanwhile; try again.
     """
     state = ctx.catalog.mirror_state(ctx.repository_id)
-    complete = _complete(ctx)
-    mirror = ctx.catalog.promote_writable(ctx.repository_id, state.mirror.sequence, complete, actor=ctx.actor)
+    take_for_writing(ctx)  # before the catalog opens: from here on nobody replicates over what is written
+    mirror = ctx.catalog.promote_writable(ctx.repository_id, state.mirror.sequence, actor=ctx.actor)
     with contextlib.suppress(NamespaceTaken):  # the source's claim came along with everything else
-        claim(ctx.store, ctx.repository)
+        claim(ctx.store, ctx.repository, ctx.catalog.identity())
     unregister(source, mirror)
     return mirror
 
@@ -123,37 +117,3 @@ def _lost(state: MirrorState, heads: dict[RefName, str], get: CommitSource) -> t
             commits, _ = behind(get, head, promoted)
             rows.append(LostRef(str(ref.kind), ref.name, head, promoted, commits))
     return tuple(rows)
-
-
-def _complete(ctx: Context) -> list[str]:
-    """Live commits behind what is shown whose metarange and ranges are all there."""
-    history = ctx.catalog.history(ctx.repository_id)
-    shown = {*history.branches.values(), *history.tags.values()}
-    reachable = _ancestors(history.commits, shown)
-    older = [commit for one, commit in history.commits.items() if one in reachable - shown and not commit.expired]
-    metaranges = {item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES)}
-    names = (item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES))
-    ranges = pa.array(names, pa.string())
-
-    def is_whole(commit: Commit) -> bool:
-        if commit.meta_range_file and commit.meta_range_file not in metaranges:
-            return False
-        try:
-            files = ctx.reader.metarange(commit).table.column("file")
-        except NotFound:
-            return False
-        return pc.all(pc.is_in(files, value_set=ranges)).as_py() is not False  # None for no ranges at all
-
-    with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="promote") as pool:
-        return [commit.id for commit, answer in zip(older, pool.map(is_whole, older), strict=True) if answer]
-
-
-def _ancestors(commits: Mapping[str, Commit], heads: Iterable[str]) -> set[str]:
-    found: set[str] = set()
-    waiting = list(heads)
-    while waiting:
-        one = waiting.pop()
-        if one not in found and one in commits:
-            found.add(one)
-            waiting += commits[one].parents
-    return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from lakeops.catalog.base import Catalog
-from lakeops.model.errors import NotAReplica
+from lakeops.model.errors import NotAMirror, NotAReplica
 from lakeops.model.mirrors import Mirror, RefKind, RefName
 from lakeops.model.records import Commit, Repository
 from lakeops.ops.paging import pages
@@ -43,11 +43,31 @@ class Source:
             if mirror.follows(kind, ref.id)
         }
 
+    def rules(self) -> tuple[str | None, tuple[str, ...]]:
+        """Its retention rules and protected branches; of a mirror those of its own source."""
+        try:
+            mirror = self.catalog.mirror(self.repository_id)
+        except NotAMirror:
+            mirror = None
+        if mirror is not None and mirror.promoted_writable is None:
+            return mirror.rules, mirror.protections
+        return self.catalog.get_rules(self.repository_id), tuple(self.catalog.protections(self.repository_id))
+
     def lost(self, commits: Iterable[str]) -> frozenset[str]:
-        """Those of the commits that the source has expired, or does not know any more."""
+        """Those of the commits that the source has expired, or does not know, or cannot keep as a mirror itself."""
         asked = frozenset(commits)
         known = self.catalog.commits(self.repository_id, asked)
-        return frozenset(one for one in asked if one not in known or known[one].expired)
+        gone = frozenset(one for one in asked if one not in known or known[one].expired)
+        return gone | self.unkept(asked - gone)
+
+    def unkept(self, commits: Iterable[str]) -> frozenset[str]:
+        """Those of the commits that a source which is a mirror itself has not agreed with its own source to keep."""
+        return self.catalog.unkept(self.repository_id, commits)
+
+    def reported(self, mirror: Mirror) -> int:
+        """The sequence of the last report that it took under the mirror's name; 0 when there was none."""
+        found = [one for one in self.catalog.registrations(self.repository_id) if one.id == mirror.registration]
+        return found[0].sequence if found else 0
 
     def check_same(self, mirror: Mirror, initial: Commit) -> None:
         """Refuse a repository of the same name that is another one. Raises ``NotAReplica``."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from lakeops.model import graph
 from lakeops.model.errors import NotFound
 from lakeops.model.graph import CommitSource
-from lakeops.model.mirrors import MirrorRef, MirrorStatus, RefKind, RefStatus
+from lakeops.model.mirrors import Mirror, MirrorRef, MirrorStatus, RefKind, RefStatus
 from lakeops.ops.context import Context
+from lakeops.ops.mirror.give_way import is_stalled
 from lakeops.ops.resolve import lookup
 
 
@@ -14,15 +15,16 @@ def status(ctx: Context) -> MirrorStatus:
     """The mirror's refs as they were at the last pass; seconds count up to now. Raises ``NotAMirror``."""
     state = ctx.catalog.mirror_state(ctx.repository_id)
     now, get = ctx.seconds(), lookup(ctx).get
-    refs = [ref_status(get, ref, now) for ref in state.refs]
+    refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
     return MirrorStatus(
         state.mirror,
         {ref.id: ref for ref in refs if ref.kind is RefKind.BRANCH},
         {ref.id: ref for ref in refs if ref.kind is RefKind.TAG},
+        state.mirrors,
     )
 
 
-def ref_status(get: CommitSource, ref: MirrorRef, now: int) -> RefStatus:
+def ref_status(get: CommitSource, mirror: Mirror, ref: MirrorRef, now: int) -> RefStatus:
     """How far one ref is; ``get`` gives commits that the source's head descends from."""
     commits, since = behind(get, ref.source_head, ref.promoted)
     if since is None and ref.promoted != ref.source_head:
@@ -39,6 +41,8 @@ def ref_status(get: CommitSource, ref: MirrorRef, now: int) -> RefStatus:
         missing_bytes=ref.missing_bytes,
         last_check=ref.checked,
         error=ref.error,
+        wait=ref.wait,
+        stalled=ref.wait is not None and is_stalled(mirror, ref.wait, now),
     )
 
 

@@ -10,6 +10,9 @@ So garbage collection at the source, whose deletes are replicated, never takes w
 only read its source cannot tell it anything: there the source's rules keep what was a head within some days
 (``mirror_lag_days``), and a candidate that expired meanwhile is not promoted.
 
+A source may be a mirror itself. What mirrors of a mirror need is part of its report to its own source, and it takes
+reports of what that one has agreed to keep alone. So whatever is shown at the end of a chain is kept at its beginning.
+
 Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirroring``.
 """
 
@@ -19,16 +22,14 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from lakeops.catalog.mirroring import Pending
-from lakeops.engine.presence import Terms
-from lakeops.model.errors import CommitExpired, Corrupted, LakeopsError, MirrorOvertaken, RefNotFound, Transient
+from lakeops.model.errors import CommitExpired, LakeopsError, MirrorOvertaken, RefNotFound, Transient
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, MirrorStatus, RefName
-from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.claim import check_claim
 from lakeops.ops.mirror.copy import BATCH, copy_history
-from lakeops.ops.mirror.create import SOURCE_ETAG
-from lakeops.ops.mirror.look import Look, look, merged
+from lakeops.ops.mirror.create import fresh_registration
+from lakeops.ops.mirror.give_way import give_way, record
+from lakeops.ops.mirror.look import look, merged
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import status
 
@@ -63,11 +64,13 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None = None)
         source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
             for _ in range(ROUNDS):
-                state = _observe(ctx, source)
+                state, lost = _observe(ctx, source)
+                errors = _unsupported(ctx, state, lost)
                 if not any(ref.candidate for ref in state.refs):
                     break
                 check_claim(ctx.store, source.repository)
-                again, errors = _promote_complete(ctx, source, state, only)
+                again, wrong = _promote_complete(ctx, source, state, only)
+                errors += wrong
                 if not again:
                     break
         if errors:
@@ -78,13 +81,18 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None = None)
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
     """The first half of a pass: record what the source shows, and have it keep what the mirror needs.
 
-    Nothing is looked for, and nothing is promoted. Raises what ``sync`` raises.
+    Nothing is promoted, and nothing is looked for, but for what may take the place of a candidate of which nothing
+    arrives any more. Raises what ``sync`` raises.
     """
     with _noted(ctx) as mirror, reach() as source:
         source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
         check_claim(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
-            _observe(ctx, source)
+            state, _ = _observe(ctx, source)
+            remembered = ctx.catalog.arrivals(ctx.repository_id)
+            given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
+            if given:
+                _observe(ctx, source)
     return status(ctx)
 
 
@@ -106,8 +114,8 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
         if found.ref == ref:
             remembered = ctx.catalog.arrivals(ctx.repository_id)
             commit = ctx.catalog.commit(ctx.repository_id, found.candidate or "")
-            seen = _look(ctx, state, found, commit, remembered)
-            _record(ctx, found, seen)
+            seen = look(ctx, state, found, commit, remembered)
+            record(ctx, found, seen)
             if seen.error is not None:
                 raise seen.error
             return found.candidate if seen.complete else None
@@ -129,32 +137,45 @@ def _noted(ctx: Context) -> Iterator[Mirror]:
         ctx.catalog.note_sync(ctx.repository_id, None)
 
 
-def _observe(ctx: Context, source: Source) -> MirrorState:
+def _observe(ctx: Context, source: Source) -> tuple[MirrorState, frozenset[str]]:
     """Record the source's heads, and have it keep all that the mirror shows and waits for.
 
-    Candidates that the source has expired, or lost, give way to its newest heads.
+    Candidates that the source has expired, or lost, give way to its newest heads. Returns the mirror, and what the
+    source cannot keep.
     """
+    rules = source.rules()
     for _ in range(TRIES):
-        before = ctx.catalog.mirror_state(ctx.repository_id).mirror
-        heads = source.heads(before)
+        before = ctx.catalog.mirror_state(ctx.repository_id)
+        if rules != (before.mirror.rules, before.mirror.protections):
+            ctx.catalog.note_rules(ctx.repository_id, *rules)
+        heads = _heads(source, before)
         try:
             if copy_history(ctx, source, heads.values()) > BATCH:
                 continue  # it took its time: what is recorded should be what the source shows now
-            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=before.sequence, actor=ctx.actor)
+            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=before.mirror.sequence, actor=ctx.actor)
         except (MirrorOvertaken, RefNotFound):
             continue
         lost = source.lost(state.needs)
         hopeless = [ref for ref in state.refs if ref.candidate in lost]
         for ref in hopeless:
             ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
-        if not hopeless and _agreed(source, state, lost):
-            return state
+        if not hopeless and _agreed(ctx, source, state, lost):
+            return state, lost
     raise Transient(
         f"the source of mirror {ctx.repository_id!r} went on faster than it could be read, {TRIES} times; try again"
     )
 
 
-def _agreed(source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
+def _heads(source: Source, state: MirrorState) -> dict[RefName, str]:
+    """Where the source's refs point. One that shows what it cannot keep, as a mirror itself, is not followed there."""
+    heads = source.heads(state.mirror)
+    unkept = source.unkept(heads.values())
+    shown = {ref.ref: ref.promoted for ref in state.refs}
+    followed = {ref: head if head not in unkept else shown.get(ref) for ref, head in heads.items()}
+    return {ref: head for ref, head in followed.items() if head is not None}
+
+
+def _agreed(ctx: Context, source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
     """Whether the source keeps what the mirror needs from now on; what it has lost already cannot be kept.
 
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
@@ -162,13 +183,44 @@ def _agreed(source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
     mirror = state.mirror
     if not mirror.reports:
         return True
+    needs = state.needs - lost
     try:
-        source.catalog.report_mirror(
-            source.repository_id, mirror.registration, state.needs - lost, sequence=mirror.sequence
-        )
+        source.catalog.report_mirror(source.repository_id, mirror.registration, needs, sequence=mirror.sequence)
     except (CommitExpired, RefNotFound):
         return False
+    except MirrorOvertaken:
+        if not _restored(ctx, source, mirror):
+            raise
+        return False
+    ctx.catalog.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
     return True
+
+
+def _restored(ctx: Context, source: Source, mirror: Mirror) -> bool:
+    """Whether the source has a report that this catalog never made: it was restored from a backup, or copied.
+
+    The mirror then starts over under a name of its own. What was reported under the old name stays kept: another copy
+    of the catalog may rely on it.
+    """
+    reported = source.reported(mirror)
+    if reported <= ctx.catalog.mirror(ctx.repository_id).sequence:
+        return False
+    ctx.catalog.start_over(ctx.repository_id, fresh_registration(ctx.repository_id, ctx.ids), sequence=reported)
+    return True
+
+
+def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list[LakeopsError]:
+    """An error for each ref that shows what its source keeps no longer, unless there is nothing to lose of it."""
+    shown = ctx.catalog.commits(ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost})
+    return [
+        CommitExpired(
+            f"{ref.kind} {ref.name!r} shows commit {ref.promoted[:16]}, which the source keeps no longer: objects of "
+            "it may be gone until the next commit is complete here; a catalog was restored, or the mirror's "
+            "registration was dropped"
+        )
+        for ref in state.refs
+        if ref.promoted in shown and shown[ref.promoted].meta_range_file
+    ]
 
 
 def _promote_complete(
@@ -184,36 +236,18 @@ def _promote_complete(
     again, errors = False, []
     for number, ref in enumerate(waiting):
         ctx.progress("looking for what has arrived", number, len(waiting))
-        found = _look(ctx, state, ref, commits[ref.candidate or ""], remembered)
+        found = look(ctx, state, ref, commits[ref.candidate or ""], remembered)
         remembered = merged(remembered, found.arrived)
         moved = _promote(ctx, source, state, ref) if found.complete else None
         if moved is not None:
             again = again or moved.candidate is not None
             continue
-        if found.error is not None:
+        seen = record(ctx, ref, found)
+        if seen is not None and give_way(ctx, state, seen, remembered):
+            again = True
+        elif found.error is not None:
             errors.append(found.error)
-        _record(ctx, ref, found)
     return again, errors
-
-
-def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, remembered: Pending) -> Look:
-    try:
-        return look(ctx, state, ref, commit, remembered, _terms(ctx, state))
-    except Corrupted as error:
-        return Look(missing_objects=1, error=error)
-
-
-def _record(ctx: Context, ref: MirrorRef, found: Look) -> None:
-    """Remember what a look at a candidate found."""
-    ctx.catalog.record_arrivals(
-        ctx.repository_id,
-        ref.ref,
-        ref.ticket,
-        found.arrived,
-        missing_objects=found.missing_objects,
-        missing_bytes=found.missing_bytes,
-        error=None if found.error is None else found.error.message,
-    )
 
 
 def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -> MirrorRef | None:
@@ -227,13 +261,3 @@ def _promote(ctx: Context, source: Source, state: MirrorState, ref: MirrorRef) -
         return None
     token = ctx.ids.new()
     return ctx.catalog.promote(ctx.repository_id, ref.ref, ref.ticket, candidate, token=token, actor=ctx.actor)
-
-
-def _terms(ctx: Context, state: MirrorState) -> Terms:
-    """How objects are looked for: ETags say something only where both stores compute them alike."""
-    known = ctx.repository.capabilities
-    return Terms(
-        settings=ctx.stores.settings,
-        imported=state.mirror.check_imported,
-        etags=known.get("etag_is_md5") is True and known.get(SOURCE_ETAG) is True,
-    )

@@ -8,6 +8,7 @@ leaves a hidden file at worst; a later put removes it once nobody has written to
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import os
@@ -34,13 +35,14 @@ from lakeops.store.layout import quote_path
 from lakeops.store.local.draft import Draft, Drafts
 from lakeops.store.local.failures import translated
 from lakeops.store.local.scan import scan
-from lakeops.store.local.tree import Tree, split_key
+from lakeops.store.local.tree import HIDDEN, Tree, split_key
 from lakeops.store.local.walk import walk
 from lakeops.store.probe import can_put_if_absent, can_read_ranges
 
 _TRIES = 16
 """Tries to name a file whose directory a concurrent delete removes as empty at that very moment."""
 
+_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -140,6 +142,18 @@ class LocalStore:
                 self._name(draft, key, if_absent=if_absent)
         return result
 
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace a small object on the condition that it holds ``expected``; see ``ObjectStore.swap``."""
+        with self._alone():
+            try:
+                found = self.get(key)
+            except ObjectNotFound:
+                found = None
+            if found == expected and found != data:
+                self.put(key, data)
+                found = data
+        return found == data
+
     def head(self, key: str) -> StoredObject:
         """Size and time of an object. Raises ``ObjectNotFound``."""
         *folders, name = split_key(key)
@@ -195,6 +209,21 @@ class LocalStore:
             batch_delete=True,
             notes=() if self._fsync else ("fsync is off: a loss of power may lose what was written last",),
         )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others that swap in this store waiting, in this process or another one."""
+        with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
+            lock = os.open(b"swap", _LOCK, 0o666, dir_fd=folder)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except BaseException:
+                os.close(lock)
+                raise
+        try:
+            yield
+        finally:
+            os.close(lock)
 
     @contextmanager
     def _file(self, key: str) -> Iterator[io.BufferedReader]:

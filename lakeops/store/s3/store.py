@@ -27,6 +27,7 @@ from lakeops.store.s3.failures import CONNECTION, code_of, no_bucket, status_of,
 from lakeops.store.s3.probe import probe
 from lakeops.store.s3.reader import BUFFER_BYTES, RangeReader
 from lakeops.store.s3.scan import scan
+from lakeops.store.s3.swap import swap
 from lakeops.store.s3.upload import Upload
 from lakeops.store.settings import StoreSettings
 
@@ -140,6 +141,11 @@ class S3Store:
                 mark=Ids().new(),
             )
             return upload.write(data)
+
+    def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
+        """Replace a small object on the condition that it holds ``expected``; see ``ObjectStore.swap``."""
+        with self._translated(key):
+            return swap(self._client, self._named(key), data, expected)
 
     def head(self, key: str) -> StoredObject:
         """What the server tells of an object. Raises ``ObjectNotFound``."""

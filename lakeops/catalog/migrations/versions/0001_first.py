@@ -13,6 +13,21 @@ branch_labels = None
 depends_on = None
 
 _BYTEWISE = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+_COUNTED = (
+    "commit",
+    "branch",
+    "tag",
+    "branch_protection",
+    "retired_token",
+    "reflog",
+    "idempotency_key",
+    "retention",
+    "mirror_need",
+    "mirror",
+    "mirror_ref",
+    "mark",
+)
+_DIGESTED = ("repository", "upload", "mirror_arrival", *_COUNTED)
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
@@ -27,8 +42,18 @@ def upgrade() -> None:
         _flag("read_only"),
         _json("split"),
         _json("capabilities"),
+        _number("grace_seconds"),
+        _number("grace_before", nullable=True),
+        _number("grace_until", nullable=True),
+        _number("fence", nullable=True),
+        _number("pruned", nullable=True),
+        _number("row_digest", nullable=True),
         sa.UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
+    op.create_table(
+        "lakeops_catalog", sa.Column("only", sa.Integer(), primary_key=True, autoincrement=False), _text("id")
+    )
+    op.create_table("lakeops_owner", *_key(), _text("held", nullable=True), _text("taking", nullable=True))
     op.create_table(
         "lakeops_commit",
         *_key("id"),
@@ -43,6 +68,15 @@ def upgrade() -> None:
         _text("meta_range_file"),
         _text("meta_range_digest"),
         _flag("expired"),
+        _text("expired_by", nullable=True),
+        _number("row_digest", nullable=True),
+    )
+    op.create_index(
+        "lakeops_commit_expired_by",
+        "lakeops_commit",
+        ["repository_id", "expired_by"],
+        sqlite_where=sa.text("expired_by IS NOT NULL"),
+        postgresql_where=sa.text("expired_by IS NOT NULL"),
     )
     op.create_table(
         "lakeops_branch",
@@ -51,9 +85,11 @@ def upgrade() -> None:
         _text("staging_token"),
         _json("sealed_tokens"),
         _number("resets"),
+        _number("sealed_resets"),
+        _number("row_digest", nullable=True),
     )
-    op.create_table("lakeops_tag", *_key("name"), _text("commit_id"))
-    op.create_table("lakeops_branch_protection", *_key("pattern"))
+    op.create_table("lakeops_tag", *_key("name"), _text("commit_id"), _number("row_digest", nullable=True))
+    op.create_table("lakeops_branch_protection", *_key("pattern"), _number("row_digest", nullable=True))
     op.create_table(
         "lakeops_staged",
         *_key("token", "path"),
@@ -64,26 +100,137 @@ def upgrade() -> None:
         _number("mtime", nullable=True),
         _text("content_type", nullable=True),
         _text("metadata", nullable=True),
+        _number("digest"),
+        _number("trail"),
         sqlite_with_rowid=False,
     )
-    op.create_table("lakeops_retired_token", *_key("token"), _text("commit_id", nullable=True), _flag("purged"))
+    op.create_table(
+        "lakeops_retired_token",
+        *_key("token"),
+        _text("commit_id", nullable=True),
+        _flag("purged"),
+        _number("row_digest", nullable=True),
+    )
     op.create_index("lakeops_retired_token_purged", "lakeops_retired_token", ["repository_id", "purged"])
     op.create_table(
         "lakeops_reflog",
         sa.Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
         _text("repository_id"),
+        _text("kind"),
         _text("ref"),
         _text("old", nullable=True),
         _text("new", nullable=True),
         _text("action"),
         _text("actor"),
         _number("at"),
+        _number("row_digest", nullable=True),
         sqlite_autoincrement=True,
     )
     op.create_index("lakeops_reflog_all", "lakeops_reflog", ["repository_id", "sequence"])
     op.create_index("lakeops_reflog_ref", "lakeops_reflog", ["repository_id", "ref", "sequence"])
-    op.create_table("lakeops_idempotency_key", *_key("key"), _text("fingerprint"), _text("commit_id"), _number("at"))
-    op.create_table("lakeops_upload", *_key("id"), _text("branch"), _text("address"), _number("started"))
+    op.create_table(
+        "lakeops_queue",
+        *_key("branch"),
+        sa.Column("number", sa.BigInteger(), primary_key=True, autoincrement=False),
+        _text("publisher"),
+        _number("renewed"),
+        _number("lasts"),
+    )
+    op.create_table(
+        "lakeops_idempotency_key",
+        *_key("key"),
+        _text("fingerprint"),
+        _text("commit_id"),
+        _number("at"),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table(
+        "lakeops_upload",
+        *_key("id"),
+        _text("branch"),
+        _text("address"),
+        _number("started"),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table("lakeops_retention", *_key(), _text("rules"), _number("row_digest", nullable=True))
+    op.create_table(
+        "lakeops_mirror_need",
+        *_key("mirror"),
+        _json("commits"),
+        _number("at"),
+        _number("sequence", nullable=True),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table(
+        "lakeops_mirror",
+        *_key(),
+        _json("source"),
+        _text("registration"),
+        _json("branches"),
+        _json("tags"),
+        _flag("reports"),
+        _flag("check_imported"),
+        _number("created"),
+        _number("sequence"),
+        _number("last_sync", nullable=True),
+        _text("error", nullable=True),
+        _number("promoted_writable", nullable=True),
+        _number("patience"),
+        _json("kept"),
+        _text("rules", nullable=True),
+        _json("protections"),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table(
+        "lakeops_mirror_ref",
+        *_key("kind", "name"),
+        _text("source_head"),
+        _text("promoted", nullable=True),
+        _text("candidate", nullable=True),
+        _number("ticket"),
+        _number("noticed", nullable=True),
+        _number("missing_objects"),
+        _number("missing_bytes"),
+        _number("checked", nullable=True),
+        _text("error", nullable=True),
+        _json("wait"),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table(
+        "lakeops_mirror_arrival",
+        *_key("kind", "name", "file"),
+        _text("pending", nullable=True),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table(
+        "lakeops_mark",
+        *_key("id"),
+        _text("state"),
+        _text("digest"),
+        *(_number(name) for name in ("created", "cutoff", "rows", "objects", "bytes", "listed", "swept", "refused")),
+        _json("failures"),
+        _number("row_digest", nullable=True),
+    )
+    op.create_table(
+        "lakeops_clock",
+        _text("id", primary_key=True),
+        _number("seen"),
+        _number("sequence"),
+        _text("boot", nullable=True),
+        _number("uptime", nullable=True),
+    )
+    op.create_table(
+        "lakeops_tally",
+        *_key("shard"),
+        *(_number(name) for name in _COUNTED),
+    )
+    op.create_table("lakeops_staged_tally", *_key("token", "shard"), _number("total"))
+    op.create_index("lakeops_commit_generation", "lakeops_commit", ["repository_id", "generation", "id"])
+    for table in _DIGESTED:
+        is_open = sa.text("row_digest IS NULL")
+        op.create_index(
+            f"lakeops_{table}_open", f"lakeops_{table}", ["row_digest"], sqlite_where=is_open, postgresql_where=is_open
+        )
 
 
 def _key(*names: str) -> list[sa.Column[Any]]:

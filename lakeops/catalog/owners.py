@@ -1,0 +1,86 @@
+"""Transitions of owner records.
+
+* ``take_owner`` leaves on record what is about to be written to the namespace. Recovery: whoever comes next finds it
+  there or not there, writes it if it may, and calls ``hold_owner``.
+* ``hold_owner`` needs that record to be the one on record; leaves it as the one that was written.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, insert, select, update
+
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import find_repository, lock_repository
+from lakeops.catalog.owning import Ownership
+from lakeops.catalog.part import Part
+from lakeops.catalog.tables import CATALOG, OWNER
+from lakeops.model.clock import Ids
+from lakeops.model.owner import Identity
+
+
+class Owners(Part):
+    """Who this catalog is, and what it wrote into the namespaces of its repositories."""
+
+    def identity(self) -> Identity:
+        """Which catalog this is. Its id is made when it is first asked for."""
+        found = self.database.read(self._identity)
+        return found or self.database.write(self._make_identity, settle=self._identity)
+
+    def ownership(self, repository_id: str) -> Ownership:
+        """What is known of the owner record of a repository."""
+        identity = self.identity()
+
+        def work(conn: Connection) -> Ownership:
+            find_repository(conn, repository_id)
+            return _ownership(conn, repository_id, identity)
+
+        return self.database.read(work)
+
+    def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
+        """Note the record that is about to be written to the namespace."""
+        identity = self.identity()
+
+        def work(conn: Connection) -> Ownership:
+            # Exclusively, for a moment: two that take at once must see each other.
+            lock_repository(conn, repository_id, exclusive=True)
+            known = _ownership(conn, repository_id, identity)
+            if known.held is None and known.taking is None:
+                row = select(OWNER.c.repository_id).where(OWNER.c.repository_id == repository_id)
+                if not conn.execute(row).first():
+                    conn.execute(insert(OWNER).values(repository_id=repository_id))
+            if over or known.taking is None:
+                here = OWNER.c.repository_id == repository_id
+                conn.execute(update(OWNER).where(here).values(taking=record))
+            return _ownership(conn, repository_id, identity)
+
+        return self.database.write(work, settle=run_again)
+
+    def hold_owner(self, repository_id: str, record: str) -> None:
+        """Note that a record is in the namespace now."""
+
+        def work(conn: Connection) -> None:
+            lock_repository(conn, repository_id)
+            here = (OWNER.c.repository_id == repository_id, OWNER.c.taking == record)
+            conn.execute(update(OWNER).where(*here).values(held=record, taking=None))
+
+        self.database.write(work, settle=run_again)
+
+    def _identity(self, conn: Connection) -> Identity | None:
+        name = conn.execute(select(CATALOG.c.id)).scalar()
+        return None if name is None else self._called(conn, name)
+
+    def _make_identity(self, conn: Connection) -> Identity:
+        found = self._identity(conn)
+        if found is not None:
+            return found
+        name = Ids().new()
+        conn.execute(insert(CATALOG).values(only=1, id=name))
+        return self._called(conn, name)
+
+    def _called(self, conn: Connection, name: str) -> Identity:
+        return Identity(name, self.database.dialect.whereabouts(conn), self.database.shown)
+
+
+def _ownership(conn: Connection, repository_id: str, identity: Identity) -> Ownership:
+    row = conn.execute(select(OWNER.c.held, OWNER.c.taking).where(OWNER.c.repository_id == repository_id)).one_or_none()
+    return Ownership(identity, row.held, row.taking) if row is not None else Ownership(identity)

@@ -1,0 +1,102 @@
+"""Merging several merge bases into one: what two commits with a criss-cross history are merged over.
+
+The outcome is a metarange that nobody publishes. A path on which the bases conflict gets a state that no object can
+have, so that a merge over it conflicts there unless both sides agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.engine.apply import apply
+from lakeops.engine.local import LocalEngine
+from lakeops.model.records import Split
+from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
+from lakeops.ranges.delta import deltas
+from lakeops.ranges.merge import by_reference
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+from lakeops.ranges.walk import Walk, paths_of
+
+_NO_SIZE = -1
+"""A size that no object has: staging refuses it."""
+
+
+def needed(reader: RangeReader, sides: tuple[Metarange, Metarange], bases: Sequence[Metarange]) -> bool:
+    """Whether the bases disagree on any path at which the sides differ. Reads what differs, a stretch at a time."""
+    first, *others = bases
+    return any(_meet(_differing(reader, *sides), _differing(reader, first, other)) for other in others)
+
+
+def merged_base(
+    reader: RangeReader,
+    base: Metarange | None,
+    one: Metarange,
+    other: Metarange,
+    *,
+    label: str,
+    split: Split,
+    attempt: str,
+) -> Metarange:
+    """The merge of two bases over their own; where they conflict stands a state that equals no object's.
+
+    Args:
+        reader: reads the bases; what has to be written goes to its store.
+        base: the base of the two; None where nobody knows it: then every path on which they differ conflicts.
+        one: a base.
+        other: another one.
+        label: tells the conflicts of this merge from those of any other: a function of the commits that are merged.
+        split: the repository's split.
+        attempt: fresh for every call.
+    """
+    if base is None:
+        found: Iterator[pa.Table] = (_conflicting(paths, label) for paths in _differing(reader, other, one))
+    else:
+        result = by_reference(base, one, other)
+        if result is not None:
+            return result
+        walk = Walk(reader, base, one, other, None)
+        found = (
+            pa.concat_tables([decided.changes(), _conflicting(decided.conflicts, label)]).sort_by("path")
+            for decided in walk.decisions()
+        )
+    changes = pa.concat_tables(chain([STAGED_SCHEMA.empty_table()], found))
+    return apply(reader, other, changes, engine=LocalEngine(), split=split, attempt=attempt, reuse=one).metarange
+
+
+def _conflicting(paths: pa.Array, label: str) -> pa.Table:
+    """The state of paths on which bases conflict, as rows to apply: ``STAGED_SCHEMA``."""
+    count = len(paths)
+    values = {
+        "path": paths,
+        "tombstone": pa.repeat(False, count),
+        "physical_address": pa.repeat("", count),
+        "checksum": pa.repeat(label, count),
+        "size_bytes": pa.repeat(pa.scalar(_NO_SIZE, pa.int64()), count),
+        "mtime": pa.repeat(pa.scalar(0, pa.int64()), count),
+        "content_type": pa.repeat("", count),
+        "metadata": pa.array([[]] * count, METADATA_TYPE),
+    }
+    return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)
+
+
+def _differing(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[pa.Array]:
+    """The paths that differ, in order, some at a time."""
+    return (paths_of(delta) for delta in deltas(reader, left, right))
+
+
+def _meet(ones: Iterator[pa.Array], others: Iterator[pa.Array]) -> bool:
+    """Whether two ascending streams of paths have one in common."""
+    one, other = next(ones, None), next(others, None)
+    while one is not None and other is not None:
+        if pc.any(pc.is_in(one, value_set=other)).as_py():
+            return True
+        if one[-1].as_py().encode() < other[-1].as_py().encode():
+            one = next(ones, None)
+        else:
+            other = next(others, None)
+    return False

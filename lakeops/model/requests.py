@@ -1,0 +1,77 @@
+"""What a call under an idempotency key asked for: whether another call under the key asks for the same.
+
+A key stands for one piece of work. A call that is repeated after a crash asks for the same and gets the first call's
+commit. A call that asks for something else must not get it, or its work would be taken for done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lakeops.model.errors import InvalidInput
+from lakeops.model.text import excerpt, flaw
+
+MAX_KEY_BYTES = 256
+
+OF_THE_ATTEMPT = frozenset({"airflow_try_number", "airflow_link"})
+"""Metadata that tells which attempt made a commit; it differs when the same work is tried again."""
+
+
+def check_key(key: str) -> str:
+    """An idempotency key, when it is 1 to 256 bytes of printable text. Raises ``InvalidInput``."""
+    reason = flaw(key, at_least=1, at_most=MAX_KEY_BYTES)
+    if reason is None and not key.isprintable():
+        reason = "has a character that cannot be printed"
+    if reason is not None:
+        raise InvalidInput(f"{excerpt(key)} is not an idempotency key: it {reason}")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a call asks for.
+
+    Attributes:
+        action: the verb.
+        branch: the branch, or another ref that it makes.
+        parts: what else the verb takes, by name.
+        message: the commit's message as it was given; None when it was left to the verb.
+        metadata: the commit's metadata as it was given.
+    """
+
+    action: str
+    branch: str
+    parts: Mapping[str, str] = field(default_factory=dict)
+    message: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """The request as text of bounded size, to be kept with the key; equal for equal requests only."""
+        given = {name: value for name, value in self.metadata.items() if name not in OF_THE_ATTEMPT}
+        long = {"message": self.message, "metadata": dict(sorted(given.items()))}
+        values = {"verb": self.action, "ref": self.branch, **self.parts}
+        return json.dumps({**values, **{name: _digest(value) for name, value in long.items()}}, sort_keys=True)
+
+
+def difference(known: str, asked: str) -> list[str]:
+    """What differs between two fingerprints, by name: ``message``, ``source``; empty when nothing does."""
+    if known == asked:
+        return []
+    one, other = _fields(known), _fields(asked)
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name)) or ["request"]
+
+
+def _fields(fingerprint: str) -> dict[str, object]:
+    try:
+        found = json.loads(fingerprint)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

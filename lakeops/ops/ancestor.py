@@ -1,0 +1,113 @@
+"""What two commits are merged over: their best common ancestor, or the merge of several that are equally good.
+
+Several come from criss-cross histories: two branches that took each other's changes at once. As git's recursive merge
+does, they are merged into one, oldest first, over their own bases, and so on down. The outcome follows from the commits
+alone. It is never published: files that it takes lie in a directory of this machine.
+
+Levels further down are looked at only where the outcome depends on them. One that retention took, or that lies deeper
+than ``DEEPEST``, counts as unknown: a path on which the bases above it differ is then a conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from lakeops.engine.ancestor import merged_base, needed
+from lakeops.model import graph
+from lakeops.model.records import Commit
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import lookup
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+from lakeops.store import scratch
+
+DEEPEST = 50
+"""Levels of bases of bases."""
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """The base of a merge.
+
+    Attributes:
+        metarange: what the ancestor holds, at every path at which the sides differ.
+        reader: reads it; the namespace's own reader where the ancestor is one commit.
+        commits: the commits that it was made of.
+    """
+
+    metarange: Metarange
+    reader: RangeReader
+    commits: tuple[Commit, ...]
+
+    @property
+    def is_commit(self) -> bool:
+        """Whether its ranges are all in the namespace."""
+        return len(self.commits) == 1
+
+
+def ancestor(ctx: Context, bases: Sequence[Commit], source: Commit, destination: Commit) -> Ancestor:
+    """What a merge of two commits with these best common ancestors is done over.
+
+    Raises ``CommitExpired`` where retention took one of the bases.
+    """
+    if len(bases) == 1:
+        return Ancestor(ctx.metarange(bases[0]), ctx.reader, (bases[0],))
+    return _Folding(ctx).ancestor(bases, (ctx.metarange(source), ctx.metarange(destination)))
+
+
+class _Folding:
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._get = lookup(ctx).get
+        # A cache of its own: what lies in the directory is gone when this is.
+        self._reader = RangeReader(scratch.over(ctx.readable))
+        self._read: dict[str, Commit] = {}
+        self._merged: dict[tuple[int, tuple[str, ...]], Metarange] = {}
+
+    def ancestor(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange]) -> Ancestor:
+        """The ancestor of two sides with these bases."""
+        metarange = self._folded(bases, sides, 0)
+        return Ancestor(metarange, self._reader, tuple(self._read.values()))
+
+    def _folded(self, bases: Sequence[Commit], sides: tuple[Metarange, Metarange], level: int) -> Metarange:
+        """The merge of the bases, or a metarange that is the same at every path at which the sides differ."""
+        # With three branches or more, several merges above rest on the same one.
+        key = level, tuple(base.id for base in bases)
+        if key not in self._merged:
+            trees = [self._tree(base) for base in bases]
+            if len(trees) == 1 or not needed(self._reader, sides, trees):
+                return trees[0]
+            self._merged[key] = self._merge(bases, trees, level)
+        return self._merged[key]
+
+    def _merge(self, bases: Sequence[Commit], trees: Sequence[Metarange], level: int) -> Metarange:
+        """The merge of the bases, whatever it is needed for."""
+        merged, tips = trees[0], [bases[0].id]
+        for base, tree in zip(bases[1:], trees[1:], strict=True):
+            below = self._below(tips, base.id, (tree, merged), level + 1)
+            tips.append(base.id)
+            merged = merged_base(
+                self._reader,
+                below,
+                tree,
+                merged,
+                label=sha256("\n".join(sorted(tips)).encode()).hexdigest(),
+                split=self._ctx.repository.split,
+                attempt=self._ctx.ids.new(),
+            )
+        return merged
+
+    def _below(
+        self, tips: Sequence[str], base_id: str, sides: tuple[Metarange, Metarange], level: int
+    ) -> Metarange | None:
+        """The base of a base and of those that were merged before; None where nobody knows it."""
+        bases = graph.merge_bases(self._get, tips, [base_id])
+        if level > DEEPEST or any(base.expired for base in bases):
+            return None
+        return self._folded(bases, sides, level) if bases else Metarange.empty()
+
+    def _tree(self, base: Commit) -> Metarange:
+        self._read[base.id] = base
+        return self._ctx.metarange(base)

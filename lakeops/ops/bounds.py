@@ -1,0 +1,124 @@
+"""Entries by the column: which rows hold what no object can have.
+
+The rules are those that ``put`` applies to one object, in ``model``. Here columns are searched without a loop over
+rows. Then the rule itself judges the first row that was found, so the words are the same everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import InvalidInput
+from lakeops.model.metadata import (
+    EARLIEST,
+    LATEST,
+    MAX_CHECKSUM_BYTES,
+    MAX_CONTENT_TYPE_BYTES,
+    MAX_KEY_BYTES,
+    MAX_OBJECT_BYTES,
+    OBJECT_METADATA_BYTES,
+    check_checksum,
+    check_content_type,
+    check_metadata,
+    check_mtime,
+    check_size,
+)
+from lakeops.model.paths import MAX_PATH_BYTES, check_path
+from lakeops.model.text import excerpt
+
+
+def check_numbers(table: pa.Table) -> None:
+    """Raise ``InvalidInput``, naming the path, for a size or time that no object has.
+
+    Args:
+        table: ``path``, ``size_bytes``, ``mtime``.
+    """
+    size, mtime = table["size_bytes"], table["mtime"]
+    _judge(table, "size_bytes", pc.or_(pc.less(size, 0), pc.greater(size, MAX_OBJECT_BYTES)), check_size)
+    _judge(table, "mtime", pc.or_(pc.less(mtime, EARLIEST), pc.greater(mtime, LATEST)), check_mtime)
+
+
+def check_texts(table: pa.Table) -> None:
+    """Raise ``InvalidPath`` or ``InvalidInput``, naming the path, for a text that no object has.
+
+    Args:
+        table: ``path``, ``checksum``, ``content_type``, ``metadata``; no nulls but in values of metadata.
+    """
+    paths = table["path"]
+    bad = pc.invert(_has_length(paths, 1, MAX_PATH_BYTES))
+    _judge(table, "path", pc.or_(bad, pc.match_substring(paths, "\0")), check_path, named=False)
+    _judge(table, "checksum", _unprintable(table["checksum"], MAX_CHECKSUM_BYTES), check_checksum)
+    _judge(table, "content_type", _unprintable(table["content_type"], MAX_CONTENT_TYPE_BYTES), check_content_type)
+    masks = [_bad_maps(chunk) for chunk in table["metadata"].chunks]
+    _judge(table, "metadata", pa.chunked_array(masks, pa.bool_()), lambda pairs: check_metadata(_as_map(pairs)))
+
+
+def _judge(
+    table: pa.Table, column: str, bad: pa.ChunkedArray, check: Callable[..., object], *, named: bool = True
+) -> None:
+    """Let the rule itself say what is wrong with the first bad row."""
+    row = pc.index(bad, value=True).as_py()
+    if row < 0:
+        return
+    value, path = table[column][row].as_py(), table["path"][row].as_py()
+    try:
+        check(value)
+    except InvalidInput as error:
+        if not named:
+            raise
+        raise type(error)(f"{excerpt(path)}: {error.message}") from None
+    raise InvalidInput(f"{excerpt(path)}: {column} cannot be kept")
+
+
+def _has_length(texts: pa.ChunkedArray, at_least: int, at_most: int) -> pa.ChunkedArray:
+    size = pc.binary_length(texts)
+    return pc.and_(pc.greater_equal(size, at_least), pc.less_equal(size, at_most))
+
+
+def _unprintable(texts: pa.ChunkedArray, at_most: int) -> pa.ChunkedArray:
+    """Texts that are empty, too long, or hold more than printable ASCII."""
+    return pc.or_(pc.invert(_has_length(texts, 1, at_most)), pc.match_substring_regex(texts, r"[^ -~]"))
+
+
+def _bad_maps(maps: pa.MapArray) -> pa.Array:
+    """For each map whether it breaks a rule of user metadata: bounds, NUL, a null value, a key twice."""
+    offsets = maps.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys, values = maps.keys.slice(first, count), maps.items.slice(first, count)
+    owners = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    bad = np.zeros(len(maps), np.bool_)
+    if not count:
+        return pa.array(bad)
+    key_sizes, value_sizes = _sizes(keys), _sizes(values)
+    wrong = (key_sizes < 1) | (key_sizes > MAX_KEY_BYTES) | _is(values.is_null())
+    wrong |= _is(pc.match_substring(keys, "\0")) | _is(pc.match_substring(values, "\0"))
+    bad[owners[wrong]] = True
+    bad |= np.bincount(owners, key_sizes + value_sizes, len(maps)) > OBJECT_METADATA_BYTES
+    coded = keys.dictionary_encode()
+    _, where, times = np.unique(
+        owners * len(coded.dictionary) + coded.indices.to_numpy(), return_index=True, return_counts=True
+    )
+    bad[owners[where[times > 1]]] = True
+    return pa.array(bad)
+
+
+def _sizes(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _is(mask: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _as_map(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """One row's metadata. Raises ``InvalidInput`` for a key that comes twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [key for key, _ in pairs]
+        twice = next(key for key in names if names.count(key) > 1)
+        raise InvalidInput(f"metadata: the key {excerpt(twice)} comes twice")
+    return found

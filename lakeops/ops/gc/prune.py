@@ -1,0 +1,80 @@
+"""Pruning: the catalog's rows that no rule asks for any more, removed in small steps beside writers.
+
+Expired commits, moves of refs, idempotency keys and retired tokens would otherwise stay for ever. How long each is
+kept is in the retention rules (``log_days``, ``key_days``); without rules the defaults hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lakeops.catalog.base import PrunePlan
+from lakeops.model.clock import unix_seconds
+from lakeops.model.rules import DAY, KEY_DAYS, LOG_DAYS
+from lakeops.ops.context import Context
+from lakeops.ops.gc.rules import get_rules
+
+STEP = 2_000
+"""Rows that one transaction looks at."""
+
+TOKEN_DAYS = 7
+"""For how long it is known which commit took a token along: far longer than a commit can be in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows were removed, or would be."""
+
+    commits: int
+    moves: int
+    keys: int
+    tokens: int
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for programs."""
+        return {
+            "commits": self.commits,
+            "moves": self.moves,
+            "keys": self.keys,
+            "tokens": self.tokens,
+            "dry_run": self.dry_run,
+        }
+
+
+def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
+    """Remove what is past its time; with ``dry_run`` only count it.
+
+    Raises:
+        ReadOnlyRepository: the repository is a mirror.
+        ClockInDoubt: the clock jumped, and everything may look old.
+    """
+    now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.check_clock())
+    counts = {kind: _all(ctx, PrunePlan(kind, now - days * DAY), dry_run=dry_run) for kind, days in _days(ctx).items()}
+    return Pruned(**counts, dry_run=dry_run)
+
+
+def _days(ctx: Context) -> dict[str, int]:
+    """For how many days each kind of row is kept. Tokens and keys go first: they point to commits."""
+    rules = get_rules(ctx)
+    key_days = KEY_DAYS if rules is None else rules.key_days
+    log_days = LOG_DAYS if rules is None else max(rules.log_days, rules.mirror_lag_days)
+    grace_days = -(-int(ctx.catalog.grace(ctx.repository_id).at(ctx.catalog.now()).total_seconds()) // DAY)
+    return {
+        "tokens": max(TOKEN_DAYS, grace_days),
+        "keys": key_days,
+        "moves": log_days,
+        "commits": max(log_days, key_days),
+    }
+
+
+def _all(ctx: Context, plan: PrunePlan, *, dry_run: bool) -> int:
+    count = 0
+    while True:
+        step = ctx.catalog.prune(ctx.repository_id, plan, limit=STEP, dry_run=dry_run)
+        count += step.count
+        ctx.progress(f"pruning {plan.kind}", count, 0)
+        if step.after is None:
+            return count
+        plan = replace(plan, after=step.after, gone=plan.gone | step.gone)

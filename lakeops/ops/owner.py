@@ -1,0 +1,262 @@
+"""Who may delete in a storage namespace: the protocol of the owner record.
+
+The record lies in the namespace, and names one catalog. Every mark, every sweep and every fail-over asks it first, so
+the copy of a catalog, or a restored one, deletes nothing until somebody says that it is meant: ``adopt``.
+
+A record changes in three steps: the catalog notes what it is about to write, the namespace takes it in place of what
+was read there (``ObjectStore.swap``), the catalog notes that it is written. Whoever is killed between two of them
+leaves a record that is the noted one or the one before. Both are this catalog's, and the next call finishes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lakeops.catalog.base import Catalog
+from lakeops.catalog.owning import Ownership
+from lakeops.model.clock import Ids, unix_seconds
+from lakeops.model.errors import (
+    NamespaceTaken,
+    NotTheOwner,
+    ObjectNotFound,
+    PreconditionFailed,
+    Transient,
+)
+from lakeops.model.owner import Identity, Owner, read_owner
+from lakeops.model.records import Repository
+from lakeops.model.text import excerpt
+from lakeops.model.words import moment, safe
+from lakeops.ops.claim import check_claim, claim
+from lakeops.ops.context import Context
+from lakeops.ops.paging import pages
+from lakeops.store.base import ObjectStore
+from lakeops.store.layout import owner_key
+from lakeops.store.owners import owners_at
+
+TRIES = 16
+"""How often a call that meets others of the same catalog begins again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What an adoption did: the record now, and what was there before (None: nothing that could be read)."""
+
+    owner: Owner
+    before: Owner | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The result for programs."""
+        return {"owner": self.owner.to_json(), "before": None if self.before is None else self.before.to_json()}
+
+
+def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids) -> str:
+    """Write the owner record of a new repository, whose row is not there yet; returns its text.
+
+    The record that an earlier try of this catalog left is used again. Raises ``NamespaceTaken`` for another one's.
+    """
+    identity = catalog.identity()
+    record = Owner(repository, identity, 1, ids.new(), unix_seconds(catalog.now())).to_text()
+    for _ in range(TRIES):
+        found = _read(store)
+        before = None if found is None else read_owner(found)
+        if found is not None and before is not None and before.identity.is_same(identity):
+            return found
+        if found is not None:
+            raise NamespaceTaken(f"storage namespace {store.url!r} {_belongs(before)}; choose an empty location")
+        if store.swap(owner_key(store.url), record.encode(), expected=None):
+            return record
+    raise _busy(store)
+
+
+def take_turn(ctx: Context) -> None:
+    """Begin a mark: prove that this catalog may delete here, and put a fresh nonce into the record.
+
+    Raises:
+        NotTheOwner: another catalog may.
+        NamespaceTaken: the namespace is another repository's.
+    """
+    check_claim(ctx.store, ctx.repository)
+    for _ in range(TRIES):
+        held = _finish(ctx)
+        owner = read_owner(held)
+        if owner is None:
+            raise _refused(ctx, None)
+        fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
+        own = ctx.catalog.take_owner(ctx.repository_id, fresh)
+        # Another mark of this catalog may be at it as well: then its record is finished first.
+        if own.taking == fresh and _swap(ctx, held, fresh):
+            ctx.catalog.hold_owner(ctx.repository_id, fresh)
+            return
+    raise _busy(ctx.store)
+
+
+def check_owner(ctx: Context) -> Owner:
+    """The record in the namespace, which is this catalog's. Raises ``NotTheOwner``."""
+    _, owner = _current(ctx)
+    return owner
+
+
+def look(ctx: Context) -> tuple[Owner | None, bool]:
+    """The record in the namespace, None where there is none that can be read, and whether it is this catalog's."""
+    try:
+        return check_owner(ctx), True
+    except NotTheOwner:
+        text = _read(ctx.store)
+        return (None if text is None else read_owner(text)), False
+
+
+def adopt(ctx: Context) -> Adopted:
+    """Take the namespace over for this catalog; the one that had it stops at its next mark or sweep.
+
+    Raises:
+        NamespaceTaken: the namespace is another repository's.
+        PreconditionFailed: the repository is a mirror that nobody ever opened for writing.
+    """
+    check_claim(ctx.store, ctx.repository)
+    claim(ctx.store, ctx.repository, ctx.catalog.identity())
+    for _ in range(TRIES):
+        owner, ours = look(ctx)
+        if owner is not None and ours:
+            return Adopted(check_owner(ctx), owner)
+        found = _read(ctx.store)
+        if found is None and ctx.catalog.repository(ctx.repository_id).read_only:
+            raise PreconditionFailed(
+                f"repository {ctx.repository_id!r} is read-only and nobody deletes in its namespace; "
+                "`lakeops mirror promote-writable` opens a mirror for writing"
+            )
+        done = _take_over(ctx, found)
+        if done is not None:
+            return Adopted(done, None if found is None else read_owner(found))
+    raise _busy(ctx.store)
+
+
+def take_for_writing(ctx: Context) -> Owner:
+    """Make this catalog the owner of a mirror's namespace, before the mirror is opened for writing.
+
+    From here on nobody replicates into the namespace any more. Running it again changes nothing.
+
+    Raises:
+        NotTheOwner: another catalog has opened it for writing.
+    """
+    for _ in range(TRIES):
+        found = _read(ctx.store)
+        if found is not None:
+            return check_owner(ctx)
+        done = _take_over(ctx, None)
+        if done is not None:
+            return done
+    raise _busy(ctx.store)
+
+
+def check_unowned(catalog: Catalog, store: ObjectStore, source: Repository, source_identity: Identity) -> None:
+    """Refuse a namespace that a catalog writes to, for a mirror of ``source``.
+
+    A record that this catalog left when it forgot its repository there is removed. Raises ``NamespaceTaken``.
+    """
+    found = _read(store)
+    owner = None if found is None else read_owner(found)
+    if found is None:
+        return
+    if (
+        store.url == source.storage_namespace
+        and owner is not None
+        and owner.identity.catalog == source_identity.catalog
+    ):
+        return  # the source's, which replication brought along under the same name
+    mine = Ownership(catalog.identity(), held=found)
+    rows = pages(catalog.repositories)
+    if _is_ours(found, mine) and not any(one.storage_namespace == store.url for one in rows):
+        release(store, mine)
+        return
+    raise NamespaceTaken(f"storage namespace {store.url!r} {_belongs(owner)}; choose another location")
+
+
+def release(store: ObjectStore, own: Ownership) -> None:
+    """Remove the record of a repository that this catalog has forgotten, if it is still what this catalog wrote."""
+    found = _read(store)
+    if found is not None and found in (own.held, own.taking) and _is_ours(found, own):
+        store.delete([owner_key(store.url)])
+
+
+def _take_over(ctx: Context, found: str | None) -> Owner | None:
+    """Write a record of a higher epoch in place of what was found; None when something else is there by now."""
+    epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
+    owner = Owner(ctx.repository_id, ctx.catalog.identity(), epoch + 1, ctx.ids.new(), ctx.seconds())
+    # What an earlier call has noted may be on its way into the namespace: a first record is that one.
+    own = ctx.catalog.take_owner(ctx.repository_id, owner.to_text(), over=found is not None)
+    text = own.taking or ""
+    if not _is_ours(text, own):
+        text = owner.to_text()
+        ctx.catalog.take_owner(ctx.repository_id, text, over=True)
+    if not _swap(ctx, found, text):
+        return None
+    ctx.catalog.hold_owner(ctx.repository_id, text)
+    return read_owner(text)
+
+
+def _finish(ctx: Context) -> str:
+    """The record in the namespace, this catalog's, with what an earlier call began brought to its end."""
+    for _ in range(TRIES):
+        own, _ = _current(ctx)
+        if own.taking is None:
+            return own.held or ""
+        if own.held is None or _swap(ctx, own.held, own.taking):
+            ctx.catalog.hold_owner(ctx.repository_id, own.taking)
+    raise _busy(ctx.store)
+
+
+def _current(ctx: Context) -> tuple[Ownership, Owner]:
+    """What the catalog knows and the record in the namespace, when they agree. Raises ``NotTheOwner``."""
+    last: tuple[str | None, Ownership] | None = None
+    for _ in range(TRIES):
+        found, own = _read(ctx.store), ctx.catalog.ownership(ctx.repository_id)
+        if found is not None and found in (own.held, own.taking):
+            owner = read_owner(found)
+            if owner is not None and owner.identity.is_same(own.identity):
+                return own, owner
+            raise _refused(ctx, owner)
+        # The two are read one after the other, and a mark of this catalog may have gone on in between.
+        if (found, own) == last:
+            raise _refused(ctx, None if found is None else read_owner(found))
+        last = found, own
+    raise _busy(ctx.store)
+
+
+def _is_ours(text: str, own: Ownership) -> bool:
+    owner = read_owner(text)
+    return owner is not None and owner.identity.is_same(own.identity)
+
+
+def _swap(ctx: Context, expected: str | None, text: str) -> bool:
+    before = None if expected is None else expected.encode()
+    return ctx.store.swap(owner_key(ctx.store.url), text.encode(), expected=before)
+
+
+def _read(store: ObjectStore) -> str | None:
+    try:
+        return store.get(owner_key(store.url)).decode("utf-8", "replace")
+    except ObjectNotFound:
+        return None
+
+
+def _refused(ctx: Context, found: Owner | None) -> NotTheOwner:
+    here = ctx.catalog.identity()
+    return NotTheOwner(
+        f"storage namespace {ctx.store.url!r} {_belongs(found)}, and not to this one ({here.shown}): nothing is marked "
+        f"or deleted. If this catalog is a copy, leave collection to the other one; if it was restored or moved to "
+        f"take its place, run `lakeops repo adopt lakefs://{ctx.repository_id}`"
+    )
+
+
+def _belongs(found: Owner | None) -> str:
+    if found is None:
+        return "has no owner record that can be read, so it belongs to no catalog"
+    return (
+        f"belongs to the catalog at {safe(found.identity.shown)} as repository {excerpt(found.repository)} "
+        f"(epoch {found.epoch}, last seen {moment(found.at)})"
+    )
+
+
+def _busy(store: ObjectStore) -> Transient:
+    return Transient(f"the owner record of {store.url!r} changed again and again; try again")

@@ -1,0 +1,178 @@
+"""The walk of a merge: path by path, in order, what the destination gets of what the source changed.
+
+Whoever merges and whoever foretells a merge takes this walk. It holds a few ranges at a time, whatever the size of the
+repository and of the merge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.records import Strategy
+from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
+from lakeops.ranges.align import Positions
+from lakeops.ranges.beside import Mask, states
+from lakeops.ranges.delta import SKETCH_COLUMNS, Delta, deltas
+from lakeops.ranges.file import RangeFile
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a merge makes of some paths that the source changed; a later one's paths all come after an earlier one's.
+
+    Attributes:
+        delta: what the source changed.
+        paths: the paths, in order.
+        left: each path's row in the base, -1 where it is absent.
+        right: the same of the source.
+        take: whether the destination gets the source's state.
+        conflict: whether nobody can tell what it should get.
+        own: whether the destination has a state that is neither the base's nor the source's.
+        present: whether the destination has the path.
+    """
+
+    delta: Delta
+    paths: pa.Array
+    left: Positions
+    right: Positions
+    take: Mask
+    conflict: Mask
+    own: Mask
+    present: Mask
+
+    @property
+    def conflicts(self) -> pa.Array:
+        """The paths that conflict."""
+        return self.paths.filter(pa.array(self.conflict))
+
+    @property
+    def settled(self) -> int:
+        """How many conflicts a strategy settled."""
+        return int((self.own & ~self.conflict).sum())
+
+    def counts(self) -> Positions:
+        """How many paths of the destination are added, removed and changed."""
+        dead, there = self.right[self.take] < 0, self.present[self.take]
+        return np.array([(~dead & ~there).sum(), (dead & there).sum(), (~dead & there).sum()], np.int64)
+
+    def changes(self) -> pa.Table:
+        """The source's states that the destination gets: ``STAGED_SCHEMA``."""
+        rows = self.right[self.take]
+        dead = rows < 0
+        numbers = pa.array(rows, pa.int64(), mask=dead)
+        columns = [self.delta.right.table.column(name).take(numbers) for name in STAGED_SCHEMA.names[2:]]
+        return pa.table([self.paths.filter(pa.array(self.take)), pa.array(dead), *columns], schema=STAGED_SCHEMA)
+
+
+class Walk:
+    """Decides path by path, in order, what a merge does; ``opened`` counts ranges of the destination.
+
+    Args:
+        reader: the namespace.
+        base: what both sides come from.
+        source: what is merged.
+        dest: what it is merged into.
+        strategy: the side that settles conflicts, if one does.
+        columns: what is read of the source's rows.
+    """
+
+    def __init__(
+        self,
+        reader: RangeReader,
+        base: Metarange,
+        source: Metarange,
+        dest: Metarange,
+        strategy: Strategy | None,
+        columns: Sequence[str] = tuple(ENTRY_SCHEMA.names),
+    ) -> None:
+        self.opened = 0
+        self._reader = reader
+        self._sides = base, source
+        self._dest = dest
+        self._strategy = strategy
+        self._columns = list(columns)
+        self._as_base = dest.shared(base)
+        self._as_source = dest.shared(source)
+        self._open: tuple[int, RangeFile] | None = None
+
+    def decisions(self, prefix: str = "") -> Iterator[Decided]:
+        """What becomes of the paths under ``prefix`` that the source changed; reads as it is consumed."""
+        base, source = self._sides
+        for delta in deltas(self._reader, base, source, columns=(SKETCH_COLUMNS, self._columns), prefix=prefix):
+            yield self._decide(delta)
+
+    def sizes(self, paths: pa.Array) -> Positions:
+        """The sizes of objects that the destination has, by ascending paths."""
+        owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        found = np.zeros(len(paths), np.int64)
+        for number in np.unique(owner).tolist():
+            here = np.flatnonzero(owner == number)
+            _, rows = self._file(number).rows_at(paths.take(pa.array(here)), ["size_bytes"])
+            found[here] = rows.column(0).to_numpy()
+        return found
+
+    def _decide(self, delta: Delta) -> Decided:
+        paths, left, right = _sides(delta)
+        like_base, like_source, present = self._states(delta, paths, left, right)
+        own = ~like_base & ~like_source
+        take = like_base & ~like_source
+        if self._strategy is Strategy.SOURCE_WINS:
+            take |= own
+        conflict = own if self._strategy is None else np.zeros_like(own)
+        return Decided(delta, paths, left, right, take, conflict, own, present)
+
+    def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> tuple[Mask, Mask, Mask]:
+        """For each path whether the destination is as the base, is as the source, and has it at all."""
+        total = len(paths)
+        owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        inside = owner < len(self._dest)
+        firsts = self._dest.table.column("first_path").take(pa.array(owner[inside]))
+        inside[inside] = pc.less_equal(firsts, paths.filter(pa.array(inside))).to_numpy()
+        like_base, like_source = ~inside & (left < 0), ~inside & (right < 0)
+        present = np.zeros(total, np.bool_)
+        known = np.flatnonzero(inside)
+        by_base, by_source = self._as_base[owner[known]], self._as_source[owner[known]]
+        # A range that base or source has too holds their state of every path within it.
+        like_base[known[by_base]] = True
+        present[known[by_base]] = left[known[by_base]] >= 0
+        only_source = known[by_source & ~by_base]
+        like_source[only_source] = True
+        present[only_source] = right[only_source] >= 0
+        unknown = known[~by_base & ~by_source]
+        numbers, starts = np.unique(owner[unknown], return_index=True)
+        for number, here in zip(numbers.tolist(), np.split(unknown, starts)[1:], strict=True):
+            found = states(self._file(number), paths.take(pa.array(here)), delta, left[here], right[here])
+            like_base[here], like_source[here], present[here] = found.like_base, found.like_source, found.present
+        return like_base, like_source, present
+
+    def _file(self, number: int) -> RangeFile:
+        """A range of the destination; the next delta may begin in the one that this one ended in."""
+        if self._open is None or self._open[0] != number:
+            self._open = number, self._reader.open(self._dest.row(number))
+            self.opened += 1
+        return self._open[1]
+
+
+def paths_of(delta: Delta) -> pa.Array:
+    """The paths that differ, in order."""
+    return _sides(delta)[0]
+
+
+def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:
+    """The delta's paths in order, and each one's row on both sides: -1 where a side does not have it."""
+    left = np.concatenate([np.full(len(delta.added), -1), delta.removed, delta.pairs[0]])
+    right = np.concatenate([delta.added, np.full(len(delta.removed), -1), delta.pairs[1]])
+    in_left = pa.array(left, pa.int64(), mask=left < 0)
+    in_right = pa.array(right, pa.int64(), mask=right < 0)
+    sides = ((delta.left, in_left), (delta.right, in_right))
+    paths = pc.coalesce(*(side.table.column("path").take(rows) for side, rows in sides))
+    paths = paths.combine_chunks()
+    order = pc.sort_indices(paths)
+    return paths.take(order), left[order.to_numpy()], right[order.to_numpy()]

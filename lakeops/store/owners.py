@@ -1,0 +1,49 @@
+"""The owner records of a storage namespace, as whoever copies into it sees them; see ``ops.owner`` for their owners.
+
+A namespace that nobody may write to but its mirror's replication has no record, or the source's, which a bucket's own
+replication may have brought along.
+"""
+
+from __future__ import annotations
+
+from lakeops.model.errors import NotTheOwner, ObjectNotFound
+from lakeops.model.owner import Owner, read_owner
+from lakeops.model.text import excerpt
+from lakeops.model.words import safe
+from lakeops.store.base import ObjectStore
+from lakeops.store.layout import OWNER
+
+Known = frozenset[tuple[str, str]]
+"""Key and catalog of records that say nothing about a namespace: its source has them too."""
+
+
+def owners_at(store: ObjectStore) -> dict[str, Owner | None]:
+    """The records in a namespace by key; None for one that cannot be read."""
+    found: dict[str, Owner | None] = {}
+    for item in store.list(OWNER):
+        try:
+            found[item.key] = read_owner(store.get(item.key))
+        except ObjectNotFound:
+            continue
+    return found
+
+
+def known_at(source: ObjectStore) -> Known:
+    """What may be at a replica of a namespace without meaning anything there."""
+    return frozenset((key, owner.identity.catalog) for key, owner in owners_at(source).items() if owner is not None)
+
+
+def check_nobody_owns(destination: ObjectStore, known: Known) -> None:
+    """Refuse to copy into a namespace that a catalog writes to. Raises ``NotTheOwner``."""
+    for key, owner in owners_at(destination).items():
+        if owner is not None and (key, owner.identity.catalog) in known:
+            continue
+        whose = "a catalog whose owner record cannot be read"
+        if owner is not None:
+            place = safe(owner.identity.shown)
+            whose = f"the catalog at {place} as repository {excerpt(owner.repository)} (epoch {owner.epoch})"
+        raise NotTheOwner(
+            f"{destination.url} is written to by {whose}, for instance after a fail-over: nothing is copied over it or "
+            "deleted there. Stop this replication; if that repository is gone for good, forget it with "
+            "`lakeops repo delete` where it is, or delete the file " + key
+        )

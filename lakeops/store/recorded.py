@@ -1,0 +1,161 @@
+"""Reading an object as it was recorded: what is short, too long or holds other bytes ends in an error.
+
+Every read of an object's contents comes through here. The size is compared always, and costs no request: the store
+tells it when it answers. The digest is compared by reads that reach the end of the object without leaving a gap; the
+last piece is given out only when it is right. A read of some ranges checks the size alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from lakeops.model.errors import Corrupted
+from lakeops.store.base import ObjectStore
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+_BUFFER_BYTES = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What was recorded of an object.
+
+    Attributes:
+        path: the path that led to it, for messages.
+        address: where it lies, for messages.
+        size_bytes: how large it is.
+        checksum: its checksum.
+        algorithm: how to compute the checksum; None when it cannot be, or shall not be.
+        is_vouched_for: asked when the digest differs: whether the store knows these contents under that checksum all
+            the same. (The ETag of an encrypted object looks like a digest and is none.)
+    """
+
+    path: str
+    address: str
+    size_bytes: int
+    checksum: str
+    algorithm: str | None
+    is_vouched_for: Callable[[], bool]
+
+    def check_size(self, held: int) -> None:
+        """Raises ``Corrupted`` for an object of another size."""
+        if held != self.size_bytes:
+            raise self.flaw(f"has {held:,} bytes, and {self.size_bytes:,} were recorded")
+
+    def check_digest(self, digest: str) -> None:
+        """Raises ``Corrupted`` for other contents than those that were recorded."""
+        if digest != self.checksum and not self.is_vouched_for():
+            raise self.flaw(f"holds other contents, with the {self.algorithm} {digest}; {self.checksum} was recorded")
+
+    def flaw(self, what: str) -> Corrupted:
+        """The error for an object that is not what was recorded."""
+        return Corrupted(
+            f"{self.path!r}: its object {self.address} {what}; restore it from a version of the bucket, a backup or a "
+            "mirror, or write the path anew (lakeops fsck --data names all such objects)"
+        )
+
+
+def read(store: ObjectStore, key: str, recorded: Recorded) -> bytes:
+    """The contents, in one request. Raises ``ObjectNotFound``, ``Corrupted``."""
+    data = store.get(key)
+    recorded.check_size(len(data))
+    if recorded.algorithm is not None:
+        recorded.check_digest(hashlib.new(recorded.algorithm, data, usedforsecurity=False).hexdigest())
+    return data
+
+
+def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
+    """A seekable file over the contents. Raises ``ObjectNotFound``, ``Corrupted`` here and at its reads."""
+    inner = cast("io.BufferedReader", store.open(key))
+    try:
+        recorded.check_size(inner.seek(0, os.SEEK_END))
+        inner.seek(0)
+        return ObjectFile(_Checked(inner, recorded), _BUFFER_BYTES, recorded.size_bytes)
+    except BaseException:
+        inner.close()
+        raise
+
+
+class ObjectFile(io.BufferedReader):
+    """An object that is open for reading; ``size`` is its size in bytes, which programs of fsspec ask a file for."""
+
+    def __init__(self, raw: io.RawIOBase, buffer_bytes: int, size: int) -> None:
+        super().__init__(raw, buffer_bytes)
+        self.size = size
+
+
+class _Checked(io.RawIOBase):
+    """Reads of a file that holds the recorded number of bytes. Once it was found wrong, every read fails."""
+
+    def __init__(self, inner: io.BufferedReader, recorded: Recorded) -> None:
+        self._inner = inner
+        self._recorded = recorded
+        self._position = 0
+        self._flaw: Corrupted | None = None
+        self._hash = hashlib.new(recorded.algorithm, usedforsecurity=False) if recorded.algorithm else None
+        self._hashed = 0
+        if not recorded.size_bytes:
+            self._take(memoryview(b""))
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to another position."""
+        self._position = self._inner.seek(offset, whence)
+        return self._position
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill a buffer; gives the number of bytes, 0 at the end. Raises ``Corrupted``."""
+        view = memoryview(buffer).cast("B")
+        count = self._inner.readinto(view)
+        self._take(view[:count], ended=not count and bool(view))
+        return count
+
+    def readall(self) -> bytes:
+        """What is left. Raises ``Corrupted``."""
+        data = self._inner.read()
+        self._take(memoryview(data), ended=True)
+        return data
+
+    def close(self) -> None:
+        """Close both files."""
+        self._inner.close()
+        super().close()
+
+    def _take(self, data: memoryview, *, ended: bool = False) -> None:
+        try:
+            self._check(data, ended=ended)
+        except Corrupted as error:
+            self._flaw = error
+            raise
+
+    def _check(self, data: memoryview, *, ended: bool) -> None:
+        if self._flaw is not None:
+            raise self._flaw
+        start, size = self._position, self._recorded.size_bytes
+        self._position += len(data)
+        if (data and self._position > size) or (ended and self._position < size):
+            raise self._recorded.flaw(f"gave {self._position:,} bytes, and {size:,} were recorded")
+        if self._hash and start <= self._hashed <= self._position:
+            self._hash.update(data[self._hashed - start :])
+            self._hashed = self._position
+            if self._hashed == size:
+                digest, self._hash = self._hash.hexdigest(), None
+                self._recorded.check_digest(digest)

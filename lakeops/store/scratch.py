@@ -1,0 +1,65 @@
+"""A namespace with a directory of this machine laid over it: what is written goes to the directory and nowhere else.
+
+For files that one piece of work needs for itself. The namespace is only read, so that a reader without the right to
+write can do the work too. The directory goes when nothing uses the store any more.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import cast
+
+from lakeops.store.base import ObjectStore, PutResult
+from lakeops.store.local import LocalStore
+
+
+def over(store: ObjectStore) -> ObjectStore:
+    """The same store for reading; what is put is kept in a fresh directory, and read from there."""
+    return cast("ObjectStore", _Scratch(store))
+
+
+class _Scratch:
+    """Reads and writes; everything else is the namespace's own."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._written: set[str] = set()
+        self._making = Lock()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    @cached_property
+    def _own(self) -> ObjectStore:
+        folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return LocalStore(Path(folder).resolve(), fsync=False)
+
+    def put(self, key: str, data: bytes) -> PutResult:
+        """See ``ObjectStore.put``; the namespace stays as it is."""
+        with self._making:
+            own = self._own
+        result = own.put(key, data)
+        self._written.add(key)
+        return result
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``."""
+        return self._of(key).get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``."""
+        return self._of(key).get_range(key, start, length)
+
+    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See ``ObjectStore.get_ranges``."""
+        return self._of(key).get_ranges(key, spans)
+
+    def _of(self, key: str) -> ObjectStore:
+        return self._own if key in self._written else self._store

@@ -1,0 +1,295 @@
+"""Commits that marks expire, step by step; and how they come back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from threading import Barrier, Thread
+
+import pytest
+from support.catalogs import FIRST, REPO, a_commit, commit_all, create, draft, everything, new_token
+from support.statements import ours, statements
+
+from lakeops.catalog.expiry import MOVES
+from lakeops.model.errors import CommitExpired, MarkRefused
+from lakeops.model.marks import MarkState
+
+GRACE = timedelta(hours=24)
+
+
+def begin(catalog, mark_id="m"):
+    return catalog.begin_mark(REPO, mark_id, cutoff=catalog.now() - GRACE)[1]
+
+
+def finish(catalog, mark_id="m"):
+    return catalog.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
+
+
+def expire(catalog, mark_id, since, *ids, rules=None):
+    return catalog.expire_by_mark(REPO, mark_id, since=since, rules=rules, choose=lambda _moves: ids)
+
+
+def restore(catalog, mark_id="m"):
+    """How many commits are live again."""
+    mark, count = catalog.restore_mark(REPO, mark_id), 0
+    while mark.state is MarkState.RESTORING:
+        mark, some = catalog.restore_commits(REPO, mark_id)
+        count += some
+    return count
+
+
+def chain(catalog, count):
+    """Commits on main, the oldest first."""
+    return [FIRST.id, *(commit_all(catalog, f"c{number}").id for number in range(count))]
+
+
+def gone(catalog):
+    return {commit.id for commit in catalog.history(REPO).commits.values() if commit.expired}
+
+
+def test_a_step_expires_what_no_ref_shows_and_no_mirror_needs(catalog):
+    first, one, two, head = chain(catalog, 3)
+    catalog.create_tag(REPO, "v1", one, actor="ada")
+    catalog.report_mirror(REPO, "there", frozenset({two}))
+    since = begin(catalog)
+    step = expire(catalog, "m", since, first, one, two, head, "f" * 64)
+    assert (step.complete, step.expired, step.carried, step.sequence) == (True, {first}, set(), since)
+    assert gone(catalog) == {first}
+    with pytest.raises(CommitExpired):
+        catalog.create_tag(REPO, "v2", first, actor="ada")
+    assert expire(catalog, "m", since, first).expired == set()
+
+
+def test_a_step_says_which_refs_moved_and_what_they_show_now(catalog):
+    first, one = chain(catalog, 1)
+    since = begin(catalog)
+    seen = []
+    catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    head = commit_all(catalog, "later")
+    catalog.delete_branch(REPO, "dev", actor="ada")
+    step = catalog.expire_by_mark(REPO, "m", since=since, rules=None, choose=lambda moves: seen.extend(moves) or [])
+    assert [tuple(move) for move in seen] == [
+        (None, first, ()), (one, head.id, (one,)), (first, None, ()),
+    ]  # fmt: skip
+    assert step.sequence > since
+    seen.clear()
+    catalog.expire_by_mark(REPO, "m", since=step.sequence, rules=None, choose=lambda moves: seen.extend(moves) or [])
+    assert seen == []
+
+
+def test_a_step_that_has_not_seen_all_moves_expires_nothing(catalog, monkeypatch):
+    monkeypatch.setattr("lakeops.catalog.expiry.MOVES", 2)
+    first, *_ = chain(catalog, 0)
+    since = begin(catalog)
+    chain(catalog, 3)
+    done = []
+    while True:
+        step = expire(catalog, "m", since, first)
+        since = step.sequence
+        done.append(step.complete)
+        if step.complete:
+            break
+    assert done == [False, True]
+    assert gone(catalog) == {first}
+    assert MOVES > 100
+
+
+def test_other_rules_than_those_decided_by_expire_nothing(catalog):
+    first, _ = chain(catalog, 1)
+    since = begin(catalog)
+    catalog.set_rules(REPO, "{}")
+    step = expire(catalog, "m", since, first)
+    assert (step.rules_changed, step.complete, gone(catalog)) == (True, False, set())
+    assert expire(catalog, "m", since, first, rules="{}").expired == {first}
+
+
+def test_only_a_mark_under_way_expires_or_revives(catalog):
+    first, _ = chain(catalog, 1)
+    since = begin(catalog)
+    finish(catalog)
+    restore(catalog)
+    before = everything(catalog)
+    for act in (lambda: expire(catalog, "m", since, first), lambda: catalog.revive_commits(REPO, "m", [first])):
+        with pytest.raises(MarkRefused, match="restored"):
+            act()
+    assert everything(catalog) == before
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_mark_is_restored_before_its_sweep_begins(catalog, finished):
+    first, one, _ = chain(catalog, 2)
+    since = begin(catalog)
+    expire(catalog, "m", since, first, one)
+    if finished:
+        finish(catalog)
+    assert restore(catalog) == 2
+    assert gone(catalog) == set()
+    assert catalog.mark(REPO, "m").state is MarkState.RESTORED
+    assert restore(catalog) == 0
+    for act in (lambda: finish(catalog), lambda: catalog.begin_sweep(REPO, "m")):
+        with pytest.raises(MarkRefused, match="restored"):
+            act()
+
+
+@pytest.mark.parametrize("end", [None, "swept", "incomplete", "carried"])
+def test_a_mark_whose_sweep_began_is_not_restored(catalog, end):
+    first, _ = chain(catalog, 1)
+    expire(catalog, "m", begin(catalog), first)
+    finish(catalog)
+    catalog.begin_sweep(REPO, "m")
+    if end == "carried":
+        begin(catalog, "n")
+        finish(catalog, "n")
+        catalog.begin_sweep(REPO, "n")
+    elif end is not None:
+        catalog.end_sweep(REPO, "m", refused=int(end == "incomplete"))
+    before = everything(catalog)
+    with pytest.raises(MarkRefused, match="its sweep has begun, what its commits need may be gone"):
+        catalog.restore_mark(REPO, "m")
+    assert everything(catalog) == before
+    begin(catalog, "after")
+    catalog.revive_commits(REPO, "after", [first])
+    assert gone(catalog) == {first}
+
+
+def test_a_newer_mark_takes_over_pending_commits_or_revives_them(catalog):
+    first, one, two, _ = chain(catalog, 3)
+    expire(catalog, "m", begin(catalog), first, one, two)
+    finish(catalog)
+    since = begin(catalog, "n")
+    lineage = catalog.lineage(REPO, left_since=0)
+    assert {node.id for node in lineage.commits.values() if node.pending} == {first, one, two}
+    assert not any(node.expired for node in lineage.commits.values())
+    with pytest.raises(MarkRefused, match="left out commits that an earlier mark had expired"):
+        finish(catalog, "n")
+    step = expire(catalog, "n", since, first)
+    assert (step.expired, step.carried) == (set(), {first})
+    catalog.revive_commits(REPO, "n", [one, two])
+    finish(catalog, "n")
+    assert gone(catalog) == {first}
+    assert catalog.restore_mark(REPO, "m").state is MarkState.STALE
+    assert restore(catalog, "m") == 0
+    assert restore(catalog, "n") == 1
+    assert gone(catalog) == set()
+
+
+def test_a_restore_that_was_killed_goes_on_or_leaves_the_rest_to_the_next_mark(catalog, monkeypatch):
+    monkeypatch.setattr("lakeops.catalog.expiry.IN_CHUNK", 2)
+    *old, _ = chain(catalog, 4)
+    expire(catalog, "m", begin(catalog), *old)
+    catalog.restore_mark(REPO, "m")
+    assert catalog.restore_commits(REPO, "m")[1] == 2
+    since = begin(catalog, "n")
+    with pytest.raises(MarkRefused, match="is stale"):
+        catalog.restore_commits(REPO, "m")
+    rest = gone(catalog)
+    assert len(rest) == 2
+    assert expire(catalog, "n", since, *old).carried == rest
+    assert restore(catalog, "n") == 4
+
+
+def test_a_mark_with_pending_commits_is_not_forgotten(catalog):
+    from lakeops.catalog.tables import MARK
+
+    first, _ = chain(catalog, 1)
+    expire(catalog, "m", begin(catalog), first)
+    begin(catalog, "n")
+    old = MARK.update().where(MARK.c.id == "m").values(created=0)
+    catalog.database.write(lambda conn: conn.execute(old) and None)
+    since = begin(catalog, "o")
+    assert {mark.id for mark in catalog.marks(REPO)} == {"m", "n", "o"}
+    expire(catalog, "o", since, first)
+    begin(catalog, "p")
+    assert {mark.id for mark in catalog.marks(REPO)} == {"n", "o", "p"}
+
+
+def test_a_neighbours_commits_stay_as_they_are(catalog):
+    create(catalog, "neighbour")
+    first, _ = chain(catalog, 1)
+    catalog.begin_mark("neighbour", "m", cutoff=catalog.now() - GRACE)
+    expire(catalog, "m", begin(catalog), first)
+    assert not catalog.commit("neighbour", FIRST.id).expired
+    catalog.restore_mark("neighbour", "m")
+    assert catalog.restore_commits("neighbour", "m")[1] == 0
+    assert gone(catalog) == {first}
+
+
+def test_lineage_is_what_deciding_needs(catalog):
+    first, one = chain(catalog, 1)
+    catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    two = catalog.publish(draft(catalog, catalog.branch(REPO, "dev"), a_commit("two", FIRST)))
+    merge = catalog.publish(
+        draft(catalog, catalog.branch(REPO, "main"), a_commit("m", catalog.commit(REPO, one), two), action="merge")
+    )
+    catalog.delete_branch(REPO, "dev", actor="ada")
+    catalog.create_tag(REPO, "v1", one, actor="ada")
+    catalog.delete_tag(REPO, "v1", actor="ada")
+    catalog.create_tag(REPO, "v2", one, actor="ada")
+    catalog.report_mirror(REPO, "there", frozenset({first}))
+    catalog.set_rules(REPO, "{}")
+    found = catalog.lineage(REPO, left_since=0)
+    assert (found.branches, found.tags, found.rules) == ({"main": merge.id}, {"v2": one}, "{}")
+    assert found.mirrors == {"there": {first}}
+    assert found.deleted == {two.id}
+    assert found.left.keys() == {first, one, two.id}
+    assert found.left[two.id] == catalog.reflog(REPO, "dev")[0].at
+    node = found.commits[merge.id]
+    assert (node.parents, node.creation_date, node.generation) == ((one, two.id), merge.creation_date, 3)
+    assert found.commits.keys() == {first, one, two.id, merge.id}
+    later = catalog.lineage(REPO, left_since=max(found.left.values()))
+    assert (later.left, later.deleted) == ({}, set())
+
+
+@pytest.mark.parametrize("other", ["sweep", "mark", "branch"])
+def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, other):
+    second = opened(database_url)
+    for number in range(6):
+        first = catalog.branch(REPO, "main").commit_id
+        commit_all(catalog, f"c{number}")
+        name = f"m{number}"
+        expire(catalog, name, begin(catalog, name), first, *gone(catalog))
+        finish(catalog, name)
+        start = Barrier(2)
+        refused = []
+
+        def act(name=name, start=start, refused=refused, first=first, number=number):
+            start.wait()
+            try:
+                if other == "sweep":
+                    second.begin_sweep(REPO, name)
+                elif other == "mark":
+                    second.begin_mark(REPO, f"n{name}", cutoff=second.now() - GRACE)
+                else:
+                    second.create_tag(REPO, f"t{number}", first, actor="bob")
+            except (MarkRefused, CommitExpired) as error:
+                refused.append(error)
+
+        thread = Thread(target=act)
+        thread.start()
+        start.wait()
+        try:
+            restored = restore(catalog, name)
+        except MarkRefused:
+            restored = None
+        thread.join()
+        live = not catalog.commit(REPO, first).expired
+        assert live == bool(restored) or (other == "mark" and restored is None)
+        if other == "sweep":
+            assert (restored is None) is not bool(refused)
+        elif other == "branch":
+            assert live
+
+
+def test_what_is_locked_for_does_not_grow_with_history(catalog):
+    """Statements, and rows that they return, with the repository locked: the same for 20 commits and 220."""
+
+    def cost(count):
+        *old, _ = chain(catalog, count)
+        begin(catalog, f"earlier-{count}")
+        with statements(catalog) as seen:
+            since = begin(catalog, f"m-{count}")
+        begun = len(ours(seen))
+        with statements(catalog) as seen:
+            expire(catalog, f"m-{count}", since, *old[:10])
+        return begun, len(ours(seen))
+
+    assert cost(20) == cost(200)

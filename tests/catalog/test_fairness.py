@@ -1,0 +1,144 @@
+"""Who asks for a lock gets it in turn, however many others come after."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from sqlalchemy import event
+from support.catalogs import REPO, an_entry, commit_all, create, new_token, put, seal, table_of
+from support.forked import run_forked
+
+from lakeops.catalog import guards
+from lakeops.catalog.open import open_catalog
+from lakeops.model.clock import SystemClock
+
+PROCESSES, THREADS = 2, 16
+MOST_PUTS = 4
+"""How many puts of one thread may be acknowledged while another one waits for a lock: those that had it, or were ahead,
+and those that came before the request arrived at the server."""
+
+EXCLUSIVE = {
+    "protect": lambda c: c.protect(REPO, "release-*"),
+    "unprotect": lambda c: c.unprotect(REPO, "release-*"),
+    "rules": lambda c: c.set_rules(REPO, None),
+    "expire": lambda c: c.expire_commits(REPO, []),
+    "seal": seal,
+    "reset": lambda c: c.reset(REPO, "main", path="0/0/1", actor="ada"),
+    "commit": lambda c: commit_all(c, "commit"),
+}
+"""What needs a repository or a branch for itself; a commit does twice."""
+
+
+def test_what_needs_a_lock_for_itself_waits_for_few_puts(postgres_url, opened):
+    create(opened(postgres_url))
+    context = multiprocessing.get_context("fork")
+    stop, counts = context.Event(), context.Array("l", PROCESSES * THREADS)
+
+    def keep_putting(process):
+        catalog = open_catalog(postgres_url, clock=SystemClock())
+
+        def loop(thread):
+            number = 0
+            while not stop.is_set():
+                put(catalog, an_entry(f"{process}/{thread}/{number % 50}"))
+                counts[process * THREADS + thread] += 1
+                number += 1
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(loop, range(THREADS)))
+
+    def need_it_alone():
+        catalog = open_catalog(postgres_url, clock=SystemClock())
+        waits: list[tuple[str, int]] = []
+        before: list[int] = []
+        asking: list[str] = []
+
+        def asked(_conn, _cursor, statement, *_rest):
+            if "pg_advisory_xact_lock(" in statement:
+                before[:] = counts[:]
+
+        def answered(_conn, _cursor, statement, *_rest):
+            if "pg_advisory_xact_lock(" in statement:
+                waits.append((asking[-1], max(now - then for now, then in zip(counts[:], before, strict=True))))
+
+        event.listen(catalog.database.engine, "before_cursor_execute", asked)
+        event.listen(catalog.database.engine, "after_cursor_execute", answered)
+        try:
+            while not all(counts[:]):  # until everybody is under way
+                catalog.now()
+            for name, transition in EXCLUSIVE.items():
+                asking.append(name)
+                transition(catalog)
+        finally:
+            stop.set()
+        return waits
+
+    waits, *_ = run_forked(
+        lambda role: need_it_alone() if role is None else keep_putting(role), [None, *range(PROCESSES)], seconds=200
+    )
+    assert [name for name, _ in waits] == [*EXCLUSIVE, "commit"]
+    assert max(most for _, most in waits) <= MOST_PUTS, waits
+
+
+def test_two_that_share_a_turn_only_wait_for_each_other(postgres_url, opened, monkeypatch):
+    """Keys are digests, and may be equal: no deadlock comes of it, whatever the repositories and branches."""
+    monkeypatch.setattr(guards, "turn_of", lambda _repository, branch=None: 2 + (branch is not None))
+    catalog = opened(postgres_url)
+    repositories = ["one", "two"]
+    for name in repositories:
+        create(catalog, name)
+        head = catalog.branch(name, "main").commit_id
+        catalog.create_branch(name, "dev", head, token=new_token(), actor="ada")
+    failures, start = [], Barrier(8)
+    event.listen(catalog.database.engine, "handle_error", lambda context: failures.append(context.original_exception))
+
+    def work(number):
+        name, branch = repositories[number % 2], ["main", "dev"][number // 2 % 2]
+        start.wait()
+        for turn in range(6):
+            rows = [an_entry(f"{number}/{turn}")]
+            catalog.put_staged(name, branch, table_of(rows) if turn % 2 else rows, started=catalog.now())
+            catalog.seal(name, branch, token=new_token())
+            if turn % 3 == 0:
+                catalog.protect(name, f"p{number}")
+            catalog.purge_retired(name)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert failures == []
+
+
+WRITERS, WRITES = 8, 3000
+MOST_OVERTAKING = 600
+"""How many writes of other processes may come between the beginning and the end of one."""
+
+
+def test_no_sqlite_writer_waits_for_long(sqlite_url, opened):
+    create(opened(sqlite_url))
+    written = multiprocessing.get_context("fork").Value("l", 0)
+
+    def keep_putting(process):
+        catalog = open_catalog(sqlite_url, clock=SystemClock())
+        most = number = 0
+        while written.value < WRITES:
+            before = written.value
+            put(catalog, an_entry(f"{process}/{number % 50}"))
+            number += 1
+            with written.get_lock():
+                most = max(most, written.value - before)
+                written.value += 1
+        return most
+
+    assert max(run_forked(keep_putting, range(WRITERS), seconds=300)) <= MOST_OVERTAKING
+
+
+def test_turns_are_the_same_everywhere():
+    """Processes of all versions and machines must agree on them."""
+    assert guards.turn_of("repo") == 512462726528004184
+    assert guards.turn_of("repo", "main") == 2963367276802969069
+    keys = [guards.turn_of("repo"), guards.turn_of("repo2"), *(guards.turn_of("repo", name) for name in "abc")]
+    assert len(set(keys)) == 5
+    assert [key & 1 for key in keys] == [0, 0, 1, 1, 1]
+    assert all(-(2**63) <= key < 2**63 for key in keys)

@@ -1,0 +1,148 @@
+"""Every edit of the catalog by hand: each column of each table changed or emptied, each row deleted or copied.
+
+The edits go past lakeops, as plain SQL. Whatever the database does not refuse by a constraint, ``fsck`` must find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Boolean, Integer, Table
+from sqlalchemy.exc import DBAPIError
+from support.catalogs import follow
+from support.damage import catalog
+
+from lakeops import Repository
+from lakeops.catalog import tables as t
+from lakeops.catalog.checked_json import CheckedJson
+from lakeops.catalog.tables import METADATA
+from lakeops.model.errors import RepositoryNotFound
+from lakeops.model.findings import Severity
+
+FOR_NO_READER = {"lakeops_catalog", "lakeops_clock", "lakeops_owner", "lakeops_queue"}
+"""What nothing rests on that a reader gets: the latest time seen, the queue of publishers for fairness, and who may
+delete."""
+LOSS = ("delete", "change repository_id")
+EXCEPTIONS = {
+    # How a sum is called that is one of several. Nothing is looked up by it.
+    ("lakeops_tally", "change shard"),
+    ("lakeops_staged_tally", "change shard"),
+    # What is young is never garbage, so an upload's record is a second guard. An upload that lost it is linked or not,
+    # as the deadline says.
+    *(("lakeops_upload", edit) for edit in LOSS),
+    # A range file that is not known to have arrived is looked for again.
+    *(("lakeops_mirror_arrival", edit) for edit in LOSS),
+}
+
+
+@pytest.fixture
+def everything(in_database: Repository) -> Repository:
+    """A repository with a row in every table."""
+    repo = in_database
+    repo.protect("release-*")
+    repo.gc.set_rules({"default_retention_days": 7})
+    repo.gc.mark()
+    repo.branch("main").put("with", b"metadata", metadata={"a": "b"})
+    catalog(repo).begin_upload(repo.id, "main", "data/2020010100/x/", upload="u")
+    catalog(repo).report_mirror(repo.id, "far", frozenset([repo.ref("main").commit.id]), sequence=1)
+    follow(catalog(repo), repo.id)
+    return repo
+
+
+@pytest.mark.slow
+def test_every_edit_is_found(everything: Repository) -> None:
+    assert findings(everything) == set()
+    tables = [table for table in METADATA.sorted_tables if table.name not in FOR_NO_READER]
+    unnoticed = {(table.name, edit) for table in tables for edit in unnoticed_edits(everything, table)}
+    assert {(table, edit.replace("mistype", "change")) for table, edit in unnoticed} == EXCEPTIONS
+    assert findings(everything) == set()
+
+
+@pytest.mark.parametrize("table", [t.REPOSITORY, t.TAG, t.PROTECTION, t.STAGED], ids=lambda table: table.name)
+def test_every_edit_of_a_table_is_found(everything: Repository, table: Table) -> None:
+    assert list(unnoticed_edits(everything, table)) == []
+
+
+def findings(repo: Repository) -> set[str]:
+    try:
+        return {finding.kind for finding in repo.fsck() if finding.severity is not Severity.INFO}
+    except RepositoryNotFound:
+        return {"repository_not_found"}
+
+
+def unnoticed_edits(repo: Repository, table: Table) -> Iterator[str]:
+    run(repo, f"CREATE TABLE kept AS SELECT * FROM {table.name}")
+    try:
+        assert done(repo, f"UPDATE {table.name} SET {table.columns.keys()[0]} = {table.columns.keys()[0]}"), table.name
+        for edit, statement in edits(repo, table):
+            if not done(repo, statement):
+                continue  # a constraint forbids it
+            if not findings(repo):
+                yield edit
+            run(repo, f"DELETE FROM {table.name}", f"INSERT INTO {table.name} SELECT * FROM kept")
+    finally:
+        run(repo, "DROP TABLE kept")
+
+
+def edits(repo: Repository, table: Table) -> Iterator[tuple[str, str]]:
+    """What is done, and the statement that does it to one row of the table."""
+    where = f"WHERE {one_row(repo, table)}"
+    for column in table.columns:
+        for word, value in values(column, postgres=catalog(repo).database.dialect.name == "postgresql"):
+            given = f'{where} AND "{column.name}" IS NOT NULL' if word == "null" else where
+            yield f"{word} {column.name}", f'UPDATE {table.name} SET "{column.name}" = {value} {given}'
+    yield "delete", f"DELETE FROM {table.name} {where}"
+    names = [column.name for column in table.columns]
+    for key in table.primary_key.columns:
+        if key.name not in {"repository_id", "shard"}:
+            copied = ", ".join(other(key) if name == key.name else f'"{name}"' for name in names)
+            columns = ", ".join(f'"{name}"' for name in names)
+            yield f"copy {key.name}", f"INSERT INTO {table.name} ({columns}) SELECT {copied} FROM {table.name} {where}"
+
+
+def values(column: Any, *, postgres: bool) -> Iterator[tuple[str, str]]:
+    if isinstance(column.type, CheckedJson):
+        for word, text in (("break", "{"), ("reshape", "5"), ("list", '["x"]'), ("map", '{"x": "y"}')):
+            yield word, f"CAST('{text}' AS JSON)" if postgres else f"'{text}'"
+    else:
+        yield "change", other(column)
+        if not postgres and not isinstance(column.type, Boolean):
+            yield "mistype", "x'00ff'"
+    yield "null", "NULL"
+
+
+def other(column: Any) -> str:
+    """Another value than the column has."""
+    if isinstance(column.type, Boolean):
+        return f'NOT "{column.name}"'
+    if isinstance(column.type, Integer):
+        return f'COALESCE("{column.name}", 0) + 1'
+    return f"COALESCE(\"{column.name}\", '') || 'x'"
+
+
+def one_row(repo: Repository, table: Table) -> str:
+    """A condition that holds for one row; in the commit table for one that nothing points to."""
+    keys = [key.name for key in table.primary_key.columns]
+    rows = run(repo, f"SELECT {', '.join(keys)} FROM {table.name}")
+    if table is t.COMMIT:
+        rows = [(repo.id, repo.ref("main~2").commit.id)]
+    return " AND ".join(f"{key} = '{value}'" for key, value in zip(keys, min(rows), strict=True))
+
+
+def done(repo: Repository, statement: str) -> bool:
+    """Whether the statement changed anything."""
+    try:
+        return bool(run(repo, statement))
+    except DBAPIError:
+        return False
+
+
+def run(repo: Repository, *statements: str) -> Any:
+    with catalog(repo).database.engine.connect() as conn:
+        for statement in statements:
+            result = conn.exec_driver_sql(statement)
+        rows = result.all() if result.returns_rows else result.rowcount
+        conn.commit()
+        return rows

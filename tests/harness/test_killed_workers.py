@@ -1,0 +1,33 @@
+"""Real processes, killed with SIGKILL while they write, commit, merge and collect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.killing import Workers
+from support.postgres import postgres_url
+
+
+def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
+    killed_often(tmp_path, "", kills=8)
+
+
+def test_nothing_is_lost_on_postgresql(tmp_path: Path) -> None:
+    with postgres_url() as url:
+        killed_often(tmp_path, url, kills=8)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_nothing_is_lost_in_four_hundred_kills(tmp_path: Path) -> None:
+    with postgres_url() as url:
+        killed_often(tmp_path, url, kills=400)
+
+
+def killed_often(home: Path, url: str, *, kills: int) -> None:
+    workers = Workers(home, url, count=3)
+    workers.prepare()
+    workers.run(Random(kills), kills)
+    workers.check()

@@ -1,0 +1,31 @@
+"""Anything inside anything: nested histories of all verbs; see ``support.nested``."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from support.nested import Chances
+
+from harness.__main__ import history
+
+SEEDS = range(5)
+
+
+@pytest.mark.parametrize("jump", [0.0, 0.01], ids=["steady clock", "jumping clock"])
+def test_nothing_is_lost_whatever_happens_inside_what(jump: float) -> None:
+    ran = sum((history("nested", seed, chances=Chances(jump=jump)) for seed in SEEDS), Counter())
+    assert all(ran[name] for name in ("commit", "merge", "collect", "link", "nested", "killed")), ran
+
+
+def test_a_mirror_shows_nothing_that_is_not_there() -> None:
+    ran = sum((history("mirror", seed) for seed in SEEDS), Counter())
+    assert all(ran[name] for name in ("sync", "replicate", "collect", "tear", "nested", "killed")), ran
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", ["nested", "mirror"])
+def test_long(kind: str) -> None:
+    for seed in range(1000, 3000):
+        history(kind, seed, chances=Chances(jump=0.01 if seed % 2 else 0.0))

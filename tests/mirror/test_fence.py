@@ -1,0 +1,223 @@
+"""A fail-over closes the destination to whoever replicates into it, wherever the replicator is with its work."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from random import Random
+
+import pytest
+from support.copies import copied_file, open_at
+from support.faulty_catalog import ALL_EFFECTS
+from support.mirrors import Pair, open_lake, open_pair
+from support.soundness import assert_sound
+
+from lakeops import Lake
+from lakeops.engine.copy import CopyTask, DeleteTask, copy_objects, delete_objects
+from lakeops.engine.local import LocalEngine
+from lakeops.engine.spark.failures import explained
+from lakeops.model.errors import NamespaceTaken, NotAMirror, NotTheOwner
+from lakeops.ops.replicate import replicate
+from lakeops.store import layout
+from lakeops.store.base import ObjectStore
+from lakeops.store.faulty import EFFECTS, Crash, Faults
+from lakeops.store.owners import known_at
+
+
+def stores(pair: Pair) -> tuple[ObjectStore, ObjectStore]:
+    return pair.replicator.source, pair.replicator.destination
+
+
+def again(pair: Pair) -> None:
+    """What a schedule at the old site goes on doing."""
+    replicate(*stores(pair), LocalEngine(2), delete=True, force=True)
+
+
+def diverge(pair: Pair) -> None:
+    """The old site comes back, knows nothing of the fail-over, goes on and collects its garbage."""
+    pair.commit(**{f"f{number}": "of the old site" for number in range(6)})
+    pair.repo.gc.set_rules({"default_retention_days": 0})
+    pair.clock.advance(days=9)  # past the undo window
+    pair.repo.gc.sweep(pair.repo.gc.mark().id, force=True)
+
+
+@pytest.fixture
+def shown(pair: Pair) -> dict[str, bytes]:
+    """What the mirror shows, after some objects came by replication."""
+    pair.commit(**{f"f{number}": f"old {number}" for number in range(6)})
+    again(pair)
+    pair.mirror.sync()
+    return contents(pair.there)
+
+
+def contents(lake: Lake) -> dict[str, bytes]:
+    handle = lake.repository("flights").ref("main")
+    return {item.path: handle.read(item.path) for item in handle.list()}
+
+
+def test_replication_from_the_old_site_neither_writes_nor_deletes(pair, shown):
+    pair.mirror.promote_writable()
+    diverge(pair)
+    _, destination = stores(pair)
+    before = sorted(destination.list(), key=lambda item: item.key)
+    with pytest.raises(NotTheOwner, match="epoch 1"):
+        again(pair)
+    with pytest.raises(NotTheOwner):
+        pair.here.replicate(pair.repo.storage_namespace, pair.mirror.storage_namespace, delete=True, force=True)
+    assert sorted(destination.list(), key=lambda item: item.key) == before
+    assert contents(pair.there) == shown
+    assert_sound(pair.there.repository("flights"))
+
+
+class OneByOne(LocalEngine):
+    """Tasks one after the other, so that a moment between two of them can be named."""
+
+    def run(self, work, tasks, store):
+        return (work(task, store) for task in tasks)
+
+
+@pytest.mark.parametrize(("operation", "at"), [("put", 1), ("put", 4), ("delete", 1), ("delete", 3), ("list", 5)])
+def test_a_run_under_way_stops_before_its_next_batch(pair, shown, monkeypatch, operation, at):
+    monkeypatch.setattr("lakeops.engine.copy.MOST_OBJECTS", 1)
+    monkeypatch.setattr("lakeops.engine.copy._BATCH", 1)
+    pair.mirror.delete()  # so that the source may collect what the mirror shows: the worst case
+    mirror = pair.there.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here, reports=False)
+    mirror.sync()
+    diverge(pair)
+    faults, promoted_at = Faults(), []
+
+    def promote(_call: object) -> None:
+        mirror.promote_writable()
+        promoted_at.append(len(faults.calls))
+
+    faults.hook(operation, at=at, when="after", action=promote)
+    source, destination = stores(pair)
+    with pytest.raises(NotTheOwner):
+        replicate(source, faults.around(destination), OneByOne(), delete=True, force=True)
+    assert [call for call in faults.calls[promoted_at[0] :] if call.operation in EFFECTS] == []
+    assert sum(call.operation in EFFECTS for call in faults.calls) >= (0 if operation == "list" else at)
+
+
+def test_a_task_asks_at_its_start(pair, shown):
+    """Whoever runs it: a Spark worker gets the task long after the driver looked."""
+    source, destination = stores(pair)
+    known = known_at(source)
+    item = next(iter(source.list(layout.DATA)))
+    assert copy_objects(CopyTask(0, source, (item,), known), destination).objects == 1
+    pair.mirror.promote_writable()
+    with pytest.raises(NotTheOwner):
+        copy_objects(CopyTask(0, source, (item,), known), destination)
+    with pytest.raises(NotTheOwner):
+        delete_objects(DeleteTask(0, source, ("data/2026010100/none",), known), destination)
+
+
+def test_a_worker_tells_the_driver_why_it_stopped():
+    said = explained("Traceback ...\nlakeops.model.errors.NotTheOwner: s3://b is written to by another\nmore")
+    assert isinstance(said, NotTheOwner)
+    assert said.message == "s3://b is written to by another"
+
+
+def test_a_record_that_replication_brought_along_closes_nothing(tmp_path, clock):
+    """A bucket's own replication copies everything, the source's owner record too."""
+    with open_pair(tmp_path, clock=clock, random=Random(5)) as pair:
+        made = pair.commit(a="1")
+        source, destination = stores(pair)
+        for item in [*source.list()]:
+            destination.put(item.key, source.get(item.key))
+        again(pair)
+        assert pair.mirror.sync()["main"].promoted == made.id
+        assert_sound(pair.mirror)
+        pair.mirror.promote_writable()
+        repo = pair.there.repository("flights")
+        assert repo.owner()[1]
+        assert repo.owner()[0].epoch == 2
+        assert repo.adopt().owner.epoch == 2
+        repo.gc.mark()
+        pair.repo.gc.mark()
+        with pytest.raises(NotTheOwner):
+            again(pair)
+
+
+def test_killed_at_every_effect_and_run_again(tmp_path, clock):
+    """Between two effects the old site replicates, deletes included; what the mirror shows stays in any case."""
+    home = tmp_path / "pair"
+    with open_pair(home, clock=clock, random=Random(5)) as pair:
+        pair.commit(**{f"f{number}": f"old {number}" for number in range(4)})
+        again(pair)
+        pair.mirror.sync()
+        shown, places = contents(pair.there), stores(pair)
+    saved = tmp_path / "saved"
+    shutil.copytree(home, saved)
+    effect, when, refused = 1, "before", 0
+    while True:
+        shutil.rmtree(home)
+        shutil.copytree(saved, home)
+        faults = Faults()
+        with open_lake(home / "there", clock, faults) as lake:
+            faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
+            try:
+                lake.mirror("flights").promote_writable()
+            except Crash:
+                killed = True
+            else:
+                killed = False
+        try:
+            replicate(*places, LocalEngine(2), delete=True, force=True)
+        except NotTheOwner:
+            refused += 1
+        with open_lake(home / "there", clock) as lake:
+            assert contents(lake) == shown
+            if killed:
+                with suppress(NotAMirror):
+                    lake.mirror("flights").promote_writable()
+            repo = lake.repository("flights")
+            assert not repo.record.read_only
+            assert repo.owner()[1]
+            repo.branch("main").put("new", b"of the new site")
+            with pytest.raises(NotTheOwner):
+                replicate(*places, LocalEngine(2), delete=True, force=True)
+            assert contents(lake) == {**shown, "new": b"of the new site"}
+            repo.gc.mark()
+            assert_sound(repo)
+        if not killed:
+            break
+        effect, when = (effect, "after") if when == "before" else (effect + 1, "before")
+    assert effect >= 4
+    assert refused >= 4
+
+
+def test_an_older_copy_of_the_mirrors_catalog_does_not_promote_again(pair, shown, tmp_path, clock):
+    url = copied_file(tmp_path / "there", tmp_path / "backup")
+    pair.mirror.promote_writable()
+    with open_at(tmp_path / "backup", url, clock) as backup:
+        with pytest.raises(NotTheOwner):
+            backup.mirror("flights").promote_writable()
+        assert backup.repository("flights").record.read_only
+        backup.repository("flights").adopt()
+        backup.mirror("flights").promote_writable()
+        with pytest.raises(NotTheOwner):
+            pair.there.repository("flights").gc.mark()
+        backup.repository("flights").gc.mark()
+
+
+def test_two_lakes_promote_one_namespace(pair, shown, tmp_path, clock):
+    """Two mirrors of one source were made on one replica; only one of them becomes its owner."""
+    with open_lake(tmp_path / "other", clock) as other:
+        rival = other.create_mirror("flights", pair.mirror.storage_namespace, source=pair.here)
+        rival.sync()
+        rival.promote_writable()
+        with pytest.raises(NotTheOwner):
+            pair.mirror.promote_writable()
+        assert pair.there.repository("flights").record.read_only
+
+
+def test_no_mirror_is_made_on_what_a_catalog_writes_to(pair, shown, tmp_path, clock):
+    pair.mirror.promote_writable()
+    with open_lake(tmp_path / "third", clock) as third, pytest.raises(NamespaceTaken, match="epoch 1"):
+        third.create_mirror("copy", pair.mirror.storage_namespace, source=pair.here, source_repository="flights")
+    pair.there.delete_repository("flights")
+    with open_lake(tmp_path / "third", clock) as third:
+        assert (
+            third.create_mirror("copy", pair.mirror.storage_namespace, source=pair.here, source_repository="flights").id
+            == "copy"
+        )

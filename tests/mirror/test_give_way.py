@@ -1,0 +1,151 @@
+"""A branch of a mirror always advances: a candidate that never arrives gives way, and none gives way too soon."""
+
+from __future__ import annotations
+
+import pytest
+from support.mirrors import Pair, check_whole
+
+from lakeops.model.errors import LakeopsError
+from lakeops.model.mirrors import RefKind, RefName, Remaining, Wait
+from lakeops.ops.mirror.give_way import is_due
+from lakeops.store import layout
+
+MAIN = RefName(RefKind.BRANCH, "main")
+STEP = 300
+"""Seconds between two passes."""
+
+PATIENCE = 3 * STEP
+
+
+def lost_object(pair: Pair, path: str = "a") -> str:
+    """Commit an object that replication loses; the rest of the commit arrives. Returns its address."""
+    pair.commit_paths("main", {path: "lost"})
+    address = pair.repo.ref("main").stat(path).physical_address
+    key = layout.relative(pair.repo.storage_namespace, address)
+    pair.replicator.hold(key)
+    pair.replicator.settle()
+    return key
+
+
+def test_a_candidate_whose_object_never_comes_gives_way_to_a_complete_head(pair: Pair) -> None:
+    pair.mirror.set_patience(PATIENCE)
+    key = lost_object(pair)
+    begun = pair.clock.seconds
+    lost = pair.mirror.sync()["main"].candidate
+    for _ in range(3):
+        newest = pair.commit_paths("main", {"a": f"{pair.clock.seconds}"})
+        pair.replicator.settle()
+        status = pair.mirror.sync()["main"]
+        assert (status.candidate, status.stalled) == (lost, False), "it may still come"
+        pair.clock.advance(seconds=STEP)
+    status = pair.mirror.status()["main"]
+    assert status.stalled
+    told = status.to_json()
+    assert (told["waiting_since"], told["last_arrival"]) == (begun, begun)
+    assert told["missing"] == [{"path": "a", "physical_address": key, "size_bytes": 4}]
+    status = pair.mirror.sync()["main"]
+    assert (status.promoted, status.candidate, status.stalled) == (newest.id, None, False)
+    check_whole(pair)
+
+
+def test_discovering_alone_lets_it_give_way(pair: Pair) -> None:
+    """A schedule that waits for what ``discover`` names must not wait for what never comes."""
+    pair.mirror.set_patience(PATIENCE)
+    lost_object(pair)
+    pair.mirror.sync()
+    newest = pair.commit_paths("main", {"a": "new"})
+    pair.replicator.settle()
+    pair.clock.advance(seconds=PATIENCE)
+    assert pair.mirror.discover()["main"].candidate == newest.id
+    assert pair.mirror.arrived(MAIN) == newest.id
+
+
+def test_a_candidate_stays_as_long_as_something_of_it_arrives(pair: Pair) -> None:
+    pair.mirror.set_patience(PATIENCE)
+    made = pair.commit_paths("main", {f"p/{number}": str(number) for number in range(12)})
+    pair.replicator.hold(layout.DATA)
+    pair.replicator.settle()
+    pair.mirror.sync()
+    for number in range(12):
+        pair.commit_paths("main", {"other": str(number)})
+        pair.clock.advance(seconds=PATIENCE - 1)
+        assert pair.mirror.sync()["main"].candidate == made.id
+        address = pair.repo.ref(made.id).stat(f"p/{number}").physical_address
+        pair.replicator.deliver(layout.relative(pair.repo.storage_namespace, address))
+    assert pair.mirror.sync()["main"].promoted == made.id
+
+
+def test_a_person_may_skip_it(pair: Pair) -> None:
+    lost_object(pair)
+    pair.mirror.sync()
+    newest = pair.commit_paths("main", {"a": "new"})
+    pair.replicator.settle()
+    status = pair.mirror.skip("main")
+    assert (status.candidate, status.promoted) == (newest.id, pair.head())
+    assert pair.mirror.sync()["main"].promoted == newest.id
+    assert pair.mirror.skip("main").candidate is None
+
+
+def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair: Pair) -> None:
+    pair.mirror.set_patience(PATIENCE)
+    pair.commit_paths("main", {"a": "torn"})
+    pair.replicator.settle()
+    [item] = pair.store.list(layout.RANGES)
+    pair.store.put(item.key, bytes(item.size_bytes))
+    with pytest.raises(LakeopsError):
+        pair.mirror.sync()
+    newest = pair.commit_paths("main", {"a": "whole"})
+    pair.replicator.settle()
+    pair.clock.advance(seconds=PATIENCE)
+    assert pair.mirror.sync()["main"].promoted == newest.id
+
+
+@pytest.mark.parametrize(("lag", "lost"), [(12, 0), (0, 2), (7, 2)], ids=["late", "lossy", "late and lossy"])
+def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
+    """Every object comes late, later than the mirror is patient; of every second commit one never comes at all.
+
+    And the source commits before every pass, so the newest head is never complete where replication is late.
+    """
+    pair.mirror.set_patience(PATIENCE)
+    due: dict[str, int] = {}
+    shown = [pair.head()]
+    for step in range(60):
+        pair.commit_paths("main", {f"p/{step % 4}": str(step), "q": str(step)})
+        if lost and step % lost == 0:
+            address = pair.repo.ref("main").stat("q").physical_address
+            due[layout.relative(pair.repo.storage_namespace, address)] = 10_000
+        for item in pair.replicator.source.list():
+            due.setdefault(item.key, step + lag)
+        pair.replicator.deliver(*(key for key, when in due.items() if when <= step))
+        pair.clock.advance(seconds=STEP)
+        pair.mirror.sync()
+        if pair.head() != shown[-1]:
+            shown.append(pair.head())
+            check_whole(pair)
+    assert len(shown) > 3
+    assert pair.repo.ref("main~40").commit.generation <= pair.mirror.branch("main").head.generation
+
+
+def test_each_exchange_doubles_the_time_until_the_next() -> None:
+    from lakeops.model.mirrors import Mirror
+    from lakeops.model.sources import parse_source
+
+    mirror = Mirror("flights", parse_source("/x", "flights"), "r", patience=10)
+    more, less = Remaining(ranges=1), Remaining(objects=3)
+    for given in range(6):
+        wait = Wait(0, 100, best=Remaining(objects=4), given_way=given)
+        assert not is_due(mirror, wait, 100 + (10 << given) - 1, less)
+        assert is_due(mirror, wait, 100 + (10 << given), less)
+        assert not is_due(mirror, wait, 100 + (20 << given) - 1, more)
+        assert is_due(mirror, wait, 100 + (20 << given), more)
+
+
+def test_what_arrives_makes_less_remain() -> None:
+    """A metarange that comes shows ranges that are missing, a range that comes shows objects: it is progress."""
+    looks = [Remaining(1), Remaining(0, 3), Remaining(0, 2, 50), Remaining(0, 2, 49), Remaining(0, 0, 7), Remaining()]
+    wait = Wait(0, 0)
+    for now, remaining in enumerate(looks, 1):
+        wait = wait.seen(now, remaining, ())
+        assert wait.progressed == (now if now > 1 else 0)
+    assert wait.seen(99, Remaining(0, 0, 1), ()).progressed == len(looks), "what goes again is no progress"
+    assert Wait.from_json(wait.to_json()) == wait

@@ -1,0 +1,209 @@
+"""Merges over several merge bases: what they rest on, where they work, and what they leave behind."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.clock import ManualClock
+from support.rows import Groups
+from support.scenes import SPLIT, open_faulty
+from support.soundness import assert_sound
+
+from lakeops import Repository, Settings
+from lakeops.model.errors import CommitExpired, MergeConflict
+from lakeops.ops import ancestor
+from lakeops.store.faulty import Faults
+from lakeops.store.local import LocalStore
+
+PATHS = [f"p{number:02}" for number in range(40)]
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def repo(tmp_path: Path, faults: Faults) -> Iterator[Repository]:
+    settings = Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
+    with open_faulty(settings, faults, clock=ManualClock()) as lake:
+        yield lake.create_repository("repo", split=SPLIT)
+
+
+def write(repo: Repository, branch: str, files: dict[str, str]) -> str:
+    handle = repo.branch(branch)
+    with handle.batch() as batch:
+        for path, text in files.items():
+            batch.put(path, text.encode())
+    return handle.commit(f"on {branch}").id
+
+
+def cross(repo: Repository, strategy: str = "dest-wins") -> set[str]:
+    """Both branches take what the other one was; returns what they were: the merge bases from then on."""
+    heads = {name: repo.branch(name).commit_id for name in ("main", "dev")}
+    repo.merge(heads["dev"], "main", strategy=strategy)
+    repo.merge(heads["main"], "dev", strategy=strategy)
+    return set(heads.values())
+
+
+@pytest.fixture
+def bases(repo: Repository) -> set[str]:
+    """``main`` has taken back p30, which came from ``dev``; ``dev`` has gone on."""
+    write(repo, "main", dict.fromkeys(PATHS, "0"))
+    repo.create_branch("dev")
+    write(repo, "main", {"p05": "1"})
+    write(repo, "dev", {"p30": "1", "p31": "1"})
+    bases = cross(repo)
+    write(repo, "main", {"p30": "0"})
+    write(repo, "dev", {"p20": "1"})
+    return bases
+
+
+def read(repo: Repository, ref: str) -> dict[str, bytes]:
+    handle = repo.ref(ref)
+    return {entry.path: handle.read(entry.path) for entry in handle.list()}
+
+
+def test_all_bases_must_be_live_when_the_merge_is_published(repo: Repository, bases: set[str], faults: Faults) -> None:
+    head = repo.branch("main").commit_id
+    asked: list[frozenset[str]] = []
+    publish = repo._ctx.catalog.publish
+
+    def noted(request):
+        asked.append(request.live)
+        repo._ctx.catalog.expire_commits("repo", [min(bases)])
+        return publish(request)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repo._ctx.catalog, "publish", noted, raising=False)
+        with pytest.raises(CommitExpired):
+            repo.merge("dev", "main")
+    assert repo.branch("main").commit_id == head
+    (live,) = asked
+    assert live >= bases | {head, repo.branch("dev").commit_id}
+
+
+def test_a_base_that_has_expired_is_said_to_be(repo: Repository, bases: set[str]) -> None:
+    for base in bases:
+        repo._ctx.catalog.expire_commits("repo", [base])
+    for act in (lambda: list(repo.compare("main", "dev")), lambda: repo.merge("dev", "main")):
+        with pytest.raises(CommitExpired):
+            act()
+
+
+def test_foretelling_writes_nothing_to_the_namespace(
+    repo: Repository, bases: set[str], faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = tmp_path / "machine"
+    machine.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(machine))
+    repo.set_read_only()
+    faults.fail("put", at=None)
+    changes = repo.compare("main", "dev")
+    assert [(change.type.value, change.path) for change in changes] == [("changed", "p20")]
+    del changes
+    assert list(machine.iterdir()) == []
+
+
+class Cluster(Groups):
+    """Work that leaves the process: tasks travel, and the namespace is opened again where they arrive."""
+
+    def __init__(self, repo: Repository) -> None:
+        super().__init__(1)
+        self.ran = 0
+        self._namespace = Path(repo.storage_namespace.removeprefix("file://"))
+
+    @property
+    def in_process(self) -> bool:
+        return False
+
+    def run(self, work, tasks, store):
+        for task in tasks:
+            self.ran += 1
+            yield work(pickle.loads(pickle.dumps(task)), LocalStore(self._namespace, fsync=False))
+
+
+def test_ids_are_the_same_on_any_engine(repo: Repository, bases: set[str]) -> None:
+    write(repo, "main", {"p21": "1"})  # beside what dev brings, so that a range is written
+    repo.create_branch("here", source="main")
+    repo.merge("dev", "here")
+    cluster = Cluster(repo)
+    repo._ctx.__dict__["engine"] = cluster
+    repo.merge("dev", "main")
+    assert cluster.ran
+    assert repo.ref("main").commit.meta_range_id == repo.ref("here").commit.meta_range_id
+    assert read(repo, "main") == {**dict.fromkeys(PATHS, b"0"), "p05": b"1", "p20": b"1", "p21": b"1", "p31": b"1"}
+    assert_sound(repo)
+
+
+def twice(repo: Repository) -> set[str]:
+    """A criss-cross over a criss-cross: both levels matter at p10, the upper one at p20."""
+    write(repo, "main", dict.fromkeys(PATHS, "0"))
+    repo.create_branch("dev")
+    write(repo, "main", {"p10": "1"})
+    write(repo, "dev", {"p30": "1"})
+    below = cross(repo)
+    write(repo, "dev", {"p10": "2", "p20": "1"})
+    write(repo, "main", {"p05": "1"})
+    cross(repo)
+    write(repo, "main", {"p10": "3"})
+    write(repo, "dev", {"p25": "1"})
+    return below
+
+
+@pytest.fixture
+def deepest(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    return lambda levels: monkeypatch.setattr(ancestor, "DEEPEST", levels)
+
+
+def test_levels_below_are_looked_at_as_far_as_they_matter(repo: Repository, deepest: Callable[[int], None]) -> None:
+    below = twice(repo)
+    assert len(below) == 2
+    known = [(change.type.value, change.path) for change in repo.compare("main", "dev")]
+    assert known == [("changed", "p25")], "dev's p10 is the base's, and main went on from it"
+    deepest(0)
+    unknown = [(change.type.value, change.path) for change in repo.compare("main", "dev")]
+    assert unknown == [("conflict", "p10"), ("changed", "p25")]
+
+
+def test_a_level_that_expired_makes_conflicts_and_no_other_result(repo: Repository) -> None:
+    below = twice(repo)
+    assert set(repo._ctx.catalog.expire_commits("repo", below)) == below
+    with pytest.raises(MergeConflict) as caught:
+        repo.merge("dev", "main")
+    assert caught.value.conflicts == ["p10"]
+    repo.merge("dev", "main", strategy="dest-wins")
+    after = read(repo, "main")
+    assert {path: text for path, text in after.items() if text != b"0"} == {
+        "p05": b"1",
+        "p10": b"3",
+        "p20": b"1",
+        "p25": b"1",
+        "p30": b"1",
+    }
+
+
+def test_the_work_grows_with_the_levels_and_no_faster(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three branches that take each other's changes in step, and all change one path every time."""
+    names, merges = ("main", "b", "c"), []
+    write(repo, "main", dict.fromkeys(PATHS, "0"))
+    for name in names[1:]:
+        repo.create_branch(name)
+    for step in range(7):
+        for name in names:
+            write(repo, name, {"p10": f"{name} {step}", "p20": f"{step}"})
+        heads = {name: repo.branch(name).commit_id for name in names}
+        for name in names:
+            for other in names:
+                if other != name:
+                    repo.merge(heads[other], name, strategy="dest-wins")
+    for name in names:
+        write(repo, name, {"p10": f"{name} at last"})
+    merged_base = ancestor.merged_base
+    monkeypatch.setattr(ancestor, "merged_base", lambda *args, **kw: merges.append(1) or merged_base(*args, **kw))
+    assert [change.path for change in repo.compare("main", "b")] == ["p10"]
+    assert 7 < len(merges) <= 7 * 6

@@ -1,0 +1,24 @@
+"""Marks that are taken back and made again, in every interleaving of a small world; and that each rule is needed."""
+
+from __future__ import annotations
+
+import pytest
+from support.gc_restore_protocol import RULES, SCENARIOS, violation
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_nothing_needed_is_lost_in_any_order(name):
+    history, states = violation(name)
+    assert history is None
+    assert states > 100
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_needed(rule):
+    rest = frozenset(RULES) - {rule}
+    broken = (history for name in SCENARIOS if (history := violation(name, rest)[0]))
+    history = next(broken, None)
+    assert history, f"nothing breaks without {rule!r}"
+    assert any(step.startswith("delete ") for step in history)

@@ -1,0 +1,237 @@
+"""Staging objects that are there already, while garbage collection runs: linked and kept, or refused; never lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.clock import ManualClock
+from support.scenes import SPLIT, open_faulty
+
+from lakeops import Lake, Repository, Settings
+from lakeops.model import errors
+from lakeops.store.faulty import Faults
+
+REFUSALS = (errors.ObjectCollected, errors.ObjectNotFound, errors.CollectionRunning, errors.AttemptExpired)
+
+
+@pytest.fixture
+def repo(faulty_lake: Lake) -> Repository:
+    """A repository with two objects that nothing refers to, an old one and a young one."""
+    repo = faulty_lake.create_repository("repo", split=SPLIT)
+    main = repo.branch("main")
+    for number in range(40):  # so that the fuse has nothing to say
+        main.put(f"f{number}", b"x")
+    main.commit("kept")
+    return repo
+
+
+def orphan(repo: Repository, path: str) -> str:
+    """The address of an object that nothing refers to."""
+    main = repo.branch("main")
+    address = main.put(path, path.encode()).physical_address
+    main.reset(path=path)
+    return address
+
+
+def rows(**addresses: str) -> pa.Table:
+    count = len(addresses)
+    return pa.table(
+        {
+            "path": list(addresses),
+            "physical_address": list(addresses.values()),
+            "checksum": ["x"] * count,
+            "size_bytes": [len(path) for path in addresses],
+            "mtime": [1] * count,
+        }
+    )
+
+
+def elsewhere(repo: Repository, clock: ManualClock, act: Callable[[Repository], Any]) -> Any:
+    """What another process does."""
+    with Lake.open(settings=repo._ctx.settings, clock=clock) as lake:
+        return act(lake.repository("repo"))
+
+
+def sweep_all(repo: Repository) -> None:
+    repo.gc.sweep(repo.gc.mark().id, force=True)
+
+
+def check(repo: Repository, clock: ManualClock, path: str) -> None:
+    """What is staged reads, is committed, and reads for ever."""
+    clock.advance(days=2)
+    repo.branch("main").commit("linked")
+    for _ in range(3):
+        clock.advance(days=2)
+        elsewhere(repo, clock, sweep_all)
+        assert elsewhere(repo, clock, lambda other: other.ref("main").read(path)) == path.encode()
+
+
+def spellings(repo: Repository, address: str) -> dict[str, str]:
+    root = Path(repo.storage_namespace.removeprefix("file://"))
+    link = root.parent / "link"
+    link.symlink_to(root)
+    key = address.removeprefix(repo.storage_namespace + "/")
+    return {
+        "relative": key,
+        "absolute": address,
+        "encoded": address.replace("/data/", "/%64ata/"),
+        "root encoded": f"file:///%{ord(str(root)[1]):x}{str(root)[2:]}/{key}",
+        "through a link": f"file://{link}/{key}",
+    }
+
+
+STRANGE = ("root encoded", "through a link")
+"""Spellings of the own namespace that are refused as overlapping, whatever is there."""
+
+
+@pytest.mark.parametrize("spelling", ["relative", "absolute", "encoded", *STRANGE])
+def test_an_object_that_was_swept_is_not_staged_by_any_spelling(repo, clock, spelling):
+    swept, kept = orphan(repo, "swept"), orphan(repo, "kept")
+    spelled = spellings(repo, swept)[spelling]
+    clock.advance(days=2)
+    main = repo.branch("main")
+    main.stage(rows(kept=kept))
+    elsewhere(repo, clock, sweep_all)
+    strange = spelling in STRANGE
+    words = "overlaps with what is managed" if strange else r"1 of 2 are missing.*upload the contents again"
+    with pytest.raises(errors.InvalidInput if strange else errors.ObjectNotFound, match=words):
+        main.stage(rows(kept=kept, swept=spelled))
+    main.stage(rows(again=kept))
+
+
+def test_an_object_that_is_there_is_staged_by_any_spelling_and_kept(repo, clock):
+    address = orphan(repo, "a")
+    for spelling, spelled in spellings(repo, address).items():
+        if spelling not in STRANGE:
+            repo.branch("main").stage(rows(a=spelled))
+            clock.advance(days=2)
+            elsewhere(repo, clock, sweep_all)
+            assert repo.branch("main").read("a") == b"a", spelling
+    check(repo, clock, "a")
+
+
+def test_a_young_object_that_is_not_there_is_refused_too(repo):
+    address = orphan(repo, "a")
+    Path(address.removeprefix("file://")).unlink()
+    with pytest.raises(errors.ObjectNotFound):
+        repo.branch("main").stage(rows(a=address))
+
+
+def test_metadata_of_the_namespace_is_no_object_by_any_spelling(repo):
+    root = Path(repo.storage_namespace.removeprefix("file://"))
+    file = next((root / "_lakefs/ranges").iterdir())
+    (root.parent / "link").symlink_to(root)
+    for address in (f"file://{file}", f"file://{root.parent}/link/_lakefs/ranges/{file.name}"):
+        with pytest.raises(errors.InvalidInput):
+            repo.branch("main").stage(rows(a=address))
+
+
+def test_a_mark_under_way_keeps_only_those_waiting_that_it_may_hold(repo, clock, faults):
+    old = orphan(repo, "old")
+    clock.advance(days=2)
+    young = orphan(repo, "young")
+    seen = []
+
+    def link(_call: object) -> None:
+        def stage(other: Repository) -> None:
+            other.branch("main").stage(rows(young=young))
+            with pytest.raises(errors.CollectionRunning):
+                other.branch("main").stage(rows(old=old))
+
+        seen.append(elsewhere(repo, clock, stage))
+
+    faults.hook("begin_mark", at=1, when="after", action=link)
+    repo.gc.mark()
+    assert seen
+    check(repo, clock, "young")
+
+
+ACTS: dict[str, Callable[[Repository, ManualClock], Any]] = {
+    "mark and sweep": lambda repo, _: sweep_all(repo),
+    "mark": lambda repo, _: repo.gc.mark(),
+    "sweep of the mark": lambda repo, _: [repo.gc.sweep(mark.id, force=True) for mark in repo.gc.marks()[:1]],
+    "two collections": lambda repo, clock: (sweep_all(repo), clock.advance(minutes=1), sweep_all(repo)),
+    "mark and sweep, while the clock is ahead and somebody says it is right": lambda repo, clock: (
+        clock.jump(hours=30), repo.gc.confirm_clock(), sweep_all(repo), clock.jump(hours=-30), repo.gc.confirm_clock(),
+    ),
+}  # fmt: skip
+EFFECTS = ("marks", "get", "open", "head", "list", "put_staged")
+
+
+@pytest.mark.parametrize("age", [pytest.param(0, marks=pytest.mark.slow), 48])
+@pytest.mark.parametrize("marked", [False, True], ids=["", "a mark is there"])
+@pytest.mark.parametrize("act", ACTS)
+def test_a_collection_at_every_effect_of_a_stage(tmp_path, clock, act, marked, age):
+    """Another process collects before and after each look at the catalog or the store that ``stage`` takes."""
+    at, when = 1, "before"
+    while True:
+        faults = Faults()
+        settings = Settings.load(home=tmp_path / f"{at}-{when}", fsync=False, committer="tester")
+        with open_faulty(settings, faults, clock=clock) as lake:
+            repo = lake.create_repository("repo", split=SPLIT)
+            main = repo.branch("main")
+            main.put("kept", b"kept")
+            main.commit("kept")
+            address = orphan(repo, "a")
+            clock.advance(hours=age)
+            if marked:
+                repo.gc.mark()
+            done: list[int] = []
+
+            def collect(_call: object, repo: Repository = repo, done: list[int] = done) -> None:
+                elsewhere(repo, clock, lambda other: ACTS[act](other, clock))
+                done.append(1)
+
+            faults.revive()
+            faults.hook(*EFFECTS, at=at, when=when, action=collect)
+            try:
+                main.stage(rows(a=address))
+            except REFUSALS:
+                assert [item.path for item in repo.ref("main").list()] == ["kept"]
+            else:
+                faults.revive()  # what checks is not what is interrupted
+                check(repo, clock, "a")
+            if not done:
+                assert at > 2
+                return
+        at, when = (at, "after") if when == "before" else (at + 1, "before")
+
+
+@pytest.mark.parametrize("age", [0, 48])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_stage_at_every_effect_of_a_collection(tmp_path, clock, when, age):
+    at = 1
+    while True:
+        faults = Faults()
+        settings = Settings.load(home=tmp_path / f"{at}", fsync=False, committer="tester")
+        with open_faulty(settings, faults, clock=clock) as lake:
+            repo = lake.create_repository("repo", split=SPLIT)
+            repo.branch("main").put("kept", b"kept")
+            repo.branch("main").commit("kept")
+            address = orphan(repo, "a")
+            clock.advance(hours=age)
+            done: list[bool] = []
+
+            def link(_call: object, repo: Repository = repo, address: str = address, done: list[bool] = done) -> None:
+                def stage(other: Repository) -> bool:
+                    try:
+                        other.branch("main").stage(rows(a=address))
+                    except REFUSALS:
+                        return False
+                    return True
+
+                done.append(elsewhere(repo, clock, stage))
+
+            faults.revive()
+            faults.hook(at=at, when=when, action=link)
+            sweep_all(repo)
+            if done == [True]:
+                check(repo, clock, "a")
+            if not done:
+                assert at > 8
+                return
+        at += 1

@@ -1,0 +1,110 @@
+"""A verb that garbage collection overtakes says *expired*; *missing* is said of live commits alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.clock import ManualClock
+from support.scenes import SPLIT
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import CommitExpired, ObjectNotFound
+from lakeops.store.faulty import Faults
+
+Act = Callable[[Repository, str], Any]
+
+VERBS: dict[str, Act] = {
+    "diff": lambda repo, old: list(repo.diff(old, "main")),
+    "diff-back": lambda repo, old: list(repo.diff("main", old)),
+    "changed": lambda repo, old: repo.changed(old, "main"),
+    "entries": lambda repo, old: repo.ref(old).entries().read_all(),
+    "list": lambda repo, old: list(repo.ref(old).list()),
+    "stat": lambda repo, old: repo.ref(old).stat("f01"),
+    "compare": lambda repo, old: list(repo.compare("main", old)),
+    "merge": lambda repo, old: repo.merge(old, "main"),
+    "revert": lambda repo, old: repo.branch("main").revert(old),
+    "revert-changes": lambda repo, old: list(repo.branch("main").revert_changes(old)),
+    "cherry-pick": lambda repo, old: repo.cherry_pick(old, "main"),
+    "cherry-pick-changes": lambda repo, old: list(repo.cherry_pick_changes(old, "main")),
+}
+
+
+@pytest.fixture
+def repo(faulty_lake: Lake) -> Repository:
+    return faulty_lake.create_repository("repo", split=SPLIT)
+
+
+@pytest.fixture
+def old(repo: Repository, clock: ManualClock) -> str:
+    """A commit that no branch has any more, a mark away from expiry; ``main`` has moved on."""
+    main = repo.branch("main")
+    for number in range(12):
+        main.put(f"f{number:02}", b"base")
+    main.commit("base")
+    branch = repo.create_branch("dev")
+    for number in (1, 2, 10):
+        branch.put(f"f{number:02}", b"dev")
+    old = branch.commit("dev").id
+    main.put("f06", b"main")
+    main.commit("main")
+    repo.delete_branch("dev")
+    return old
+
+
+def fresh(repo: Repository) -> Lake:
+    """A lake that remembers no files, over the same catalog and stores."""
+    return Lake(repo._ctx.catalog, repo._ctx.settings, stores=repo._ctx.stores)
+
+
+def lose(repo: Repository, key: str) -> None:
+    Path(repo.storage_namespace.removeprefix("file://"), key).unlink()
+
+
+def files_of(repo: Repository, commit_id: str, kind: str) -> list[str]:
+    """The keys of metadata files that this commit has and ``main`` has not."""
+    here, there = (repo._ctx.metarange(repo.ref(ref).commit) for ref in (commit_id, "main"))
+    if kind == "metarange":
+        return [f"_lakefs/metaranges/{repo.ref(commit_id).commit.meta_range_file}"]
+    return [row.key for row in here.at(here.without(there))]
+
+
+@pytest.mark.parametrize("kind", ["metarange", "range"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_is_overtaken_says_expired(
+    repo: Repository, old: str, faults: Faults, verb: str, kind: str
+) -> None:
+    keys = files_of(repo, old, kind)
+
+    def collect(_: object) -> None:
+        """The commit expires and its files go, just before the first of them is read."""
+        repo._ctx.catalog.expire_commits("repo", [old])
+        for key in keys:
+            if (Path(repo.storage_namespace.removeprefix("file://")) / key).exists():
+                lose(repo, key)
+
+    faults.hook("get" if kind == "metarange" else "get_range", when="before", action=collect)
+    with pytest.raises(CommitExpired, match=f"commit {old[:16]} is expired"):
+        VERBS[verb](fresh(repo).repository("repo"), old)
+
+
+@pytest.mark.parametrize("kind", ["metarange", "range"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_file_of_live_commits_that_is_missing_is_missing(repo: Repository, old: str, verb: str, kind: str) -> None:
+    for key in files_of(repo, old, kind):
+        lose(repo, key)
+    with pytest.raises(ObjectNotFound, match="run `lakeops fsck`"):
+        VERBS[verb](fresh(repo).repository("repo"), old)
+
+
+def test_what_a_merge_did_is_told_without_what_has_expired(repo: Repository, old: str) -> None:
+    first = repo.merge(old, "main", idempotency_key="k")
+    assert first.summary.changed == 3
+    (lost,) = {parent for parent in repo.ref("main").commit.parents if parent != old}
+    keys = files_of(repo, lost, "metarange")
+    repo._ctx.catalog.expire_commits("repo", [lost])
+    lose(repo, keys[0])
+    again = fresh(repo).repository("repo").merge(old, "main", idempotency_key="k")
+    assert (again.reference, again.summary.total) == (first.reference, 0)

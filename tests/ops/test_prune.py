@@ -1,0 +1,162 @@
+"""Pruning: what is past its time goes, what rests on it still works, and nothing looks damaged afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.clock import ManualClock
+from support.damage import catalog
+
+from lakeops import Lake, Repository, Settings, Split
+from lakeops.model.errors import ClockInDoubt, CommitExpired, InvalidRules, RefNotFound
+from lakeops.model.findings import Severity
+
+RULES = {"default_retention_days": 1, "log_days": 30, "key_days": 10}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock):
+    settings = Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
+    with Lake.open(settings=settings, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def old(lake: Lake, clock: ManualClock) -> Repository:
+    """Eighty days of a commit every other day under a key, and a merge every tenth commit."""
+    repo = lake.create_repository("repo", split=Split(2, 4, 8))
+    repo.gc.set_rules(RULES)
+    repo.create_branch("dev")
+    for day in range(40):
+        clock.advance(days=2)
+        repo.branch("main").put("a", str(day).encode())
+        repo.branch("main").commit(f"day {day}", idempotency_key=f"key {day}")
+        if day % 10 == 9:
+            repo.branch("dev").put("b", str(day).encode())
+            repo.branch("dev").commit(f"dev {day}")
+            repo.merge("dev", "main", message=f"merge {day}")
+            repo.delete_branch("dev")
+            repo.create_branch("dev", source="main")
+    clock.advance(days=1)
+    return repo
+
+
+def collect(repo: Repository) -> None:
+    repo.gc.sweep(repo.gc.mark().id, force=True)
+
+
+def damage(repo: Repository) -> list[str]:
+    return [finding.kind for finding in repo.fsck() if finding.severity is not Severity.INFO]
+
+
+def test_a_sweep_prunes_what_is_past_its_time(old: Repository) -> None:
+    collect(old)
+    history = catalog(old).history(old.id)
+    initial = catalog(old).initial_commit(old.id)
+    dates = sorted(commit.creation_date for commit in history.commits.values() if commit != initial)
+    now = catalog(old).now().timestamp()
+    assert now - 30 * 86400 <= dates[0] < now - 27 * 86400
+    moves = catalog(old).reflog(old.id, limit=10_000)
+    last = {move.sequence for move in {move.ref: move for move in reversed(moves)}.values()}
+    assert all(move.at >= now - 30 * 86400 or move.sequence in last for move in moves)
+    assert catalog(old).key(old.id, "key 20") is None
+    assert catalog(old).key(old.id, "key 38") is not None
+    assert damage(old) == []
+    assert old.gc.prune().to_json() == {"commits": 0, "moves": 0, "keys": 0, "tokens": 0, "dry_run": False}
+
+
+def test_a_dry_run_tells_what_is_then_done_and_changes_nothing(old: Repository, lake: Lake, clock: ManualClock) -> None:
+    collect(old)
+    clock.advance(days=40)
+    lake.catalog.confirm_clock()
+    told = old.gc.prune(dry_run=True)
+    assert told == old.gc.prune(dry_run=True)
+    done = old.gc.prune()
+    assert told.moves > 0
+    assert told.keys > 0
+    assert told.tokens > 0
+    assert done.to_json() == {**told.to_json(), "dry_run": False}
+
+
+def test_a_log_ends_where_history_was_pruned(old: Repository) -> None:
+    before = [commit.id for commit in old.log("main")]
+    collect(old)
+    after = [commit.id for commit in old.log("main")]
+    assert 0 < len(after) < len(before)
+    assert after == before[: len(after)]
+    assert [commit.id for commit in old.log("main", first_parent=True)][-1] in before
+    with pytest.raises(RefNotFound):
+        old.ref(before[-2]).commit  # noqa: B018
+    with pytest.raises((RefNotFound, CommitExpired)):
+        old.ref(f"main~{len(before)}").commit  # noqa: B018
+
+
+def test_merges_and_marks_go_on_over_a_pruned_history(old: Repository, lake: Lake, clock: ManualClock) -> None:
+    collect(old)
+    old.branch("dev").put("c", b"c")
+    old.branch("dev").commit("after")
+    assert old.merge("dev", "main", message="merge after").reference
+    clock.advance(days=60)
+    lake.catalog.confirm_clock()
+    collect(old)
+    assert damage(old) == []
+    assert {item.path for item in old.branch("main").list()} == {"a", "b", "c"}
+
+
+def test_what_descends_from_a_live_commit_stays(old: Repository) -> None:
+    first = [*old.log("main", first_parent=True)][-3]
+    old.create_tag("kept", first.id)
+    collect(old)
+    assert [commit.id for commit in old.log("main", first_parent=True)][-1] == first.id
+    assert old.merge_base("kept", "main").id == first.id
+    assert damage(old) == []
+
+
+def test_a_clock_that_jumped_prunes_nothing(old: Repository, clock: ManualClock) -> None:
+    collect(old)
+    clock.jump(days=1000)
+    with pytest.raises(ClockInDoubt):
+        old.gc.prune()
+    assert len(list(old.log("main"))) > 10
+
+
+def test_nothing_is_pruned_while_a_mark_waits_for_its_sweep(old: Repository) -> None:
+    old.gc.mark()
+    assert old.gc.prune(dry_run=True).commits == 0
+
+
+def test_a_commit_that_is_lost_is_no_pruned_one(old: Repository) -> None:
+    from sqlalchemy import delete
+
+    from lakeops.catalog.tables import COMMIT
+
+    collect(old)
+    lost = old.ref("main~3").commit.id
+    with catalog(old).database.engine.connect() as conn:
+        conn.execute(delete(COMMIT).where(COMMIT.c.id == lost))
+        conn.commit()
+    assert set(damage(old)) >= {"commit_parent_missing", "rows_missing"}
+
+
+@pytest.mark.parametrize(("key", "value"), [("log_days", 29), ("key_days", 0), ("log_days", "x"), ("key_days", 1e9)])
+def test_the_numbers_are_checked(old: Repository, key: str, value: object) -> None:
+    with pytest.raises(InvalidRules, match=key):
+        old.gc.set_rules({**RULES, key: value})
+
+
+def test_a_mirror_ends_where_its_source_was_pruned(old: Repository, lake: Lake, tmp_path: Path) -> None:
+    collect(old)
+    mirror = lake.create_mirror("far", source=lake, source_repository="repo")
+    from lakeops.ops.mirror.copy import copy_history
+    from lakeops.ops.mirror.source import Source
+
+    copy_history(mirror._ctx, Source(lake.catalog, "repo"), [old.ref("main").commit.id])
+    copied = lake.catalog.history("far").commits
+    assert {commit.id for commit in old.log("main")} <= copied.keys()
+    assert lake.catalog.pruned("far")

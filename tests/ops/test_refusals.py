@@ -1,0 +1,160 @@
+"""A verb that is refused leaves the branch as it was: no token more, nothing that makes reading it slower."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.scenes import tree
+from support.statements import ours, statements
+
+from lakeops import Lake, Repository, Settings
+from lakeops.model import errors
+
+REFUSALS = (errors.MergeConflict, errors.DirtyBranch, errors.NoChanges)
+
+
+@pytest.fixture
+def scene(repo: Repository, fill):
+    """``main`` and ``dev`` disagree about "both"; ``old`` has nothing new; reverting or picking on main conflicts."""
+    fill(repo, "main", both="0", same="0")
+    repo.create_branch("dev")
+    repo.create_branch("old")
+    fill(repo, "dev", both="dev")
+    fill(repo, "main", both="main")
+    fill(repo, "main", both="main again")
+    return repo
+
+
+def refused(repo: Repository, folder) -> dict:
+    """Calls that are refused on ``main``, whatever is staged there."""
+    main = repo.branch("main")
+    return {
+        "merge": lambda: repo.merge("dev", "main"),
+        "revert": lambda: main.revert("main~1"),
+        "cherry-pick": lambda: repo.cherry_pick("dev", "main"),
+    }
+
+
+@pytest.mark.parametrize("verb", ["merge", "revert", "cherry-pick"])
+@pytest.mark.parametrize("staged", ["nothing", "no change", "a change"])
+def test_a_refusal_adds_no_token(lake: Lake, scene: Repository, tmp_path, verb, staged):
+    main = scene.branch("main")
+    for number in range(3):
+        if staged == "no change":
+            main.put("same", b"0")
+        elif staged == "a change":
+            main.put("same", f"changed {number}".encode())
+        before = lake.catalog.branch("repo", "main")
+        with pytest.raises(REFUSALS):
+            refused(scene, tmp_path)[verb]()
+        assert lake.catalog.branch("repo", "main") == before
+    assert before.sealed_tokens == ()
+
+
+def test_nothing_to_do_adds_no_token(lake: Lake, scene: Repository, tmp_path):
+    main = scene.branch("main")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("1")
+    main.import_objects((tmp_path / "source").as_uri(), "in", "import")
+    main.revert("main", message="undone")
+    main.put("same", b"0")
+    before = lake.catalog.branch("repo", "main")
+    assert scene.merge("old", "main").up_to_date
+    with pytest.raises(errors.NoChanges):
+        main.revert("main~1")
+    assert lake.catalog.branch("repo", "main") == before
+    main.reset()
+    main.import_objects((tmp_path / "source").as_uri(), "in", "import")
+    main.put("same", b"0")
+    before = lake.catalog.branch("repo", "main")
+    with pytest.raises(errors.NoChanges):
+        main.import_objects((tmp_path / "source").as_uri(), "in", "again")
+    assert lake.catalog.branch("repo", "main") == before
+    main.put("same", b"changed")
+    with pytest.raises(errors.DirtyBranch):
+        main.import_objects((tmp_path / "source").as_uri(), "elsewhere", "import")
+    assert lake.catalog.branch("repo", "main") == before
+
+
+def test_a_page_costs_the_same_after_many_refusals(lake: Lake, scene: Repository):
+    main = scene.branch("main")
+
+    def cost() -> int:
+        with statements(lake.catalog) as seen:
+            next(main.list())
+        return len(ours(seen))
+
+    main.put("same", b"changed")
+    before = cost()
+    for number in range(30):
+        main.put("same", f"changed {number}".encode())
+        with pytest.raises(errors.DirtyBranch):
+            scene.merge("dev", "main")
+    assert cost() == before
+
+
+def test_rows_that_change_nothing_leave_with_the_merge(lake: Lake, scene: Repository):
+    """They would undo the merge, had they stayed."""
+    main = scene.branch("main")
+    main.put("both", b"main again")
+    scene.merge("dev", "main", strategy="source-wins")
+    assert main.read("both") == b"dev"
+    assert list(main.uncommitted()) == []
+    assert not lake.catalog.has_staged("repo", "main")
+
+
+@pytest.mark.parametrize("row", ["no change", "a change"])
+def test_rows_that_come_while_a_merge_is_planned(lake: Lake, scene: Repository, monkeypatch, row):
+    """Between its look and its seal: what changes something refuses the merge, what does not leaves with it."""
+    main = scene.branch("main")
+    main.put("both", b"main again")
+    inner = lake.catalog.seal
+
+    def seal(*args, **given):
+        main.put("same", b"0" if row == "no change" else b"1")
+        return inner(*args, **given)
+
+    monkeypatch.setattr(lake.catalog, "seal", seal)
+    if row == "a change":
+        with pytest.raises(errors.DirtyBranch):
+            scene.merge("dev", "main", strategy="source-wins")
+        assert [change.path for change in main.uncommitted()] == ["same"]
+    else:
+        scene.merge("dev", "main", strategy="source-wins")
+        assert list(main.uncommitted()) == []
+        assert main.read("both") == b"dev"
+
+
+WRITES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("01")), max_size=3)
+
+
+@settings(max_examples=15)
+@given(sealed=WRITES, active=WRITES, where=st.sampled_from(["a", "b", "c", "", "z"]))
+def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, sealed, active, where):
+    """The commit has sealed and read its rows when the reset comes; it publishes what is not reset."""
+    with Lake.open(settings=Settings.load(home=tmp_path_factory.mktemp("lake"), fsync=False)) as lake:
+        repo = lake.create_repository("repo")
+        main = repo.branch("main")
+        for path, text in [("keep", "0"), *sealed]:
+            main.put(path, text.encode())
+        inner, tries = lake.catalog.publish, []
+
+        def publish(request):
+            tries.append(request)
+            if len(tries) == 1:
+                for path, text in active:
+                    main.put(path, text.encode())
+                main.reset(prefix=where or "none")
+            return inner(request)
+
+        lake.catalog.publish = publish  # type: ignore[method-assign]
+        main.commit("commit")
+        gone = {path for path, _ in sealed if where and path.startswith(where)}
+        assert len(tries) == 1 + bool(gone)
+        if not gone:
+            assert tree(repo, "main@") == {path: text.encode() for path, text in [("keep", "0"), *sealed]}
+        everything = {"keep": "0", **dict(sealed), **dict(active)}
+        assert tree(repo, "main") == {
+            path: text.encode() for path, text in everything.items() if not (where and path.startswith(where))
+        }

@@ -1,0 +1,223 @@
+"""Publishers that meet at one branch: everybody's turn comes, and nobody is overtaken by those who came later."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.forked import CONTEXT, run_forked
+from support.postgres import postgres_url
+from support.scenes import open_faulty, tree
+
+from lakeops import Lake, Settings, Split
+from lakeops.model.errors import BranchMoved
+from lakeops.ops import turn
+from lakeops.store.faulty import Faults
+
+MOST_TRIES = 2
+"""Of one merge: the first one, and one when its turn has come."""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(request, tmp_path: Path) -> Iterator[Settings]:
+    if request.param == "sqlite":
+        yield Settings.load(home=tmp_path / "home", fsync=False)
+    else:
+        with postgres_url() as url:
+            yield Settings.load(home=tmp_path / "home", database_url=url, fsync=False)
+
+
+@dataclass
+class Fate:
+    """How a merge fared: its commit, how often it was tried; the head when it took a place, and how many were ahead."""
+
+    commit: str = ""
+    tries: int = 0
+    head: str | None = None
+    ahead: int = 0
+
+
+class Watched:
+    """A catalog that notes how its thread's publisher fares."""
+
+    def __init__(self, inner: Any, fate: Fate) -> None:
+        self._inner = inner
+        self._fate = fate
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def publish(self, request):
+        self._fate.tries += 1
+        return self._inner.publish(request)
+
+    def enqueue(self, repository_id, branch, publisher, *, lasts):
+        ahead = self._inner.enqueue(repository_id, branch, publisher, lasts=lasts)
+        if self._fate.head is None:
+            self._fate.ahead = ahead
+            self._fate.head = self._inner.branch(repository_id, branch).commit_id
+        return ahead
+
+
+def merge_often(settings: Settings, name: str, rounds: int) -> list[Fate]:
+    fates = []
+    with Lake.open(settings=settings) as lake:
+        inner = lake.catalog
+        for number in range(rounds):
+            lake.catalog = inner
+            dev = lake.repository("repo").branch(name)
+            dev.put(f"{name}/{number}", b"")
+            dev.commit(f"{name} {number}")
+            fates.append(Fate())
+            lake.catalog = Watched(inner, fates[-1])
+            fates[-1].commit = lake.repository("repo").merge(name, "main").reference or ""
+        lake.catalog = inner
+    return fates
+
+
+def check_fates(settings: Settings, fates: list[Fate]) -> None:
+    """Every merge is in the history once, was tried twice at most, and was overtaken by none that came after it."""
+    with Lake.open(settings=settings) as lake:
+        repo = lake.repository("repo")
+        chain = [commit.id for commit in repo.log("main", first_parent=True)][::-1]
+        assert sorted(chain[1:]) == sorted(fate.commit for fate in fates)
+        for fate in fates:
+            assert fate.tries <= MOST_TRIES
+            if fate.head is not None:
+                between = chain.index(fate.commit) - chain.index(fate.head) - 1
+                assert between <= fate.ahead
+        assert len(tree(repo, "main")) == len(fates)
+
+
+def prepare(settings: Settings, names: list[str]) -> None:
+    with Lake.open(settings=settings) as lake:
+        repo = lake.create_repository("repo", split=Split(4, 8, 16))
+        for name in names:
+            repo.create_branch(name)
+
+
+def test_eight_processes_that_merge_into_one_branch(settings: Settings) -> None:
+    names = [f"dev{number}" for number in range(8)]
+    prepare(settings, names)
+    fates = run_forked(lambda name: merge_often(settings, name, 6), names, seconds=300)
+    check_fates(settings, [fate for some in fates for fate in some])
+
+
+def test_sixteen_threads_that_merge_into_one_branch(settings: Settings) -> None:
+    names = [f"dev{number}" for number in range(16)]
+    prepare(settings, names)
+    with ThreadPoolExecutor(16) as pool:
+        fates = list(pool.map(lambda name: merge_often(settings, name, 2), names))
+    check_fates(settings, [fate for some in fates for fate in some])
+
+
+def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings: Settings, monkeypatch) -> None:
+    """It dies when its turn has come: the others go on once its place has lapsed."""
+    monkeypatch.setattr(turn, "LEAST_SECONDS", 0.5)
+    prepare(settings, ["killed", "dev"])
+
+    def die() -> None:
+        with Lake.open(settings=settings) as lake:
+            repo = lake.repository("repo")
+            repo.branch("killed").put("killed", b"")
+            repo.branch("killed").commit("killed")
+
+            def publish(request):
+                if request.publisher is None:
+                    raise BranchMoved("others were first")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            lake.catalog.publish = publish  # type: ignore[method-assign]
+            repo.merge("killed", "main")
+
+    child = CONTEXT.Process(target=die)
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    fates = merge_often(settings, "dev", 2)
+    check_fates(settings, fates)
+
+
+def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -> None:
+    """By the catalog's clock, however many publish after it."""
+    settings = Settings.load(home=tmp_path / "lapse", fsync=False)
+    with Lake.open(settings=settings, clock=clock) as lake:
+        main = lake.create_repository("repo").branch("main")
+        lake.catalog.enqueue("repo", "main", "somebody", lasts=timedelta(seconds=30))
+        begun = clock.now()
+        monkeypatch.setattr(turn, "pause", lambda seconds: clock.advance(seconds=max(1, seconds)))
+        main.commit("waits", allow_empty=True)
+        assert timedelta(seconds=30) <= clock.now() - begun <= timedelta(seconds=31)
+        again = clock.now()
+        main.commit("need not wait", allow_empty=True)
+        assert clock.now() == again
+
+
+def test_a_first_try_costs_no_transaction_more(settings: Settings) -> None:
+    prepare(settings, ["dev"])
+    faults = Faults()
+    with open_faulty(settings, faults) as lake:
+        repo = lake.repository("repo")
+        repo.branch("dev").put("a", b"")
+        faults.revive()
+        repo.branch("dev").commit("one")
+        repo.merge("dev", "main")
+        assert {name: faults.counts[name] for name in ("seal", "publish", "enqueue", "dequeue")} == {
+            "seal": 1,
+            "publish": 2,
+            "enqueue": 0,
+            "dequeue": 0,
+        }
+
+
+def test_a_place_is_given_up_whatever_ends_the_wait(settings: Settings) -> None:
+    """A conflict that is found when the turn has come, for one: nobody waits for a place that nobody has."""
+    prepare(settings, ["dev"])
+    faults = Faults()
+    with open_faulty(settings, faults) as lake:
+        repo = lake.repository("repo")
+        for name in ("dev", "main"):
+            repo.branch(name).put(name, b"")
+            repo.branch(name).commit(name)
+        faults.revive()
+
+        def moved(_call) -> None:
+            raise BranchMoved("others were first")
+
+        def broken(_call) -> None:
+            raise RuntimeError("the plan broke")
+
+        faults.hook("publish", at=1, action=moved)
+        faults.hook("publish", at=2, action=broken)
+        with pytest.raises(RuntimeError):
+            repo.merge("dev", "main")
+        assert (faults.counts["enqueue"], faults.counts["dequeue"]) == (1, 1)
+        repo.merge("dev", "main")
+        assert (faults.counts["publish"], faults.counts["enqueue"]) == (3, 1)
+
+
+def test_something_that_publishes_during_a_publish_of_its_thread(settings: Settings) -> None:
+    """It would wait for its own caller; so it publishes at its caller's place, and the caller tries again."""
+    prepare(settings, ["dev"])
+    faults = Faults()
+    with open_faulty(settings, faults) as lake, Lake.open(settings=settings) as other:
+        repo, again = lake.repository("repo"), other.repository("repo").branch("main")
+        repo.branch("dev").put("dev", b"")
+        repo.branch("dev").commit("dev")
+        faults.revive()
+
+        def publish_beside(call) -> None:
+            again.put(f"m{faults.counts['publish']}", b"")
+            again.commit("beside")
+
+        for at in (1, 2, 3):
+            faults.hook("publish", at=at, action=publish_beside)
+        repo.merge("dev", "main")
+        assert sorted(tree(repo, "main")) == ["dev", "m1", "m2", "m3"]
