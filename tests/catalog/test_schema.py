@@ -10,13 +10,21 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from support.catalogs import REPO, create, everything
 from support.forked import run_forked
+from support.migrated import run_migrations, schema_made_once
 
 from lakeops.catalog import schema
+from lakeops.catalog.migrations import run
 from lakeops.catalog.migrations.run import config
 from lakeops.catalog.open import open_catalog
 from lakeops.catalog.tables import METADATA, VERSION_TABLE
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import CatalogError, CatalogVersion, InvalidSettings
+
+
+@pytest.fixture(autouse=True)
+def real_migrations(monkeypatch):
+    """Each new catalog here runs the migrations themselves."""
+    monkeypatch.setattr(run, "run_migrations", run_migrations)
 
 
 def set_revision(catalog, name):
@@ -33,6 +41,17 @@ def test_migrations_make_what_the_models_say(empty):
         return compare_metadata(context, METADATA)
 
     assert empty.database.read(differences) == []
+
+
+def test_catalogs_of_other_tests_have_the_schema_that_the_migrations_make(opened, tmp_path):
+    def made(conn):
+        version = conn.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars().all()
+        return conn.execute(text("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name")).all(), version
+
+    by_migrations = opened(f"sqlite:///{tmp_path}/migrations.db").database.read(made)
+    with schema_made_once():
+        found = [opened(f"sqlite:///{tmp_path}/{number}.db").database.read(made) for number in range(2)]
+    assert found == [by_migrations] * 2
 
 
 def test_keys_are_the_models_and_begin_with_the_repository(empty):
