@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 bench harness demo demo-mirror up down lock clean
+.PHONY: help setup check format test test-slow test-s3 bench harness demo demo-mirror up down docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -44,9 +44,17 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 	exports=$$($(BIN)/python docker/radosgw/serve.py start "$$place"); eval "$$exports"; \
 	$(BIN)/python -m pytest -m s3
 
+# The variable switches off an advertisement that Material prints at each build.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 SIZE ?= 100k
 bench: setup ## measure beside git and write docs/performance.md (SIZE=100k, 1M or 10M)
 	@PYTHONPATH=tests $(BIN)/python -m bench --size $(SIZE)
+
+docs: setup ## the documentation as a site, in build/site; a warning is an error
+	@$(MKDOCS) build --strict
+
+docs-serve: setup ## the site on loopback, built again when a page changes
+	@$(MKDOCS) serve --strict
 
 KIND ?= nested
 harness: setup ## anything inside anything for SECONDS=60; KIND=nested, mirror or killed, JUMP=0.01 sets clocks wrong

@@ -110,7 +110,11 @@ class Lake:
             split: where ranges end, for ever; the default suits everything but tests.
 
         Raises:
-            InvalidName, InvalidUri, AlreadyExists, NamespaceTaken, StoreError.
+            InvalidName: the name breaks the rules.
+            InvalidUri: the storage namespace is no URL that lakeops writes to.
+            AlreadyExists: a repository has the name.
+            NamespaceTaken: the storage namespace holds a repository, or overlaps with one.
+            StoreError: the store refused.
         """
         from lakeops.ops.repository import create_repository
 
@@ -163,7 +167,12 @@ class Lake:
             check_imported: look for imported objects, which lie outside the namespace, as well.
 
         Raises:
-            AlreadyExists, NamespaceTaken, NotAReplica, InvalidInput, CatalogUnavailable, CatalogError.
+            AlreadyExists: a repository has the name.
+            NamespaceTaken: the storage namespace overlaps with a repository of this lake.
+            NotAReplica: the storage namespace belongs to another repository.
+            InvalidInput: the source is not named as it has to be.
+            CatalogUnavailable: the source's database does not answer.
+            CatalogError: the source's database refuses.
         """
         from lakeops.lake.source import reaching, reference_to
         from lakeops.ops.mirror.create import create_mirror
@@ -230,7 +239,9 @@ class Lake:
             NamespaceTaken: the destination overlaps with another repository.
             NotTheOwner: a catalog writes to it: it was opened for writing.
             PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
-            InvalidInput, NotFound, StoreError.
+            InvalidInput: source and destination overlap.
+            NotFound: the source is no repository's storage namespace.
+            StoreError: a store refused.
         """
         from lakeops.ops.overlap import check_apart
         from lakeops.ops.replicate import replicate

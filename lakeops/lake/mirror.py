@@ -78,7 +78,8 @@ class Mirror(Repository):
 
         Raises:
             InvalidInput: not one of ``branch`` and ``tag`` is given.
-            NotAMirror, RefNotFound.
+            NotAMirror: it was promoted to a writable repository.
+            RefNotFound: the mirror follows no such branch or tag.
         """
         from lakeops.ops.mirror.skip import skip
 
@@ -169,7 +170,11 @@ class Mirror(Repository):
         Raises:
             NotAMirror: it was promoted to a writable repository, which no source may overwrite.
             NotAllReplicated: some objects failed; running it again goes on from there.
-            NotFound, NamespaceTaken, PreconditionFailed, StoreError, CatalogUnavailable.
+            NotFound: the source is no repository's storage namespace.
+            NamespaceTaken: the mirror's storage namespace overlaps with a repository.
+            PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
+            StoreError: a store refused.
+            CatalogUnavailable: the source's database does not answer.
         """
         from lakeops.ops.overlap import check_apart
         from lakeops.ops.replicate import replicate
