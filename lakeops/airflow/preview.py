@@ -24,8 +24,7 @@ from lakeops.model.errors import (
     ReadOnlyRepository,
     RefNotFound,
 )
-from lakeops.model.names import check_branch, check_tag
-from lakeops.model.paths import as_folder
+from lakeops.model.names import as_folder, check_branch, check_tag
 from lakeops.model.records import Change, ChangeType
 from lakeops.model.refs import parse_ref
 from lakeops.store.location import parse_location

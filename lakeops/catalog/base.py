@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from lakeops.catalog.mirroring import MirrorTransitions
 from lakeops.catalog.owning import OwnerTransitions
 from lakeops.model.errors import KeyReused
-from lakeops.model.grace import Grace
 from lakeops.model.lineage import Lineage, Move
-from lakeops.model.marks import Mark
+from lakeops.model.marks import Grace, Mark
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit, Entry, Ref, ReflogRecord, Repository
 from lakeops.model.requests import difference

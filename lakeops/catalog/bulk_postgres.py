@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from lakeops.catalog.arrow import COLUMNS, LOADED, from_columns, to_columns, with_digests
 from lakeops.catalog.digests import MASK
 from lakeops.catalog.tables import STAGED
-from lakeops.model.paths import next_prefix
+from lakeops.model.names import next_prefix
 
 _BATCH = 50_000
 _BLOCK = 8 << 20

@@ -33,8 +33,8 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.grace import Grace
-from lakeops.model.paths import next_prefix
+from lakeops.model.marks import Grace
+from lakeops.model.names import next_prefix
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""

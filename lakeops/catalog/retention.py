@@ -25,7 +25,7 @@ from lakeops.catalog.rows import registration_record, ticks
 from lakeops.catalog.tables import COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken
-from lakeops.model.grace import Grace
+from lakeops.model.marks import Grace
 from lakeops.model.mirrors import Registration
 
 

@@ -18,7 +18,7 @@ from lakeops.catalog.part import Part
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
 from lakeops.catalog.uploads import uploads_in_flight
-from lakeops.model.paths import next_prefix
+from lakeops.model.names import next_prefix
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:

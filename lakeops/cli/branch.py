@@ -16,7 +16,7 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Ref
-from lakeops.model.rules import UNDO_DAYS
+from lakeops.model.retention import UNDO_DAYS
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch

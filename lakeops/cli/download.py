@@ -18,7 +18,7 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import ObjectNotFound
-from lakeops.model.paths import as_folder
+from lakeops.model.names import as_folder
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri

@@ -16,7 +16,7 @@ from lakeops.cli.output import Output, Part, is_terminal
 from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size, moment
 from lakeops.model.errors import InvalidInput, ObjectNotFound
-from lakeops.model.paths import as_folder
+from lakeops.model.names import as_folder
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.uris import LakeUri
 

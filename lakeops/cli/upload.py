@@ -17,7 +17,7 @@ from lakeops.cli.session import open_lake
 from lakeops.cli.text import counted, human_size
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import InvalidInput
-from lakeops.model.paths import check_path
+from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
 from lakeops.ops.files import reading, translated

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import arrow, numbers
+from lakeops.model.schema import arrow, numbers
 
 Keys = npt.NDArray[np.uint64]
 

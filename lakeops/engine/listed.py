@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from lakeops.engine.keys import address_keys, ascending, order_of
 from lakeops.engine.keyset import KeySet
 from lakeops.engine.parts import Part, Place, write_part
-from lakeops.model.arrays import arrow
 from lakeops.model.errors import InvalidInput
+from lakeops.model.schema import arrow
 from lakeops.store.base import Listing, ObjectStore
 
 LISTED_SCHEMA = pa.schema(

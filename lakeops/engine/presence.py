@@ -25,11 +25,10 @@ from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.needed import needed
 from lakeops.ranges.read import RangeReader
-from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
 from lakeops.store.layout import is_absolute
 from lakeops.store.open import Stores
 from lakeops.store.presence import present
-from lakeops.store.settings import StoreSettings
 
 REMEMBERED = 1_000
 """Missing objects of one range that are worth remembering one by one; with more the range is looked at again."""

@@ -42,9 +42,9 @@ from lakeops.engine.listed import LISTED_SCHEMA, Chunk, ChunkTask, chunks, keep_
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.merged import merged
 from lakeops.engine.parts import Part, Place, write_part
-from lakeops.model.arrays import arrow, numbers
 from lakeops.model.clock import Ids
 from lakeops.model.errors import LakeopsError, Transient, Unsupported
+from lakeops.model.schema import arrow, numbers
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.prefetch import prefetched
 from lakeops.store.base import ObjectStore

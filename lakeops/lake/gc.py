@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from lakeops.model.asked import check_asked
 from lakeops.model.marks import Mark
+from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
 from lakeops.ops.gc import rules as rule_verbs
 

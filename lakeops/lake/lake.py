@@ -12,11 +12,11 @@ from lakeops.catalog.base import Catalog
 from lakeops.catalog.open import open_catalog
 from lakeops.lake.mirror import Mirror
 from lakeops.lake.repository import Repository
-from lakeops.model.asked import check_asked
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.names import check_repository
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.records import Split
+from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context, Progress, quiet
 from lakeops.ops.paging import pages
 from lakeops.settings import Settings

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from lakeops.lake.gc import GarbageCollection
 from lakeops.lake.refs import Branch, Ref
-from lakeops.model.asked import check_amount, check_asked
 from lakeops.model.errors import NotFound
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
 from lakeops.model.records import Ref as RefRecord
 from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops import branch as branch_verbs
 from lakeops.ops import history
 from lakeops.ops.context import Context

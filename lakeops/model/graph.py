@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
+from lakeops.model.lineage import Node
 from lakeops.model.records import Commit
 
 CommitSource = Callable[[str], Commit]
@@ -209,3 +210,87 @@ def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
 
 def _by_age(commit: Commit) -> tuple[int, int, str, Commit]:
     return (-commit.creation_date, -commit.generation, commit.id, commit)
+
+
+LONGEST_RUN = 1024
+MOST_KEPT = 65_536
+"""Commits kept at a time (about 60 MB); past that, all are dropped and read again when they are asked for."""
+
+
+class ReadAhead:
+    """Commits by id, as a ``CommitSource``. Cheap to make; use one for one call, so that it never grows stale.
+
+    Args:
+        load: gives a commit and its first parents, newest first, at most as many as asked for (``first_parents`` of a
+            catalog); raises ``RefNotFound``.
+        ahead: how many the first miss loads, where it is known how many will be asked for.
+    """
+
+    def __init__(self, load: Callable[[str, int], list[Commit]], ahead: int = 1) -> None:
+        self._load = load
+        self._ahead = max(1, min(ahead, LONGEST_RUN))
+        self._asked = 0
+        self._kept: dict[str, Commit] = {}
+        self._goes_on: dict[str, int] = {}  # where a run ended: the commit behind it, and how long the run was
+
+    def __call__(self, commit_id: str) -> Commit:
+        """The commit. Raises ``RefNotFound``."""
+        self._asked += 1
+        commit = self._kept.get(commit_id)
+        if commit is None:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+                self._goes_on.clear()
+            run = self._length(commit_id)
+            loaded = self._load(commit_id, run)
+            self._kept.update((one.id, one) for one in loaded)
+            for parent in loaded[-1].parents[:1]:
+                self._goes_on[parent] = run
+            commit = self._kept[commit_id]
+        return commit
+
+    def _length(self, commit_id: str) -> int:
+        """How many commits to load at a miss."""
+        before = self._goes_on.pop(commit_id, None)
+        if before is not None:
+            # Walks beside each other, as for a merge base, go further at a time: each pays for half of the misses.
+            beside = 2 * self._asked if self._goes_on else 0
+            return min(max(2 * before, beside), LONGEST_RUN)
+        return min(max(1, self._asked // 8), LONGEST_RUN) if self._kept else self._ahead
+
+
+def shared(commits: Mapping[str, Node], heads: Collection[str]) -> set[str]:
+    """The commits that a merge of any two heads may rest on, beside the heads themselves.
+
+    A number for each commit that was reached and not yet passed is held: one bit for each head and each commit found.
+
+    Args:
+        commits: all commits by id.
+        heads: ids; those that are not among the commits do not matter.
+    """
+    found: set[str] = set()
+    reached: dict[str, int] = {}
+    widest: dict[str, int] = {}
+    queue: list[tuple[int, str]] = []
+
+    def reach(commit_id: str, by: int, width: int) -> None:
+        if commit_id not in reached:
+            heapq.heappush(queue, (-commits[commit_id].generation, commit_id))
+        reached[commit_id] = reached.get(commit_id, 0) | by
+        widest[commit_id] = max(widest.get(commit_id, 0), width)
+
+    own = {*heads} & commits.keys()
+    for bits, head in enumerate(sorted(own)):
+        reach(head, 1 << bits, 0)
+    while queue:
+        commit_id = heapq.heappop(queue)[1]
+        by, width = reached.pop(commit_id), widest.pop(commit_id)
+        count = by.bit_count()
+        if count > max(width, 1) and commit_id not in own:
+            by |= 1 << (len(own) + len(found))
+            count += 1
+            found.add(commit_id)
+        for parent in dict.fromkeys(commits[commit_id].parents):
+            if parent in commits:
+                reach(parent, by, count)
+    return found

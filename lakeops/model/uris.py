@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakeops.model.errors import InvalidInput, InvalidUri
-from lakeops.model.names import check_repository
-from lakeops.model.paths import check_path, check_prefix
+from lakeops.model.names import check_path, check_prefix, check_repository
 from lakeops.model.refs import parse_ref
 from lakeops.model.text import excerpt, flaw
 

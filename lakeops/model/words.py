@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.metadata import EARLIEST, LATEST
+from lakeops.model.ids import EARLIEST, LATEST
 
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # C0 and C1 controls: newlines and escape sequences among them

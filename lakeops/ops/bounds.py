@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.metadata import (
+from lakeops.model.ids import (
     EARLIEST,
     LATEST,
     MAX_CHECKSUM_BYTES,
@@ -27,7 +27,7 @@ from lakeops.model.metadata import (
     check_mtime,
     check_size,
 )
-from lakeops.model.paths import MAX_PATH_BYTES, check_path
+from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.text import excerpt
 
 

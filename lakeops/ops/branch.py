@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from lakeops.model.asked import check_asked
 from lakeops.model.errors import AlreadyExists, InvalidName
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import Ref
-from lakeops.model.requests import Request
+from lakeops.model.requests import Request, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import resolve_commit, resolve_id

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.base import BranchState
 from lakeops.model import graph
-from lakeops.model import metadata as texts
+from lakeops.model import ids as texts
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request

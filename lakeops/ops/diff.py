@@ -10,7 +10,7 @@ from itertools import chain
 import pyarrow.compute as pc
 
 from lakeops.model.errors import CommitExpired
-from lakeops.model.paths import check_prefix
+from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Strategy, Summary
 from lakeops.ops.context import Context
 from lakeops.ops.overtaken import overtaken, watched

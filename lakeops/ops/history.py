@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from lakeops.model import graph
-from lakeops.model.asked import check_amount
 from lakeops.model.errors import NoMergeBase
 from lakeops.model.records import Commit
 from lakeops.model.refs import resolve
+from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import lookup, resolve_commit
 

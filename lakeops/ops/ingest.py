@@ -14,8 +14,8 @@ from datetime import datetime
 from lakeops.engine.build import build
 from lakeops.engine.replace import replace_prefix
 from lakeops.model.errors import NoChanges, ObjectNotFound
-from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
-from lakeops.model.paths import as_folder
+from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.names import as_folder
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request
 from lakeops.ops.clean import dirty, require_clean

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lakeops.catalog.base import Staged
 from lakeops.model.errors import InvalidInput
-from lakeops.model.paths import MAX_PATH_BYTES, check_prefix
+from lakeops.model.names import MAX_PATH_BYTES, check_prefix
 from lakeops.model.records import Commit, CommonPrefix, Entry
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.model.text import excerpt, flaw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Commit, MergeResult, Strategy, Summary
 from lakeops.model.requests import Request
 from lakeops.ops.clean import require_clean

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.base import BranchState
 from lakeops.model.errors import InvalidInput, LakeopsError
-from lakeops.model.paths import as_folder, check_path
+from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from lakeops.model.asked import check_asked
 from lakeops.model.records import Ref, Repository
+from lakeops.model.requests import check_asked
 
 PAGE = 1000
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from lakeops.model.asked import check_amount
 from lakeops.model.errors import InvalidRef, NoChanges
-from lakeops.model.metadata import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Change, Commit
-from lakeops.model.requests import Request
+from lakeops.model.requests import Request, check_amount
 from lakeops.ops.clean import require_clean
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live

@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 from lakeops.catalog.base import Staged
 from lakeops.model.errors import ObjectNotFound
-from lakeops.model.metadata import check_content_type, check_metadata
-from lakeops.model.paths import check_path
+from lakeops.model.ids import check_content_type, check_metadata
+from lakeops.model.names import check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import require_stageable

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from lakeops.catalog.base import BranchState, Catalog
 from lakeops.model.errors import InvalidRef, NotFound, RefNotFound
+from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID
-from lakeops.model.readahead import ReadAhead
 from lakeops.model.records import Commit, gone
 from lakeops.model.refs import parse_ref
 from lakeops.model.refs import resolve as resolve_expression

@@ -14,9 +14,9 @@ from typing import Any
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, StoreError, Transient, Unsupported
+from lakeops.store.base import StoreSettings
 from lakeops.store.location import Location, parse_location
-from lakeops.store.s3.batch import batch_command, batch_job, control_client, start_job
-from lakeops.store.s3.bucket import Bucket, Setting
+from lakeops.store.s3.bucket import Bucket, Setting, batch_command, batch_job, control_client, start_job
 from lakeops.store.s3.rules import (
     Document,
     Replication,
@@ -28,7 +28,6 @@ from lakeops.store.s3.rules import (
     without_replication,
 )
 from lakeops.store.s3.store import S3Store
-from lakeops.store.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)

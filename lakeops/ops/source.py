@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput, InvalidPath
-from lakeops.model.paths import MAX_PATH_BYTES
+from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE
 from lakeops.model.text import excerpt, flaw

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.base import BranchState
 from lakeops.model.errors import InvalidInput, InvalidPath
-from lakeops.model.paths import check_path, check_prefix
+from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.model.text import excerpt

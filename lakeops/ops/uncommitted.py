@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lakeops.model.paths import check_prefix
+from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name

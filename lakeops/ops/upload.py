@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.paths import as_folder, check_path, check_prefix
+from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.batch import batch

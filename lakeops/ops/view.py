@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from lakeops.model.checksums import algorithm_of, etags_are_md5
 from lakeops.model.errors import ObjectNotFound
-from lakeops.model.paths import check_path
+from lakeops.model.ids import algorithm_of, etags_are_md5
+from lakeops.model.names import check_path
 from lakeops.model.records import Commit, Entry
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref

@@ -12,9 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakeops.model.frozen import maker
 from lakeops.model.records import Entry
-from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.model.schema import ENTRY_SCHEMA, maker
 
 _entry = maker(Entry)
 *_PLAIN, _METADATA = ENTRY_SCHEMA.names

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
-from lakeops.model.paths import MAX_PATH_BYTES
+from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
 from lakeops.model.text import excerpt
 from lakeops.ranges.digest import entry_digests

@@ -16,6 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
+from urllib.parse import urlsplit
+
+from lakeops.model.errors import InvalidInput, InvalidSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +200,92 @@ class ObjectStore(Protocol):
     def probe(self) -> Capabilities:
         """Find out what the store can do, with a few small objects under ``_lakefs/probe/`` that are removed again."""
         ...
+
+
+MIN_PART_BYTES = 5 * 1024 * 1024
+"""The smallest part, but for the last, that S3 takes in a multipart upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What every store of a process is opened with.
+
+    Attributes:
+        endpoint_url: an S3-compatible server; AWS when None.
+        region: the region; what boto3's configuration says, or ``us-east-1``, when None.
+        fsync: whether local files are forced to the disk before a put returns.
+        max_attempts: how often one request is made in all before the store counts as unavailable.
+        connect_timeout: seconds to wait for a connection.
+        read_timeout: seconds to wait for the next bytes of an answer.
+        part_bytes: memory that one part of a big upload takes; contents up to this size go in one request.
+        parallel_parts: parts of one upload that travel at the same time.
+        max_connections: connections kept open to one endpoint by one process.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    fsync: bool = True
+    max_attempts: int = 5
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    part_bytes: int = 8 * 1024 * 1024
+    parallel_parts: int = 4
+    max_connections: int = 32
+
+    def __post_init__(self) -> None:
+        if self.endpoint_url is not None:
+            _check_endpoint(self.endpoint_url)
+        if self.part_bytes < MIN_PART_BYTES:
+            raise InvalidSettings(f"part_bytes is {self.part_bytes}; S3 takes no part below {MIN_PART_BYTES}")
+        for name in ("max_attempts", "connect_timeout", "read_timeout", "parallel_parts", "max_connections"):
+            if getattr(self, name) <= 0:
+                raise InvalidSettings(f"{name} is {getattr(self, name)}; give a number above 0")
+
+
+def _check_endpoint(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host, credentials = parts.hostname, parts.username or parts.password
+        _ = parts.port
+    except ValueError:
+        host, credentials = None, None
+    if credentials:
+        raise InvalidSettings(
+            "the S3 endpoint URL carries a user or password; give credentials the way boto3 reads them"
+        )
+    if host is None or parts.scheme not in {"http", "https"} or parts.query or parts.fragment:
+        raise InvalidSettings("the S3 endpoint must look like https://host[:port]; correct LAKEOPS_S3_ENDPOINT_URL")
+
+
+def pieces(data: bytes | BinaryIO, size: int) -> Iterator[bytes | memoryview]:
+    """The contents in pieces of ``size`` bytes, the last one shorter; nothing at all for empty contents.
+
+    A file may answer with less than it was asked for, as pipes and sockets do. What it raises passes through.
+    """
+    if isinstance(data, bytes | bytearray | memoryview):
+        view = memoryview(data).cast("B")
+        for start in range(0, len(view), size):
+            yield view[start : start + size]
+        return
+    if not hasattr(data, "read"):
+        raise InvalidInput(f"contents must be bytes or a binary file, not {type(data).__name__}")
+    while piece := _read(data, size):
+        yield piece
+
+
+def _read(file: BinaryIO, size: int) -> bytes:
+    first = _read_some(file, size)
+    if len(first) in {0, size}:
+        return first
+    parts, missing = [first], size - len(first)
+    while missing and (part := _read_some(file, missing)):
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
+def _read_some(file: BinaryIO, size: int) -> bytes:
+    part = file.read(size)
+    if not isinstance(part, bytes):
+        raise InvalidInput(f"contents must come from a binary file in blocking mode, not {type(part).__name__}")
+    return part

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.catalogs import REPO, an_entry, create, create_mirror, put
 
 from lakeops.model.errors import AttemptExpired, InvalidInput, MarkRefused, RepositoryNotFound
-from lakeops.model.grace import Grace, parse_grace
+from lakeops.model.marks import Grace, parse_grace
 
 HOUR = 3600
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from lakeops.engine.presence import Terms, is_memorable, plan, prove, remember
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split
 from lakeops.ranges.metarange import Metarange
-from lakeops.store.settings import StoreSettings
+from lakeops.store.base import StoreSettings
 
 TERMS = Terms(StoreSettings(fsync=False))
 

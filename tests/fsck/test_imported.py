@@ -16,9 +16,9 @@ from lakeops import Lake, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
 from lakeops.model.errors import StoreError
 from lakeops.model.findings import Severity
+from lakeops.store.base import StoreSettings
 from lakeops.store.faulty import Call, Faults
 from lakeops.store.open import Stores, open_store
-from lakeops.store.settings import StoreSettings
 
 COUNT = 60
 

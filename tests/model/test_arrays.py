@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.model.arrays import arrow, numbers
+from lakeops.model.schema import arrow, numbers
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float64])
@@ -38,7 +38,7 @@ def test_numbers_are_not_copied():
 
 def test_pandas_is_left_alone():
     code = (
-        "import sys; import numpy as np; from lakeops.model.arrays import arrow, numbers\n"
+        "import sys; import numpy as np; from lakeops.model.schema import arrow, numbers\n"
         "numbers(arrow(np.arange(3))); arrow(np.ones(3, bool)); sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

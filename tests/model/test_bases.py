@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.histories import make_history, random_parents
 
-from lakeops.model.bases import shared
+from lakeops.model.graph import shared
 from lakeops.model.lineage import Node
 
 

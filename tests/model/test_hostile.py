@@ -12,9 +12,8 @@ from support.histories import History, make_history
 from support.hostile import HOSTILE
 
 from lakeops.model.errors import AmbiguousRef, InvalidInput, LakeopsError, RefNotFound
-from lakeops.model.metadata import check_message, check_metadata
-from lakeops.model.names import broken_rule, check_branch, check_repository, check_tag
-from lakeops.model.paths import check_path, check_prefix
+from lakeops.model.ids import check_message, check_metadata
+from lakeops.model.names import broken_rule, check_branch, check_path, check_prefix, check_repository, check_tag
 from lakeops.model.refs import parse_ref, resolve
 from lakeops.model.uris import LakeUri
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.metadata import (
+from lakeops.model.ids import (
     COMMIT_METADATA_BYTES,
     MAX_MESSAGE_BYTES,
     check_content_type,

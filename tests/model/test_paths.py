@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidPath
-from lakeops.model.paths import MAX_PATH_BYTES, as_folder, check_path, check_prefix, next_prefix
+from lakeops.model.names import MAX_PATH_BYTES, as_folder, check_path, check_prefix, next_prefix
 
 LAST = "\U0010ffff"
 WIDE = st.text(

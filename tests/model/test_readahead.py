@@ -7,10 +7,9 @@ import itertools
 import pytest
 from support.histories import History, make_history
 
-from lakeops.model import readahead
+from lakeops.model import graph
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import first_parents, log, merge_base
-from lakeops.model.readahead import ReadAhead
+from lakeops.model.graph import ReadAhead, first_parents, log, merge_base
 from lakeops.model.records import Commit
 
 
@@ -81,8 +80,8 @@ def test_a_missing_commit_is_not_found(line: list[Commit]) -> None:
 
 
 def test_what_is_kept_is_bounded(line: list[Commit], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readahead, "MOST_KEPT", 100)
-    monkeypatch.setattr(readahead, "LONGEST_RUN", 64)
+    monkeypatch.setattr(graph, "MOST_KEPT", 100)
+    monkeypatch.setattr(graph, "LONGEST_RUN", 64)
     statements = Statements(line)
     source = ReadAhead(statements.load)
     assert list(first_parents(source, line[-1].id)) == line[::-1]

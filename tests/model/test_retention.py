@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.histories import make_history, random_dates, random_parents
 
-from lakeops.model.bases import shared
+from lakeops.model.graph import shared
 from lakeops.model.lineage import Lineage, Node
-from lakeops.model.retention import Kept, counted, live
-from lakeops.model.rules import DAY, RefRule, Rules
+from lakeops.model.retention import DAY, Kept, RefRule, Rules, counted, live
 
 NOW = 100 * DAY
 

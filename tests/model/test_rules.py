@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidRules
-from lakeops.model.rules import RefRule, Rules, parse_rules, read_rules
+from lakeops.model.retention import RefRule, Rules, parse_rules, read_rules
 
 LAKEFS = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 EVERYTHING = {

@@ -19,11 +19,11 @@ from lakeops.engine.build import build
 from lakeops.model import errors
 from lakeops.ops import source as source_listing
 from lakeops.store import layout
+from lakeops.store.base import StoreSettings
 from lakeops.store.faulty import Faults
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.settings import StoreSettings
 
 
 def write(root: Path, files: dict[str, str]) -> str:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from lakeops import Lake, Repository
 from lakeops.model import errors
-from lakeops.model.metadata import check_checksum, check_content_type, check_metadata, check_mtime, check_size
-from lakeops.model.paths import check_path
+from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
+from lakeops.model.names import check_path
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ops.bounds import check_numbers, check_texts

@@ -9,7 +9,7 @@ from support import synthetic
 from support.rows import QUICK, attempt, built, byte_order, contents, entry_table, numbered, paths, repositories
 
 from lakeops.engine.build import build
-from lakeops.model.paths import next_prefix
+from lakeops.model.names import next_prefix
 from lakeops.model.records import Split
 from lakeops.ranges.cache import RangeCache
 from lakeops.ranges.order import upper_bound

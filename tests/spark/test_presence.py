@@ -8,8 +8,8 @@ from lakeops.engine.local import LocalEngine
 from lakeops.engine.presence import Terms, plan, prove
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.ranges.metarange import Metarange
+from lakeops.store.base import StoreSettings
 from lakeops.store.local import LocalStore
-from lakeops.store.settings import StoreSettings
 
 TERMS = Terms(StoreSettings(fsync=False))
 

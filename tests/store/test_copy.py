@@ -14,14 +14,12 @@ from support.http_answers import Answers, answer, error
 from support.s3_servers import S3_KINDS
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
-from lakeops.store.base import ObjectStore, StoredObject
-from lakeops.store.checked import CheckedFile
-from lakeops.store.copy import copy_object
+from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
+from lakeops.store.copy import CheckedFile, copy_object
 from lakeops.store.faulty import Faults
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.s3.etag import EtagProof, part_count
-from lakeops.store.settings import MIN_PART_BYTES
+from lakeops.store.s3.copy import EtagProof, part_count
 
 BIG = bytes(range(256)) * 4096 * 11  # 11 MiB: three parts of the smallest size
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.store.s3.batch import batch_command, batch_job
+from lakeops.store.s3.bucket import batch_command, batch_job
 from lakeops.store.s3.rules import (
     Replication,
     account_of,

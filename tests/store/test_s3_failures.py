@@ -19,8 +19,8 @@ from lakeops.model.errors import (
     StoreError,
     StoreUnavailable,
 )
+from lakeops.store.base import MIN_PART_BYTES, StoreSettings
 from lakeops.store.s3 import S3Store
-from lakeops.store.settings import MIN_PART_BYTES, StoreSettings
 
 
 @pytest.mark.parametrize("operation", CALLS)

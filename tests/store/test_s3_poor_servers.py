@@ -8,7 +8,7 @@ import pytest
 from support.http_answers import answer, error, listing, lost
 
 from lakeops.model.errors import AlreadyExists, InvalidPath, StoreError, StoreUnavailable, Unsupported
-from lakeops.store.settings import MIN_PART_BYTES
+from lakeops.store.base import MIN_PART_BYTES
 
 
 class TestPoorServers:

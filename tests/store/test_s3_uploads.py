@@ -10,9 +10,9 @@ import pytest
 from support.http_answers import error
 
 from lakeops.model.errors import AlreadyExists, StoreUnavailable
+from lakeops.store.base import MIN_PART_BYTES as PART
 from lakeops.store.s3.client import client
 from lakeops.store.s3.upload import _grown
-from lakeops.store.settings import MIN_PART_BYTES as PART
 
 
 class Meter(io.RawIOBase):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from lakeops.store.settings import MIN_PART_BYTES
+from lakeops.store.base import MIN_PART_BYTES
 
 CALLS = {
     "GetObject": lambda store: store.get("k"),

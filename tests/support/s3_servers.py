@@ -18,9 +18,9 @@ from dataclasses import replace
 
 import pytest
 
+from lakeops.store.base import MIN_PART_BYTES, StoreSettings
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
-from lakeops.store.settings import MIN_PART_BYTES, StoreSettings
 
 QUICK = StoreSettings(max_attempts=2, connect_timeout=5, read_timeout=20, part_bytes=MIN_PART_BYTES)
 

@@ -215,8 +215,8 @@ def main() -> None:
     """Replicate until the input ends."""
     from select import select
 
+    from lakeops.store.base import StoreSettings
     from lakeops.store.open import open_store
-    from lakeops.store.settings import StoreSettings
 
     source, destination, *seed = sys.argv[1:]
     settings = StoreSettings(fsync=False)

@@ -16,8 +16,8 @@ from os.path import commonprefix
 import numpy as np
 import pyarrow as pa
 
-from lakeops.model.checksums import algorithm_of
 from lakeops.model.errors import LakeopsError, ObjectNotFound
+from lakeops.model.ids import algorithm_of
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ranges.prefetch import prefetched
 from lakeops.ranges.split import path_hashes

@@ -12,7 +12,7 @@ from lakeops.catalog.records import Records, StagedLine
 from lakeops.catalog.staged_digests import VALUES, staged_digest
 from lakeops.model.errors import InvalidPath
 from lakeops.model.findings import Finding, found
-from lakeops.model.paths import check_path
+from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
 from lakeops.ops.addresses import proper, relative
 

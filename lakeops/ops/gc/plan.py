@@ -15,8 +15,7 @@ from lakeops.catalog.base import Step
 from lakeops.model.errors import MarkRefused
 from lakeops.model.lineage import Lineage, Move
 from lakeops.model.marks import Mark
-from lakeops.model.retention import Kept, live, only_for_mirrors
-from lakeops.model.rules import DAY, Rules, read_rules
+from lakeops.model.retention import DAY, Kept, Rules, live, only_for_mirrors, read_rules
 from lakeops.ops.context import Context
 
 STEP = 500

@@ -11,7 +11,7 @@ from typing import Any
 
 from lakeops.catalog.base import PrunePlan
 from lakeops.model.clock import unix_seconds
-from lakeops.model.rules import DAY, KEY_DAYS, LOG_DAYS
+from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context
 from lakeops.ops.gc.rules import get_rules
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from lakeops.catalog.base import Roots
 from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import Mark
-from lakeops.model.retention import counted
-from lakeops.model.rules import DAY
+from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
 from lakeops.ops.gc.listing import KINDS, Held, Tally
 from lakeops.ops.gc.plan import Decided

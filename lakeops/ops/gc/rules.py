@@ -9,8 +9,8 @@ from typing import Any
 
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import InvalidRules, RefNotFound
-from lakeops.model.grace import parse_grace
-from lakeops.model.rules import Rules, parse_rules, read_rules
+from lakeops.model.marks import parse_grace
+from lakeops.model.retention import Rules, parse_rules, read_rules
 from lakeops.ops.context import Context
 from lakeops.ops.gc.plan import make_plan
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from lakeops.engine.presence import Terms, plan, prove
-from lakeops.model.checksums import etags_are_md5
 from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ops.context import Context
 from lakeops.ops.paging import pages

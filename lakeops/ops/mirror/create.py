@@ -8,8 +8,6 @@ from dataclasses import asdict
 from typing import Any
 
 from lakeops.catalog.base import Catalog
-from lakeops.model.asked import check_asked
-from lakeops.model.checksums import SOURCE_ETAG
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -20,9 +18,11 @@ from lakeops.model.errors import (
     NotAMirror,
     StoreError,
 )
+from lakeops.model.ids import SOURCE_ETAG
 from lakeops.model.mirrors import Mirror
 from lakeops.model.names import check_repository
 from lakeops.model.records import Repository
+from lakeops.model.requests import check_asked
 from lakeops.model.sources import SourceReference
 from lakeops.model.text import excerpt
 from lakeops.ops.claim import CLAIM_ID

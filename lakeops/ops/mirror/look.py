@@ -17,8 +17,8 @@ from itertools import islice
 from lakeops.catalog.mirroring import NOTHING, Pending
 from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.model import graph
-from lakeops.model.checksums import etags_are_md5
 from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch
+from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context

@@ -15,10 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import BinaryIO
 
 from lakeops.model.clock import Ids
-from lakeops.store.base import PutResult
+from lakeops.store.base import PutResult, pieces
 from lakeops.store.local.failures import translated
 from lakeops.store.local.tree import HIDDEN, Tree, refuse_link
-from lakeops.store.source import pieces
 
 ABANDONED_SECONDS = 24 * 3600
 """Age after which a hidden file that nobody wrote to counts as left behind."""

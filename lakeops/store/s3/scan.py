@@ -17,8 +17,7 @@ from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transien
 from lakeops.model.text import excerpt
 from lakeops.store.ahead import Found, in_order
 from lakeops.store.base import Listing
-from lakeops.store.s3.address import object_name, xml_part
-from lakeops.store.s3.failures import status_of
+from lakeops.store.s3.client import object_name, status_of, xml_part
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -6,8 +6,10 @@ order; names are built in one place (``address``). An instance holds settings on
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -16,24 +18,154 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.clock import Ids, pause
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
-from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
-from lakeops.store.checked import CheckedFile
+from lakeops.store.base import (
+    Capabilities,
+    DeleteFailure,
+    Listing,
+    ObjectStore,
+    Opened,
+    PutResult,
+    StoredObject,
+    StoreSettings,
+)
+from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import PROBE
-from lakeops.store.s3.address import listing_prefix, object_name, xml_part
-from lakeops.store.s3.client import client
-from lakeops.store.s3.copy import ServerCopy
-from lakeops.store.s3.etag import proof_of
-from lakeops.store.s3.failures import CONNECTION, code_of, no_bucket, status_of, translated
-from lakeops.store.s3.probe import probe
-from lakeops.store.s3.reader import BUFFER_BYTES, RangeReader
+from lakeops.store.s3.client import (
+    CONNECTION,
+    client,
+    code_of,
+    listing_prefix,
+    no_bucket,
+    object_name,
+    status_of,
+    translated,
+    xml_part,
+)
+from lakeops.store.s3.copy import ServerCopy, proof_of
 from lakeops.store.s3.scan import scan
-from lakeops.store.s3.swap import swap
-from lakeops.store.s3.upload import Upload
-from lakeops.store.settings import StoreSettings
+from lakeops.store.s3.upload import Upload, swap
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+
+
+_METADATA = "lakeops-case"
+
+
+def probe(client: S3Client, bucket: str, prefix: str) -> Capabilities:
+    """What the server can do, with two objects whose names start with ``prefix`` and are removed again."""
+    names = [prefix + Ids().new() for _ in range(2)]
+    body = bytes(range(256))
+    for name in names:
+        client.put_object(Bucket=bucket, Key=name, Body=body, Metadata={_METADATA: "1"})
+    notes: list[str] = []
+    try:
+        found = client.head_object(Bucket=bucket, Key=names[0])
+        conditional = _refuses_second_put(client, bucket, names[0])
+        if not conditional:
+            notes.append("conditional puts are not honoured; lakeops looks first where it matters")
+        ranges = _reads_ranges(client, bucket, names[1], body)
+        if not ranges:
+            notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
+    finally:
+        batch = _deletes_batches(client, bucket, names)
+        if not batch:
+            notes.append("batch deletes do not work; objects are deleted one by one")
+    return Capabilities(
+        conditional_put=conditional,
+        range_reads=ranges,
+        metadata_case=_METADATA in found["Metadata"],
+        etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
+        batch_delete=batch,
+        notes=tuple(notes),
+    )
+
+
+def _refuses_second_put(client: S3Client, bucket: str, name: str) -> bool:
+    try:
+        client.put_object(Bucket=bucket, Key=name, Body=b"second", IfNoneMatch="*")
+    except ClientError as error:
+        if status_of(error) in {412, 501, 400}:
+            return status_of(error) == 412
+        raise
+    return False
+
+
+def _reads_ranges(client: S3Client, bucket: str, name: str, body: bytes) -> bool:
+    answer = client.get_object(Bucket=bucket, Key=name, Range="bytes=100-107")
+    return answer["ResponseMetadata"]["HTTPStatusCode"] == 206 and answer["Body"].read() == body[100:108]
+
+
+def _deletes_batches(client: S3Client, bucket: str, names: list[str]) -> bool:
+    try:
+        answer = client.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": name} for name in names]})
+        done = not answer.get("Errors")
+    except ClientError:
+        done = False
+    if not done:
+        for name in names:
+            client.delete_object(Bucket=bucket, Key=name)
+    return done
+
+
+BUFFER_BYTES = 4 * 1024 * 1024
+"""What one request fetches at least, when a reader goes on piece by piece."""
+
+
+class RangeReader(io.RawIOBase):
+    """Raw reads of one object.
+
+    Args:
+        size: the object's size in bytes.
+        fetch: ``fetch(start, length)`` gives that many bytes; it refuses to when the object was replaced meanwhile.
+    """
+
+    def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
+        self._size = size
+        self._fetch = fetch
+        self._position = 0
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move; nothing is fetched."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if start + offset < 0:
+            raise ValueError(f"cannot seek to {start + offset}, before the start of the file")
+        self._position = start + offset
+        return self._position
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fetch as much as the buffer takes, in one request; 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        data = self._take(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def readall(self) -> bytes:
+        """The rest, in one request."""
+        return self._take(self._size)
+
+    def _take(self, length: int) -> bytes:
+        length = min(length, self._size - self._position)
+        if length <= 0:
+            return b""
+        data = self._fetch(self._position, length)
+        self._position += len(data)
+        return data
+
 
 _BATCH = 1000
 """Most keys that one batch delete takes."""
