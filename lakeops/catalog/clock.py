@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, func, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.part import Part
+from lakeops.catalog.guards import Part
 from lakeops.catalog.rows import AnyRow, from_ticks, ticks
 from lakeops.catalog.tables import CLOCK, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of

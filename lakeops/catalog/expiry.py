@@ -19,11 +19,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, func, or_, select, update
 
 from lakeops.catalog.base import Step
+from lakeops.catalog.commits import find_rules, mirror_needs
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
 from lakeops.catalog.marks import find_mark, update_mark
-from lakeops.catalog.part import Part
-from lakeops.catalog.retention import find_rules, mirror_needs
 from lakeops.catalog.tables import BRANCH, COMMIT, MARK, REFLOG, TAG
 from lakeops.model.errors import MarkRefused
 from lakeops.model.lineage import Lineage, Move, Node

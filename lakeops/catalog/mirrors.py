@@ -27,12 +27,12 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
 
+from lakeops.catalog.commits import find_registrations
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository
 from lakeops.catalog.mirroring import NOTHING, Pending
 from lakeops.catalog.repositories import Repositories
-from lakeops.catalog.retention import find_registrations
 from lakeops.catalog.rows import (
     COMMIT_COLUMNS,
     AnyRow,

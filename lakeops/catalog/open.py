@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 from datetime import datetime, timedelta
 
-from sqlalchemy import URL, Connection, make_url
+from sqlalchemy import URL, Connection, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError
 
-from lakeops.catalog import schema
 from lakeops.catalog.base import DEFAULT_GRACE_SECONDS, Catalog
-from lakeops.catalog.branches import Branches
+from lakeops.catalog.branches import Branches, Tags
 from lakeops.catalog.clock import Clocks
-from lakeops.catalog.commits import Commits
-from lakeops.catalog.database import Database
-from lakeops.catalog.dialect import Dialect
+from lakeops.catalog.commits import Commits, Retention
+from lakeops.catalog.database import Database, Dialect
 from lakeops.catalog.expiry import Expiry
 from lakeops.catalog.inspection import Inspection
 from lakeops.catalog.marks import Marks
@@ -22,16 +20,13 @@ from lakeops.catalog.mirrors import Mirrors
 from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.pruning import Pruning
-from lakeops.catalog.publishing import Publishing
 from lakeops.catalog.queue import Queue
-from lakeops.catalog.retention import Retention
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
-from lakeops.catalog.staging import Staging
-from lakeops.catalog.tags import Tags
-from lakeops.catalog.uploads import Uploads
+from lakeops.catalog.staging import Publishing, Staging, Uploads
+from lakeops.catalog.tables import PREFIX, VERSION_TABLE
 from lakeops.model.clock import Clock
-from lakeops.model.errors import CatalogUnavailable, InvalidSettings
+from lakeops.model.errors import CatalogUnavailable, CatalogVersion, InvalidSettings
 
 
 class SqlCatalog(
@@ -60,7 +55,7 @@ class SqlCatalog(
 
     def upgrade(self) -> None:
         """Bring the schema to this code's version; safe to call at any time from many processes."""
-        schema.upgrade(self.database)
+        upgrade(self.database)
 
     def describe(self) -> dict[str, str]:
         """What ``doctor`` shows: dialect, server version, schema revision, journal mode. No secrets."""
@@ -69,7 +64,7 @@ class SqlCatalog(
             return {
                 "dialect": self.database.dialect.name,
                 "database": self.database.shown,
-                "schema_revision": schema.revision(conn) or "none",
+                "schema_revision": revision(conn) or "none",
                 **self.database.dialect.facts(conn),
             }
 
@@ -114,10 +109,10 @@ def open_catalog(
     database = Database(url, dialect)
     catalog = SqlCatalog(database, timedelta(seconds=grace_seconds), clock)
     try:
-        found = database.read(schema.revision)
+        found = database.read(revision)
         if must_exist:
-            schema.check_revision(schema.require(found), upgrade_first=False)
-        elif found is None or schema.check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
+            check_revision(require(found), upgrade_first=False)
+        elif found is None or check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
             catalog.upgrade()
     except BaseException:
         catalog.close()
@@ -145,3 +140,68 @@ def _unreadable() -> InvalidSettings:
     return InvalidSettings(
         "the catalog's database URL cannot be read: percent-encode special characters in user and password"
     )
+
+
+REVISIONS = ("0001",)
+"""Every revision of the migrations, oldest first; the last one is what this code works with."""
+
+
+def revision(conn: Connection) -> str | None:
+    """The database's schema revision, or None when it has no lakeops tables at all.
+
+    Raises:
+        CatalogVersion: there are such tables, but nothing says of which revision.
+    """
+    tables = {name for name in inspect(conn).get_table_names() if name.startswith(PREFIX)}
+    if not tables:
+        return None
+    if VERSION_TABLE in tables:
+        found: str | None = conn.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
+        if found is not None:
+            return found
+    raise CatalogVersion("this database has lakeops tables without a schema revision: it is not a lakeops catalog")
+
+
+def require(found: str | None) -> str:
+    """The revision of a catalog that somebody else has made. Raises ``CatalogVersion`` when nobody has."""
+    if found is None:
+        raise CatalogVersion("this database holds no lakeops catalog: check which database the URL names")
+    return found
+
+
+def check_revision(found: str, *, upgrade_first: bool) -> bool:
+    """Whether the schema is older than this code and may be brought up to date now.
+
+    Raises:
+        CatalogVersion: it is newer than this code, or older and somebody has to decide on the upgrade.
+    """
+    if found == REVISIONS[-1]:
+        return False
+    if found not in REVISIONS:
+        raise CatalogVersion(
+            f"the catalog's schema {found!r} is newer than this lakeops, which knows up to {REVISIONS[-1]!r}: "
+            "install a newer lakeops"
+        )
+    if not upgrade_first:
+        raise CatalogVersion(
+            f"the catalog's schema {found!r} is older than this lakeops, which needs {REVISIONS[-1]!r}: "
+            "back the database up and run `lakeops doctor --upgrade`"
+        )
+    return True
+
+
+def upgrade(database: Database) -> None:
+    """Bring the schema to this code's revision, in one transaction; others that try meanwhile wait, then find it done.
+
+    Raises:
+        CatalogVersion: it is newer than this code.
+    """
+    from lakeops.catalog.migrations.run import run_migrations
+
+    def work(conn: Connection) -> None:
+        database.dialect.lock_schema(conn)
+        found = revision(conn)
+        if found is None or check_revision(found, upgrade_first=True):
+            run_migrations(conn)
+
+    database.write(work, settle=lambda _conn: None)

@@ -10,9 +10,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import find_repository, lock_repository
+from lakeops.catalog.guards import Part, find_repository, lock_repository
 from lakeops.catalog.owning import Ownership
-from lakeops.catalog.part import Part
 from lakeops.catalog.tables import CATALOG, OWNER
 from lakeops.model.clock import Ids
 from lakeops.model.owner import Identity

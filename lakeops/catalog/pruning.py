@@ -23,8 +23,7 @@ from sqlalchemy import Connection, Select, Table, func, or_, select, update
 from lakeops.catalog.base import PrunePlan, PruneStep
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository
-from lakeops.catalog.part import Part
+from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
 from lakeops.catalog.tables import COMMIT, KEY, MARK, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.marks import BEGUN, UNPROVED, MarkState
 

@@ -18,8 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import check_writable, lock_branch, lock_repository
-from lakeops.catalog.part import Part
+from lakeops.catalog.guards import Part, check_writable, lock_branch, lock_repository
 from lakeops.catalog.rows import ticks
 from lakeops.catalog.tables import QUEUE
 from lakeops.model.errors import BranchMoved

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import find_repository, lock_repository, under
-from lakeops.catalog.part import Part
+from lakeops.catalog.guards import Part, find_repository, lock_repository, under
 from lakeops.catalog.rows import commit_values, repository_record, repository_values
 from lakeops.catalog.tables import BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Join, Select, and_, bindparam, select
 
 from lakeops.catalog.base import BranchState, Roots, Staged, StagedPage
-from lakeops.catalog.guards import find_branch, find_repository, no_branch, no_commit
-from lakeops.catalog.part import Part
+from lakeops.catalog.guards import Part, find_branch, find_repository, no_branch, no_commit
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
+from lakeops.catalog.staging import uploads_in_flight
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
-from lakeops.catalog.uploads import uploads_in_flight
 from lakeops.model.names import next_prefix
 from lakeops.model.records import Commit
 

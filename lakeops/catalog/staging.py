@@ -13,7 +13,7 @@ exclusively. No row can arrive under a token after it was sealed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
@@ -21,30 +21,38 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
-from lakeops.catalog.base import BranchState, Staged
+from lakeops.catalog.base import BranchState, KeyRecord, Publish, Staged
+from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import MASK, delete_rows
 from lakeops.catalog.guards import (
+    Part,
+    check_live,
     check_started,
     check_writable,
     deadline_of,
+    expired,
     find_branch,
     find_repository,
+    grace_of,
     lock_branch,
     lock_repository,
     under,
 )
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.part import Part
-from lakeops.catalog.rows import branch_values, staged_values
+from lakeops.catalog.queue import check_turn, leave
+from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
 from lakeops.catalog.staged_digests import add_staged, drop_staged, forget_staged, sum_of
-from lakeops.catalog.tables import BRANCH, RETIRED, STAGED, UPLOAD
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, UPLOAD
+from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved
+from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _KEY = ("repository_id", "token", "path")
 _VALUES = tuple(column.name for column in STAGED.columns if column.name not in _KEY)
@@ -225,3 +233,184 @@ def _upsert(dialect: str) -> Any:  # noqa: ANN401 - the two dialects' Insert hav
     changes = {name: statement.excluded[name] for name in _VALUES}
     changes["trail"] = (STAGED.c.trail + statement.excluded.trail).op("&")(MASK)
     return statement.on_conflict_do_update(index_elements=list(_KEY), set_=changes)
+
+
+class Publishing(Part):
+    """Publishing commits, and the idempotency keys that they stand under."""
+
+    def publish(self, publish: Publish) -> Commit:
+        """The transaction that makes a commit visible: all of it or nothing."""
+
+        def work(conn: Connection) -> Commit:
+            repository = lock_repository(conn, publish.repository_id)
+            earlier = _earlier(conn, publish)
+            if earlier is not None:
+                return earlier
+            state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
+            earlier = _earlier(conn, publish)  # again: a call under the same key may have held the lock until now
+            if earlier is not None:
+                return earlier
+            check_writable(conn, repository, action=publish.action, branch=publish.branch)
+            check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
+            rest = _check_state(state, publish)
+            check_started(repository, self.database.dialect.now(conn), publish.started)
+            check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+            commit = _insert_commit(conn, publish.repository_id, publish.commit)
+            _move_head(conn, publish, replace(state, commit_id=commit.id, sealed_tokens=rest))
+            if publish.publisher is not None:
+                leave(conn, publish.repository_id, publish.branch, publish.publisher)
+            self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
+            self._record_move(
+                conn,
+                publish.repository_id,
+                publish.branch,
+                publish.expected_head,
+                commit.id,
+                publish.action,
+                publish.actor,
+            )
+            if publish.key is not None:
+                self._insert_key(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
+            return commit
+
+        return self.database.write(work, settle=lambda conn: _published(conn, publish))
+
+    def key(self, repository_id: str, key: str) -> KeyRecord | None:
+        """What an idempotency key stands for, if it was used."""
+        return self.database.read(lambda conn: _find_key(conn, repository_id, key))
+
+    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        """Let a key stand for a commit that exists already. An existing key stays as it is."""
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+            if _find_key(conn, repository_id, key) is None:
+                self._insert_key(conn, repository_id, key, fingerprint, commit_id)
+
+        self.database.write(work, settle=run_again)
+
+    def _insert_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        conn.execute(
+            insert(KEY).values(
+                repository_id=repository_id,
+                key=key,
+                fingerprint=fingerprint,
+                commit_id=commit_id,
+                at=unix_seconds(self.database.dialect.now(conn)),
+            )
+        )
+
+
+def _earlier(conn: Connection, publish: Publish) -> Commit | None:
+    if publish.key is None:
+        return None
+    known = _find_key(conn, publish.repository_id, publish.key)
+    if known is None:
+        return None
+    known.check(publish.key, publish.fingerprint)
+    return find_commit(conn, publish.repository_id, known.commit_id)
+
+
+def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
+    if state.commit_id != publish.expected_head:
+        raise BranchMoved(f"branch {state.id!r} moved to {state.commit_id} while the commit was being made; try again")
+    rest = without(state, publish.consumed)
+    if state.sealed_resets != publish.sealed_resets or rest is None:
+        raise BranchMoved(f"staged rows of branch {state.id!r} changed while they were being committed; try again")
+    return rest
+
+
+def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Commit:
+    existing = find_commit(conn, repository_id, commit.id)
+    if existing is None:
+        conn.execute(insert(COMMIT).values(commit_values(repository_id, commit)))
+        return commit
+    if existing.expired:
+        raise expired(existing.id)
+    return existing
+
+
+def _move_head(conn: Connection, publish: Publish, moved: BranchState) -> None:
+    done = conn.execute(
+        update(BRANCH)
+        .where(
+            BRANCH.c.repository_id == publish.repository_id,
+            BRANCH.c.name == publish.branch,
+            BRANCH.c.commit_id == publish.expected_head,
+        )
+        .values(branch_values(moved))
+    )
+    if done.rowcount != 1:
+        raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
+
+
+def _published(conn: Connection, publish: Publish) -> Commit | None:
+    move = select(REFLOG.c.sequence).where(
+        REFLOG.c.repository_id == publish.repository_id,
+        REFLOG.c.ref == publish.branch,
+        REFLOG.c.old == publish.expected_head,
+        REFLOG.c.new == publish.commit.id,
+    )
+    if conn.execute(move.limit(1)).first() is None:
+        return None
+    return find_commit(conn, publish.repository_id, publish.commit.id)
+
+
+def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
+    query = select(KEY).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
+    row = conn.execute(query).one_or_none()
+    return None if row is None else key_record(row)
+
+
+class Uploads(Part):
+    """Uploads in flight."""
+
+    def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
+        """Record that objects are being written below ``address``; returns when, for ``started``."""
+        mine = (UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
+
+        def work(conn: Connection) -> datetime:
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="stage", branch=branch)
+            find_branch(conn, repository_id, branch)
+            started = self.database.dialect.now(conn)
+            check_started(repository, started, started)  # here, and not only once everything is written
+            conn.execute(delete(UPLOAD).where(*mine))  # of an earlier run whose answer was lost
+            given_up = UPLOAD.c.started < ticks(started - grace_of(repository).at(started))
+            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, given_up))
+            conn.execute(
+                insert(UPLOAD).values(
+                    repository_id=repository_id,
+                    id=upload,
+                    branch=branch,
+                    address=address,
+                    started=ticks(started),
+                )
+            )
+            return started
+
+        return self.database.write(work, settle=run_again)
+
+    def end_upload(self, repository_id: str, upload: str) -> None:
+        """Forget an upload that will not be linked; what it wrote becomes garbage."""
+
+        def work(conn: Connection) -> None:
+            conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
+
+        self.database.write(work, settle=run_again)
+
+    def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
+        """Uploads in flight: id to (address, started)."""
+
+        def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
+            repository = find_repository(conn, repository_id)
+            return uploads_in_flight(conn, repository, self.database.dialect.now(conn))
+
+        return self.database.read(work)
+
+
+def uploads_in_flight(conn: Connection, repository: AnyRow, now: datetime) -> Mapping[str, tuple[str, datetime]]:
+    """Uploads younger than the deadline, as a transaction sees them: id to (address, started)."""
+    since = ticks(now - deadline_of(repository, now))
+    rows = conn.execute(select(UPLOAD).where(UPLOAD.c.repository_id == repository.id, UPLOAD.c.started >= since))
+    return {row.id: (row.address, from_ticks(row.started)) for row in rows}

@@ -17,9 +17,8 @@ from lakeops.engine.base import Engine, once_each
 from lakeops.engine.local import LocalEngine
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
-from lakeops.ranges.cutter import Cut
+from lakeops.ranges.cutter import Cut, cut, with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.rows import cut, with_digests
 from lakeops.ranges.split import check_split
 from lakeops.ranges.task import Travelling
 from lakeops.ranges.write import RangeWriter, release_memory

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges.cutter import check_ascending
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
-from lakeops.ranges.rows import check_ascending
 from lakeops.ranges.split import check_split
 from lakeops.ranges.task import Segment, Task, Travelling
 

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine, once_each
 from lakeops.model.errors import Corrupted, ObjectNotFound, Transient
 from lakeops.model.mirrors import SAMPLE
+from lakeops.ranges.diff import needed
 from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.needed import needed
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
 from lakeops.store.layout import is_absolute

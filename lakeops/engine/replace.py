@@ -13,8 +13,7 @@ from lakeops.engine.stitch import Stitching
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.ranges.file import read_range
-from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.order import SortedPaths, upper_bound
+from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.ranges.write import Work
 from lakeops.store.base import ObjectStore
 

@@ -46,7 +46,7 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import LakeopsError, Transient, Unsupported
 from lakeops.model.schema import arrow, numbers
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.read import prefetched
 from lakeops.store.base import ObjectStore
 
 OnProgress = Callable[[int, int], None]

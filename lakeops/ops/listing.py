@@ -25,8 +25,8 @@ from lakeops.ops.overtaken import watched
 from lakeops.ops.resolve import at_ref
 from lakeops.ops.shown import shown
 from lakeops.ops.view import public
-from lakeops.ranges import records
-from lakeops.ranges.order import upper_bound
+from lakeops.ranges import read as records
+from lakeops.ranges.metarange import upper_bound
 
 PAGE = 1000
 """Staged rows a window holds."""

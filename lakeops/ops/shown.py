@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
-from lakeops.ranges.order import SortedPaths
+from lakeops.ranges.metarange import SortedPaths
 from lakeops.ranges.overlay import overlay
 
 

@@ -10,8 +10,7 @@ from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name
-from lakeops.ranges.diff import changes
-from lakeops.ranges.staged import staged_changes
+from lakeops.ranges.diff import changes, staged_changes
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,10 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakeops.ranges.align import Positions, among
-from lakeops.ranges.delta import IDENTITY_COLUMNS, Delta
+from lakeops.ranges.delta import IDENTITY_COLUMNS, Candidates, Delta
 from lakeops.ranges.digest import same_identity
 from lakeops.ranges.file import RangeFile
-from lakeops.ranges.part import Candidates
 
 Mask = npt.NDArray[np.bool_]
 

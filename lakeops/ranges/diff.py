@@ -6,17 +6,20 @@ difference, whatever became of its address or time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.records import Change, ChangeType, Summary
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.align import Positions
-from lakeops.ranges.delta import SKETCH_COLUMNS, Delta, deltas
-from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Candidates, Delta, candidates, deltas, matched
+from lakeops.ranges.file import RangeFile
+from lakeops.ranges.metarange import Metarange, RangeRow, Rows
 from lakeops.ranges.read import RangeReader
 
 CHANGE_TYPES = (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
@@ -90,3 +93,110 @@ def _struct(table: pa.Table, rows: Positions) -> pa.Array:
     taken = pa.table(table.columns, schema=nullable).take(pa.array(rows, pa.int64(), mask=rows < 0))
     arrays = [column.combine_chunks() for column in taken.columns]
     return pa.StructArray.from_arrays(arrays, fields=list(ROW_TYPE), mask=pa.array(rows < 0))
+
+
+_AT_ONCE = 50_000
+
+
+def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> Iterator[pa.Table]:
+    """The staged rows that really change something, in path order: tables of ``DIFF_SCHEMA``, none empty.
+
+    Opens the ranges that staged paths fall in, a few ahead. Writing what is already there and deleting what is not
+    are no changes.
+
+    Args:
+        reader: the namespace.
+        base: the head's metarange.
+        staged: ``STAGED_SCHEMA``, paths strictly ascending.
+    """
+    if not staged.num_rows:
+        return
+    owners = base.route(staged.column("path")) if len(base) else np.zeros(staged.num_rows, np.int64)
+    touched, starts = np.unique(owners, return_index=True)
+    stops = [*starts[1:].tolist(), staged.num_rows]
+    files = reader.open_each(base.at(touched) if len(base) else [])
+    for start, stop in zip(starts.tolist(), stops, strict=True):
+        file = next(files, None)
+        for begin in range(start, stop, _AT_ONCE):
+            delta = _over(file, staged.slice(begin, min(_AT_ONCE, stop - begin)))
+            if delta.total:
+                yield batch(delta)
+
+
+def _over(file: RangeFile | None, staged: pa.Table) -> Delta:
+    """What staged rows change over the range that their paths fall in (None: there is no range)."""
+    columns = ["path", *IDENTITY_COLUMNS]
+    # What is no tombstone holds no nulls.
+    schema = pa.schema([ENTRY_SCHEMA.field(name) for name in columns])
+    after = staged.filter(pc.invert(staged.column("tombstone"))).select(columns).cast(schema)
+    before = after.slice(0, 0)
+    if file is not None:
+        before = file.rows_at(staged.column("path"), columns)[1]
+    return matched(Candidates(before), Candidates(after))
+
+
+NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_address", "checksum", "size_bytes", "path")])
+"""One object a row; ``path`` is one of its paths in this range, the first where the object is new. Addresses are as the
+ranges hold them: relative to the namespace, absolute for imported objects."""
+
+_OBJECT = NEEDED_SCHEMA.names[:3]
+
+
+@dataclass(frozen=True)
+class NeededOfRange:
+    """What one range needs: ``NEEDED_SCHEMA``, in path order, no object twice; possibly no rows at all."""
+
+    row: RangeRow
+    objects: pa.Table
+
+
+def needed(
+    reader: RangeReader, wanted: Metarange, known: Metarange, *, proved: Iterable[bytes] = ()
+) -> Iterator[NeededOfRange]:
+    """The objects that ``wanted`` needs and ``known`` does not, range by range, in path order.
+
+    Every range that ``known`` lacks and that is not proved is given once, and opened once. Of ``known`` only those
+    ranges are opened that ``wanted`` lacks and whose paths overlap one of these.
+
+    Args:
+        reader: the namespace of both.
+        wanted: what has to be there.
+        known: what is there already; ``Metarange.empty()`` for nothing.
+        proved: ids (32 bytes) of ranges whose objects are known to be there.
+    """
+    missing = _subset(wanted, wanted.without(known))
+    if ids := list(proved):
+        proven = pc.is_in(missing.table.column("id"), value_set=pa.array(ids, pa.binary(32)))
+        missing = Metarange(missing.table.filter(pc.invert(proven)))
+    others = _overlapping(_subset(known, known.without(wanted)), missing)
+    pairs = candidates(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
+    for row, parts in groupby(pairs, key=lambda pair: pair[1].row):
+        if row is not None:
+            yield NeededOfRange(row, _objects(pa.concat_tables([_moved(*pair) for pair in parts])))
+
+
+def _subset(metarange: Metarange, rows: Rows) -> Metarange:
+    return Metarange(metarange.table.take(pa.array(rows)))
+
+
+def _overlapping(ranges: Metarange, others: Metarange) -> Metarange:
+    """Those of the ranges whose paths overlap one of the others."""
+    if not len(ranges) or not len(others):
+        return Metarange.empty()
+    first = pc.search_sorted(others.table.column("last_path"), ranges.table.column("first_path"))
+    begins = others.table.column("first_path").take(pc.min_element_wise(first, len(others) - 1))
+    # Past the last of the others nothing overlaps, whatever range was looked at in its place.
+    overlaps = pc.and_(pc.less(first, len(others)), pc.less_equal(begins, ranges.table.column("last_path")))
+    return Metarange(ranges.table.filter(overlaps))
+
+
+def _moved(old: Candidates, new: Candidates) -> pa.Table:
+    """The new rows whose object is not among the old ones of this stretch."""
+    same = pc.is_in(new.table.column("physical_address"), value_set=old.table.column("physical_address"))
+    return new.table.filter(pc.invert(same))
+
+
+def _objects(rows: pa.Table) -> pa.Table:
+    """One row an object."""
+    once = rows.group_by(_OBJECT, use_threads=False).aggregate([("path", "first")])
+    return once.rename_columns(NEEDED_SCHEMA.names).cast(NEEDED_SCHEMA)

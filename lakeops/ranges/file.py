@@ -22,12 +22,10 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
-from lakeops.ranges.format import decode_footer, read_columns, stream_column
+from lakeops.ranges.format import Pieces, decode_footer, read_columns, stream_column
 from lakeops.ranges.group_table import RowGroup
-from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.order import SortedPaths
-from lakeops.ranges.pieces import Pieces
-from lakeops.ranges.thrift import MARK
+from lakeops.ranges.metarange import RangeRow, SortedPaths
+from lakeops.ranges.outline import MARK
 from lakeops.store.base import ObjectStore
 
 Rows = npt.NDArray[np.int64]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,9 +26,49 @@ import pyarrow.parquet as pq
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.group_table import GroupTable, RowGroup, find_table, with_table
-from lakeops.ranges.pieces import Pieces
+from lakeops.ranges.outline import MARK
 from lakeops.ranges.split import VERSION
-from lakeops.ranges.thrift import MARK
+
+
+class Pieces:
+    """A readable and seekable file, for ``pyarrow.PythonFile``.
+
+    Args:
+        size: bytes of the whole file.
+        pieces: where each piece begins, and its bytes; ascending.
+    """
+
+    closed = False
+
+    def __init__(self, size: int, pieces: Sequence[tuple[int, memoryview]]) -> None:
+        self._size = size
+        self._starts = [start for start, _ in pieces]
+        self._pieces = [data for _, data in pieces]
+        self._at = 0
+
+    def tell(self) -> int:
+        """Where the next byte is read."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Read on elsewhere."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        """The next bytes, without a copy. Raises ``ValueError`` unless one piece holds them all."""
+        number = bisect_right(self._starts, self._at) - 1
+        if number >= 0:
+            start = self._at - self._starts[number]
+            data = self._pieces[number][start : start + size]
+            if len(data) == size:
+                self._at += size
+                return pa.py_buffer(data)
+        raise ValueError(f"bytes {self._at} to {self._at + size} are outside of the row groups that were asked for")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
 
 VERSION_KEY = "lakeops.version"
 """The key in a range file's footer under which the version of the format stands; the first one had none."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from lakeops.ranges.thrift import CLOSING, MARK, closed, integer, list_of, metadata_at, sized
+from lakeops.ranges.outline import CLOSING, MARK, closed, integer, list_of, metadata_at, sized
 
 _TABLE_MARK: Final = b"lakeops groups 2"
 _TRAILER: Final = struct.Struct("<IIIII16s")

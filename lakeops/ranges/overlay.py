@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.records import Summary
+from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import same_identity
-from lakeops.ranges.rows import with_digests
 
 _FEW = 64
 

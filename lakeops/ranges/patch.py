@@ -24,10 +24,9 @@ from lakeops.ranges.file import RangeFile
 from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
 from lakeops.ranges.group_table import RowGroup
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.outline import GroupOutline, NotOutlined, outline
+from lakeops.ranges.outline import MARK, GroupOutline, NotOutlined, outline
 from lakeops.ranges.overlay import overlay
 from lakeops.ranges.split import VERSION, Hashes, Positions, finer, path_hashes, possible_ends
-from lakeops.ranges.thrift import MARK
 
 Origin: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""

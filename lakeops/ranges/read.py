@@ -3,24 +3,149 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Protocol, TypeVar
+from itertools import chain, islice, pairwise
+from threading import Lock
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry
-from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.cache import RangeCache
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, maker
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
 from lakeops.ranges.format import decode_metarange
-from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.order import SortedPaths, upper_bound
-from lakeops.ranges.prefetch import prefetched
-from lakeops.ranges.records import Records
+from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
+
+
+def prefetched(load: Callable[[S], T], items: Iterable[S], window: int = 8) -> Iterator[T]:
+    """What ``load`` gives for each item, in order, up to ``window`` of them loaded ahead in threads (0: none).
+
+    Starts with one and doubles, so that a reader who stops early has paid for little. No thread is started for the
+    sake of one or two items. Closing the iterator drops what was not begun.
+    """
+    source = iter(items)
+    for item in islice(source, 1):
+        yield load(item)
+    few = list(islice(source, 2 if window else 0))
+    rest = chain(few, source)
+    if len(few) < 2:
+        yield from map(load, rest)
+        return
+    with ThreadPoolExecutor(max_workers=window, thread_name_prefix="prefetch") as pool:
+        ahead: deque[Future[T]] = deque()
+        size = 1
+        try:
+            while True:
+                ahead.extend(pool.submit(load, item) for item in islice(rest, size - len(ahead)))
+                if not ahead:
+                    return
+                yield ahead.popleft().result()
+                size = min(2 * size, window)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+_entry = maker(Entry)
+*_PLAIN, _METADATA = ENTRY_SCHEMA.names
+
+
+def entries(table: pa.Table) -> list[Entry]:
+    """Rows as records. For small slices only: a page, not a repository."""
+    plain = (table.column(name).to_pylist() for name in _PLAIN)
+    maps = chain.from_iterable(map(_maps, table.column(_METADATA).chunks))
+    return list(map(_entry, *plain, maps))
+
+
+class Records:
+    """The rows of a table as records, one at a time: a few microseconds each.
+
+    Args:
+        table: at least the columns of ``ENTRY_SCHEMA``.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._plain: list[Any] = [table.column(name).combine_chunks() for name in _PLAIN]
+        self._metadata: Any = table.column(_METADATA).combine_chunks()
+        self._bounds = self._metadata.offsets.to_numpy()
+
+    def __getitem__(self, row: int) -> Entry:
+        metadata = dict(self._metadata[row].as_py()) if self._bounds[row] < self._bounds[row + 1] else {}
+        return _entry(*(column[row].as_py() for column in self._plain), metadata)
+
+
+def _maps(array: pa.MapArray) -> Iterator[dict[str, str]]:
+    bounds: list[int] = array.offsets.to_pylist()
+    first, size = bounds[0], bounds[-1] - bounds[0]
+    keys, values = (column.slice(first, size).to_pylist() for column in (array.keys, array.items))
+    for start, end in pairwise(bounds):
+        here = slice(start - first, end - first)
+        yield dict(zip(keys[here], values[here], strict=True)) if start < end else {}
+
+
+class Sized(Protocol):
+    """Anything that knows what it keeps in memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        ...
+
+
+Loaded = TypeVar("Loaded", bound=Sized)
+
+
+class RangeCache:
+    """The most recently used values up to a number of bytes; safe to share between threads.
+
+    Args:
+        max_bytes: what all values together may keep in memory. A larger single value is not kept.
+    """
+
+    def __init__(self, max_bytes: int = 256 * 1024 * 1024) -> None:
+        self._max_bytes = max_bytes
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    @property
+    def nbytes(self) -> int:
+        """What all values keep in memory."""
+        return self._bytes
+
+    def get(self, key: Hashable, make: Callable[[], Loaded]) -> Loaded:
+        """The value of ``key``, made when it is not there. Two threads may make the same value; one is kept."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                value: Loaded = found[0]
+                return value
+        return self.put(key, make())
+
+    def put(self, key: Hashable, value: Loaded) -> Loaded:
+        """Remember a value and return it."""
+        size = value.nbytes
+        with self._lock:
+            if size <= self._max_bytes and key not in self._values:
+                self._values[key] = (value, size)
+                self._bytes += size
+                while self._bytes > self._max_bytes:
+                    _, (_, dropped) = self._values.popitem(last=False)
+                    self._bytes -= dropped
+        return value
+
+    def peek(self, key: Hashable) -> Any:  # noqa: ANN401 - what a key stands for is the caller's business
+        """The value of ``key`` or None; does not count as a use."""
+        with self._lock:
+            found = self._values.get(key)
+        return found[0] if found is not None else None
+
 
 S = TypeVar("S")
 T = TypeVar("T")

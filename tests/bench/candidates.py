@@ -87,7 +87,7 @@ def _groups(path: Path) -> Iterator[pa.Table]:
     """The rows of a Parquet file, a group at a time, the next ones read ahead in threads."""
     import pyarrow.parquet as pq
 
-    from lakeops.ranges.prefetch import prefetched
+    from lakeops.ranges.read import prefetched
 
     metadata = pq.read_metadata(path)
 

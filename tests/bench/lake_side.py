@@ -37,8 +37,7 @@ from lakeops.ops.publish import Draft, Move, publish
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way
-from lakeops.ranges.read import RangeReader
-from lakeops.ranges.records import entries
+from lakeops.ranges.read import RangeReader, entries
 from lakeops.ranges.write import write_metarange
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore

@@ -11,8 +11,8 @@ from support.rows import QUICK, SMALL, Groups, attempt, built, contents, entry_t
 from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import InvalidInput
+from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, entry_digests, group_digest, metarange_id, range_id
-from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import cut_ends, group_ends, path_hashes
 
 

@@ -32,7 +32,7 @@ from lakeops import Repository
 from lakeops.model.findings import Severity
 from lakeops.ranges.cutter import Cut
 from lakeops.ranges.group_table import find_table
-from lakeops.ranges.thrift import metadata_at
+from lakeops.ranges.outline import metadata_at
 from lakeops.ranges.write import write_range
 
 Tables = list[pa.Table]

@@ -15,13 +15,12 @@ from lakeops.model.records import Split
 from lakeops.ranges import file as files
 from lakeops.ranges import format as formats
 from lakeops.ranges import group_table
+from lakeops.ranges.cutter import cut
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import digest_words
 from lakeops.ranges.file import open_range, read_range
-from lakeops.ranges.format import decode_footer, read_columns
-from lakeops.ranges.pieces import Pieces
+from lakeops.ranges.format import Pieces, decode_footer, read_columns
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rows import cut
 from lakeops.ranges.verify import verify_range
 from lakeops.ranges.write import write_range
 

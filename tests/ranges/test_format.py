@@ -15,17 +15,17 @@ from lakeops.engine.build import build
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.file import fetch_range
 from lakeops.ranges.format import (
     METARANGE_SCHEMA,
+    Pieces,
     decode_metarange,
     encode_metarange,
     encode_range,
     stream_column,
 )
-from lakeops.ranges.pieces import Pieces
-from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key

@@ -9,13 +9,12 @@ import pytest
 from support.rows import attempt, built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
-from lakeops.ranges.cutter import Cut
+from lakeops.ranges.cutter import Cut, with_digests
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
 from lakeops.ranges.file import open_range, read_range
 from lakeops.ranges.format import encode_range
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.rows import with_digests
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
 

@@ -21,8 +21,8 @@ from support.rows import (
 from lakeops.engine.apply import apply
 from lakeops.engine.build import build
 from lakeops.model.errors import Corrupted
+from lakeops.ranges.diff import NEEDED_SCHEMA, needed
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.needed import NEEDED_SCHEMA, needed
 from lakeops.ranges.read import RangeReader
 
 

@@ -12,10 +12,10 @@ from support import synthetic
 from support.rows import QUICK
 
 from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import group_digest
 from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
 from lakeops.ranges.outline import NotOutlined, outline
-from lakeops.ranges.rows import with_digests
 
 
 @pytest.fixture(scope="module")

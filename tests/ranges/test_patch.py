@@ -12,9 +12,9 @@ from support.rows import THOROUGH, applied, attempt, built, byte_order, numbered
 from lakeops.engine.build import build
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.file import fetch_range, open_range, read_range
 from lakeops.ranges.patch import Patch, patched
-from lakeops.ranges.rows import with_digests
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.verify import verify_range
 from lakeops.ranges.write import write_range

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.read import prefetched
 
 
 @pytest.mark.parametrize("window", [0, 1, 2, 8])

@@ -11,10 +11,8 @@ from support.rows import QUICK, attempt, built, byte_order, contents, entry_tabl
 from lakeops.engine.build import build
 from lakeops.model.names import next_prefix
 from lakeops.model.records import Split
-from lakeops.ranges.cache import RangeCache
-from lakeops.ranges.order import upper_bound
-from lakeops.ranges.read import RangeReader
-from lakeops.ranges.records import entries
+from lakeops.ranges.metarange import upper_bound
+from lakeops.ranges.read import RangeCache, RangeReader, entries
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
 

@@ -7,10 +7,9 @@ from support.rows import QUICK, Groups, applied, attempt, built, numbered
 
 from lakeops.engine.apply import merge
 from lakeops.model.records import Summary
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import spliced, three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.splice import spliced
 
 BASE = numbered(range(1_500))
 PATHS = sorted(BASE)

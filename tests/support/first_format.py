@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.cutter import Cut
+from lakeops.ranges.cutter import Cut, cut, with_digests
 from lakeops.ranges.format import _RANGE
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.rows import cut, with_digests
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_range
 from lakeops.store.base import ObjectStore

@@ -18,8 +18,7 @@ from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split, Summary
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.read import RangeReader
-from lakeops.ranges.records import entries
+from lakeops.ranges.read import RangeReader, entries
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
 

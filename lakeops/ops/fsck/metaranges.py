@@ -23,8 +23,7 @@ from lakeops.model.text import excerpt
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
 from lakeops.ranges.format import METARANGE_SCHEMA
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.prefetch import prefetched
-from lakeops.ranges.read import RangeReader
+from lakeops.ranges.read import RangeReader, prefetched
 from lakeops.ranges.split import path_hashes
 from lakeops.ranges.verify import order_flaw
 from lakeops.store.layout import metarange_key

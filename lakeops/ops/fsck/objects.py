@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.ids import algorithm_of
 from lakeops.ops.fsck.inventory import Inventory, Rows
-from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.read import prefetched
 from lakeops.ranges.split import path_hashes
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import is_absolute

@@ -34,7 +34,7 @@ from lakeops.ops.gc.report import Findings
 from lakeops.ops.mirror.prove import prove
 from lakeops.ops.owner import check_owner, take_turn
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.prefetch import prefetched
+from lakeops.ranges.read import prefetched
 from lakeops.store import layout
 
 AHEAD = timedelta(hours=1)
