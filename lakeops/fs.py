@@ -20,7 +20,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 
 from lakeops.model.errors import InvalidUri, NotFound, PreconditionFailed
 from lakeops.model.records import CommonPrefix, Entry
-from lakeops.ops.files import appearing
+from lakeops.ops.put import appearing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

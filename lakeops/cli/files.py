@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from lakeops.model.errors import InvalidPath
 from lakeops.model.text import excerpt
-from lakeops.ops.files import appearing, translated
+from lakeops.ops.put import appearing, translated
 
 _PIECE = 1024 * 1024
 

@@ -20,7 +20,7 @@ from lakeops.model.uris import LakeUri
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.marks import Mark
-    from lakeops.ops.gc.idle import IdleRef
+    from lakeops.ops.gc.rules import IdleRef
 
 app = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
 app.add_typer(gc_rules.app, name="rules")

@@ -20,8 +20,7 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.ops.files import reading, translated
-from lakeops.ops.upload import Upload, of_file, of_folder
+from lakeops.ops.put import Upload, of_file, of_folder, reading, translated
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch

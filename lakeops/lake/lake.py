@@ -17,8 +17,7 @@ from lakeops.model.names import check_repository
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.records import Split
 from lakeops.model.requests import check_asked
-from lakeops.ops.context import Context, Progress, quiet
-from lakeops.ops.paging import pages
+from lakeops.ops.context import Context, Progress, pages, quiet
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:

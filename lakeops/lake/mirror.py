@@ -142,7 +142,7 @@ class Mirror(Repository):
 
         Nothing is taken for granted, so it costs as much as what is shown is large. For after a fail-over.
         """
-        from lakeops.ops.mirror.check import check_shown
+        from lakeops.ops.mirror.status import check_shown
 
         return check_shown(self._ctx)
 

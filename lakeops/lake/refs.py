@@ -14,8 +14,8 @@ from lakeops.ops.resolve import resolve_commit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakeops.ops.batch import Batch
-    from lakeops.ops.output import OutputUrl
+    from lakeops.ops.put import Batch
+    from lakeops.ops.stage import OutputUrl
     from lakeops.store.recorded import ObjectFile
 
 
@@ -95,13 +95,13 @@ class Readable:
 
         ``after`` is the last path or common prefix of an earlier listing: what comes behind it in byte order is shown.
         """
-        from lakeops.ops.listing import list_objects
+        from lakeops.ops.view import list_objects
 
         return list_objects(self._ctx, self.id, prefix=prefix, after=after, delimiter=delimiter)
 
     def entries(self, prefix: str = "") -> pa.RecordBatchReader:
         """Entries under a prefix as Arrow (``model.schema.ENTRY_SCHEMA``), by path, read as they are asked for."""
-        from lakeops.ops.listing import entries
+        from lakeops.ops.view import entries
 
         return entries(self._ctx, self.id, prefix=prefix)
 
@@ -137,7 +137,7 @@ class Branch(Readable):
         Everything is linked at the end of the ``with``, also after an exception, and a put counts as made when it is
         linked. The last put of a path wins. Threads may share it.
         """
-        from lakeops.ops.batch import batch
+        from lakeops.ops.put import batch
 
         return batch(self._ctx, self.id)
 
@@ -155,7 +155,7 @@ class Branch(Readable):
         ``path`` is the object's path, or ends in a slash: the folder that it goes to. A directory's files go below it.
         Links, pipes and devices below a directory are refused, or left out with ``skip_special``.
         """
-        from lakeops.ops.upload import upload
+        from lakeops.ops.put import upload
 
         return upload(
             self._ctx,
@@ -195,13 +195,13 @@ class Branch(Readable):
         ``replace`` lets the new files take the place of everything under the prefix, ``append`` adds to it. After an
         exception nothing is staged.
         """
-        from lakeops.ops.output import output
+        from lakeops.ops.stage import output
 
         return output(self._ctx, self.id, prefix, mode)
 
     def uncommitted(self, prefix: str = "") -> Iterator[Change]:
         """What a commit would change now, by path."""
-        from lakeops.ops.uncommitted import uncommitted
+        from lakeops.ops.diff import uncommitted
 
         return uncommitted(self._ctx, self.id, prefix=prefix)
 
@@ -270,7 +270,7 @@ class Branch(Readable):
 
     def revert_changes(self, ref: str, parent_number: int | None = None) -> Iterator[Change]:
         """What ``revert`` would change now, by path, and its conflicts; publishes nothing."""
-        from lakeops.ops.pick import of_revert
+        from lakeops.ops.merge import of_revert
 
         return of_revert(self._ctx, self.id, ref, parent_number=parent_number)
 
@@ -284,7 +284,7 @@ class Branch(Readable):
         idempotency_key: str | None = None,
     ) -> Commit:
         """A new commit that undoes what ``ref`` did; a merge commit needs the number of the parent to go back to."""
-        from lakeops.ops.pick import revert
+        from lakeops.ops.merge import revert
 
         return revert(
             self._ctx,

@@ -16,11 +16,9 @@ from lakeops.model.records import Commit
 from lakeops.model.requests import Request
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, publish, replay
+from lakeops.ops.diff import effective
+from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, apply_changes, publish, replay, when_moved
 from lakeops.ops.resolve import lookup, require_branch
-from lakeops.ops.retry import when_moved
-from lakeops.ops.uncommitted import effective
-from lakeops.ops.write import apply_changes
 
 
 def commit(

@@ -6,17 +6,18 @@ randomness) comes from here, so a test that hands in its own can fail, delay or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lakeops.catalog.base import BranchState, Catalog
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import CatalogUnavailable, CommitExpired
-from lakeops.model.records import Commit, Repository
+from lakeops.model.records import Commit, Ref, Repository
+from lakeops.model.requests import check_asked
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
     from lakeops.store.open import Stores
+
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
@@ -125,3 +127,29 @@ def expired(commit: Commit) -> CommitExpired:
         f"commit {commit.id[:16]} is expired: retention rules keep it no longer, its objects may be gone "
         "(after a fail-over, `lakeops mirror prove` brings back what is whole)"
     )
+
+
+PAGE = 1000
+
+Named = TypeVar("Named", Ref, Repository)
+Named_co = TypeVar("Named_co", Ref, Repository, covariant=True)
+
+
+class ReadPage(Protocol[Named_co]):
+    """A listing of the catalog."""
+
+    def __call__(self, *, prefix: str, after: str, limit: int) -> Sequence[Named_co]:
+        """One page, in byte order of ids."""
+        ...
+
+
+def pages(read: ReadPage[Named], *, prefix: str = "", after: str = "") -> Iterator[Named]:
+    """All that a listing holds under a prefix and after an id, a page at a time."""
+    check_asked(prefix, "the beginning of a name")
+    check_asked(after, "a name to go on behind")
+    while True:
+        page = read(prefix=prefix, after=after, limit=PAGE)
+        yield from page
+        if len(page) < PAGE:
+            return
+        after = page[-1].id

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
@@ -13,10 +14,12 @@ from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Strategy, Summary
 from lakeops.ops.context import Context
-from lakeops.ops.overtaken import overtaken, watched
-from lakeops.ops.resolve import resolve_commit
+from lakeops.ops.resolve import check_name, overtaken, resolve_commit, watched
 from lakeops.ops.sides import check_strategy, foretell, sides_of_merge
-from lakeops.ranges.diff import changes, diff, summary
+from lakeops.ranges.diff import changes, diff, staged_changes, summary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
@@ -98,3 +101,20 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
         len(prefixes) > limit,
         tuple(sorted(found["value"], key=str.encode)),
     )
+
+
+def uncommitted(ctx: Context, branch: str, *, prefix: str = "") -> Iterator[Change]:
+    """A branch's uncommitted changes by path, at one instant; read as they are asked for."""
+    check_prefix(prefix)
+    state, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
+    return chain.from_iterable(changes(batch) for batch in effective(ctx, ctx.head(state), staged))
+
+
+def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table]:
+    """Those of the staged rows that change something over a commit, in the columns of ``ranges.diff``.
+
+    The same contents put again, and deletions of what is not there, are no changes.
+    """
+    if not staged.num_rows:
+        return iter(())
+    return staged_changes(ctx.reader, ctx.metarange(head), staged)

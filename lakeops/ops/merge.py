@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from lakeops.model.errors import InvalidRef, NoChanges
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
-from lakeops.model.records import Commit, MergeResult, Strategy, Summary
-from lakeops.model.requests import Request
-from lakeops.ops.clean import require_clean
+from lakeops.model.records import Change, Commit, MergeResult, Strategy, Summary
+from lakeops.model.requests import Request, check_amount
 from lakeops.ops.commit import check_message
-from lakeops.ops.context import Context
+from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
-from lakeops.ops.overtaken import overtaken
-from lakeops.ops.publish import Attempt, Draft, Move, publish, replay
-from lakeops.ops.resolve import require_branch, resolve_commit
-from lakeops.ops.sides import check_strategy, decide, sides_of_merge
-from lakeops.ops.write import apply_merge
+from lakeops.ops.publish import Attempt, Draft, Move, apply_merge, publish, replay, require_clean
+from lakeops.ops.resolve import lookup, overtaken, require_branch, require_stageable, resolve_commit
+from lakeops.ops.sides import Sides, check_strategy, decide, foretell, sides_of_merge
 
 
 class UpToDate(Exception):
@@ -72,3 +71,150 @@ def merge(
 
 def _result(ctx: Context, commit: Commit, summary: Summary | None) -> MergeResult:
     return MergeResult(commit.id, up_to_date=False, summary=summary or summary_of(ctx, commit))
+
+
+def revert(
+    ctx: Context,
+    branch: str,
+    ref: str,
+    *,
+    parent_number: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    key: str | None = None,
+) -> Commit:
+    """A new commit on a branch that undoes what the commit ``ref`` did.
+
+    ``metadata`` is kept beside the id of the commit that is undone.
+
+    Raises:
+        InvalidRef: a merge commit needs a parent number; the initial commit cannot be reverted.
+        MergeConflict: later commits changed the same paths.
+        NoChanges: it is undone already.
+        DirtyBranch: the branch has uncommitted changes.
+    """
+    given = _checked(message, metadata)
+    parts = {"source": ref, "parent number": str(parent_number or "")}
+    move = Move(Request("revert", require_branch(ctx, branch), parts, message, given), key)
+    known = replay(ctx, move)
+    if known is not None:
+        return known
+    undone, parent = _step(ctx, ref, parent_number)
+    text = message or f"Revert {undone.message.splitlines()[0]!r}"
+    origin = {"revert-origin": undone.id}
+    return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), text, {**given, **origin}))
+
+
+def of_revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None) -> Iterator[Change]:
+    """What ``revert`` would change on a branch, by path, and its conflicts. Publishes nothing.
+
+    Raises what ``revert`` raises for the branch and the commit.
+    """
+    head = _clean_head(ctx, branch)
+    undone, parent = _step(ctx, ref, parent_number)
+    return foretell(ctx, Sides((undone,), parent, head))
+
+
+def cherry_pick(
+    ctx: Context,
+    ref: str,
+    branch: str,
+    *,
+    parent_number: int | None = None,
+    message: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    key: str | None = None,
+) -> Commit:
+    """A new commit on a branch that does what the commit ``ref`` did, with its message and metadata.
+
+    ``message`` takes the place of its message; ``metadata`` is laid over its metadata.
+
+    Raises:
+        InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
+    """
+    given = _checked(message, metadata)
+    parts = {"source": ref, "parent number": str(parent_number or "")}
+    move = Move(Request("cherry-pick", require_branch(ctx, branch), parts, message, given), key)
+    known = replay(ctx, move)
+    if known is not None:
+        return known
+    picked, parent = _step(ctx, ref, parent_number)
+    pairs = {
+        **picked.metadata,
+        **given,
+        "cherry-pick-origin": picked.id,
+        "cherry-pick-committer": picked.committer,
+    }
+    return _replay_change(ctx, move, _Step(parent, picked, (ref, branch), message or picked.message, pairs))
+
+
+def of_cherry_pick(ctx: Context, ref: str, branch: str, *, parent_number: int | None = None) -> Iterator[Change]:
+    """What ``cherry_pick`` would change on a branch, by path, and its conflicts. Publishes nothing.
+
+    Raises what ``cherry_pick`` raises for the branch and the commit.
+    """
+    head = _clean_head(ctx, branch)
+    picked, parent = _step(ctx, ref, parent_number)
+    return foretell(ctx, Sides((parent,), picked, head))
+
+
+def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    if message is not None:
+        check_message(message)
+    return check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
+
+
+@dataclass(frozen=True)
+class _Step:
+    base: Commit
+    source: Commit
+    names: tuple[str, str]
+    message: str
+    metadata: Mapping[str, str]
+
+
+def _replay_change(ctx: Context, move: Move, step: _Step) -> Commit:
+    def plan(attempt: Attempt) -> Draft:
+        require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+        sides = Sides((step.base,), step.source, attempt.head)
+        with overtaken(ctx, sides.commits):
+            decision = decide(ctx, sides, None, step.names)
+            metarange, summary = apply_merge(ctx, decision.plan, step.source, attempt.head, started=attempt.started)
+        if not summary.total:
+            raise NoChanges(f"{move.action} of {step.names[0]!r} changes nothing on branch {move.branch!r}")
+        return Draft(metarange, (attempt.head,), step.message, step.metadata, summary, rests_on=decision.rests_on)
+
+    return publish(ctx, move, plan, clean=True).commit
+
+
+def _clean_head(ctx: Context, branch: str) -> Commit:
+    """The head of a branch that takes changes and has none uncommitted.
+
+    Raises:
+        RefNotFound, ReadOnlyRepository, ProtectedBranch, DirtyBranch.
+    """
+    state, staged = ctx.catalog.staged_table(ctx.repository_id, require_stageable(ctx, branch).id)
+    head = ctx.head(state)
+    require_clean(ctx, state.id, head, staged)
+    return head
+
+
+def _step(ctx: Context, ref: str, parent_number: int | None) -> tuple[Commit, Commit]:
+    """The commit that is undone or done again, and the parent that it is taken against."""
+    commit = resolve_commit(ctx, ref)
+    return commit, _parent(ctx, commit, parent_number, ref)
+
+
+def _parent(ctx: Context, commit: Commit, number: int | None, ref: str) -> Commit:
+    """The parent that a change is taken against. Raises ``InvalidRef``."""
+    count = len(commit.parents)
+    if not count:
+        raise InvalidRef(f"{ref!r} is the initial commit: it has no parent to compare with")
+    if number is None:
+        if count > 1:
+            raise InvalidRef(f"{ref!r} is a merge of {count} parents; say which one with a parent number from 1")
+        number = 1
+    check_amount(number, "the parent number")
+    if not 1 <= number <= count:
+        raise InvalidRef(f"{ref!r} has {count} parent{'s' if count > 1 else ''}; there is no parent {number}")
+    return require_live(lookup(ctx).get(commit.parents[number - 1]))

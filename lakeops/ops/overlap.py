@@ -18,7 +18,7 @@ from lakeops.catalog.base import Catalog
 from lakeops.model.errors import InvalidInput, InvalidPath, InvalidUri, NamespaceTaken, NotFound, StoreError
 from lakeops.model.records import Repository
 from lakeops.model.text import excerpt
-from lakeops.ops.paging import pages
+from lakeops.ops.context import pages
 from lakeops.store.layout import CLAIM, DATA, METADATA
 from lakeops.store.location import above, lies_in, overlap, real_place
 from lakeops.store.open import Stores

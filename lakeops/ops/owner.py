@@ -28,8 +28,7 @@ from lakeops.model.records import Repository
 from lakeops.model.text import excerpt
 from lakeops.model.words import moment, safe
 from lakeops.ops.claim import check_claim, claim
-from lakeops.ops.context import Context
-from lakeops.ops.paging import pages
+from lakeops.ops.context import Context, pages
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import owner_key
 from lakeops.store.owners import owners_at

@@ -1,6 +1,6 @@
 """The loop of every verb that moves a branch: seal, plan on the head, write files, publish; in turn when it moved.
 
-A verb brings a ``Plan``: a function that turns an attempt (the branch as it is now) into a draft (the metarange
+A verb brings a function that turns an attempt (the branch as it is now) into a draft (the metarange
 written, parents, message). A commit plans on sealed rows. A verb that needs a clean branch only looks at the rows
 before it plans, and seals those that change nothing once its plan stands: a refusal leaves the branch as it was.
 
@@ -10,25 +10,49 @@ leaves at most such files and sealed tokens, which readers see and the next comm
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
 from lakeops.catalog.base import BranchState, Publish
+from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
+from lakeops.engine.apply import merge as apply_plan
+from lakeops.engine.base import Engine
+from lakeops.engine.plan import Plan
 from lakeops.model.clock import pause, stopwatch
-from lakeops.model.errors import BranchMoved
+from lakeops.model.errors import BranchMoved, DirtyBranch
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, Summary
+from lakeops.model.records import Commit, Split, Summary
 from lakeops.model.requests import Request, check_key
-from lakeops.ops.clean import require_clean
 from lakeops.ops.context import Context
+from lakeops.ops.diff import effective
 from lakeops.ops.turn import LONGEST_WAIT, Overtaken, held, in_line
-from lakeops.ranges.write import MetarangeFile
+from lakeops.ranges.merge import MergePlan
+from lakeops.ranges.write import MetarangeFile, write_metarange
+from lakeops.store import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table) -> None:
+    """Refuse a branch with uncommitted changes.
+
+    Staged rows that change nothing over the head are no changes; the publish transaction takes them off the branch,
+    so that they cannot come to matter over the new head. Raises ``DirtyBranch``.
+    """
+    for batch in effective(ctx, head, staged):
+        raise dirty(branch, batch.column("path")[0].as_py())
+
+
+def dirty(branch: str, path: str) -> DirtyBranch:
+    """The error for a branch with uncommitted changes, of which ``path`` is one."""
+    return DirtyBranch(f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first")
 
 
 @dataclass(frozen=True)
@@ -104,14 +128,14 @@ class AlreadyPublished(Exception):
         self.commit = commit
 
 
-Plan = Callable[[Attempt], Draft]
+Draw = Callable[[Attempt], Draft]
 
 
 def _never() -> None:
     """Nobody takes the changes of a merge along."""
 
 
-def publish(ctx: Context, move: Move, plan: Plan, *, clean: bool = False, overtaken: Overtaken = _never) -> Published:
+def publish(ctx: Context, move: Move, plan: Draw, *, clean: bool = False, overtaken: Overtaken = _never) -> Published:
     """Move a branch to the commit that ``plan`` drafts, once.
 
     With ``clean`` the branch may have no uncommitted changes; ``plan`` refuses one that has some (``require_clean``).
@@ -156,7 +180,7 @@ def replay(ctx: Context, move: Move) -> Commit | None:
     return ctx.catalog.commit(ctx.repository_id, record.commit_id)
 
 
-def _attempt(ctx: Context, move: Move, plan: Plan, *, clean: bool, publisher: str | None) -> Published:
+def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: str | None) -> Published:
     attempt = _begin(ctx, move.branch, clean=clean)
     try:
         draft = plan(attempt)
@@ -226,3 +250,77 @@ def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
         _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
         require_clean(ctx, state.id, attempt.head, staged)
     return state
+
+
+FIRST_WAIT = 0.02
+LONGEST_RETRY_WAIT = 2.0
+
+
+def when_moved(ctx: Context) -> Retrying:
+    """Calls a function again after ``BranchMoved``, with random delays, for as long as the settings say."""
+
+    def wait(state: RetryCallState) -> float:
+        return ctx.ids.jitter(min(LONGEST_RETRY_WAIT, FIRST_WAIT * 2**state.attempt_number))
+
+    return Retrying(
+        retry=retry_if_exception_type(BranchMoved),
+        stop=stop_after_delay(ctx.settings.publish_minutes * 60),
+        wait=wait,
+        sleep=pause,
+        reraise=True,
+    )
+
+
+_log = logging.getLogger(__name__)
+
+
+def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
+    """The head's metarange with staged changes applied, written to the namespace by an attempt that ``started``."""
+    attempt = layout.attempt(started, ctx.ids)
+    how = _how(ctx, "commit", attempt)
+    applied = apply(ctx.reader, ctx.metarange(head), changes, **how)
+    return _written(ctx, applied, (head,), attempt), applied.summary
+
+
+def apply_merge(
+    ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
+) -> tuple[MetarangeFile, Summary]:
+    """The destination's metarange with a merge's changes applied, written to the namespace likewise."""
+    attempt = layout.attempt(started, ctx.ids)
+    how = _how(ctx, "merge", attempt)
+    applied = apply_plan(ctx.reader, plan, ctx.metarange(source), ctx.metarange(destination), **how)
+    return _written(ctx, applied, (destination, source), attempt), applied.summary
+
+
+class _How(TypedDict):
+    engine: Engine
+    split: Split
+    attempt: str
+    on_plan: OnPlan
+    on_progress: OnProgress
+
+
+def _how(ctx: Context, verb: str, attempt: str) -> _How:
+    """How changes are applied here; says what is going to be rewritten, and where, before it begins."""
+    label = verb
+
+    def on_plan(plan: Plan) -> None:
+        nonlocal label
+        label = f"{verb}: {plan.describe(ctx.engine)}"
+        _log.info("%s", label)
+        ctx.progress(label, 0, len(plan.touched))
+
+    def on_progress(done: int, total: int) -> None:
+        ctx.progress(label, done, total)
+
+    return _How(
+        engine=ctx.engine, split=ctx.repository.split, attempt=attempt, on_plan=on_plan, on_progress=on_progress
+    )
+
+
+def _written(ctx: Context, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
+    """The metarange's file: one that a parent has already when the content is the same, a new one otherwise."""
+    for commit in known:
+        if commit.meta_range_id == applied.metarange.id:
+            return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
+    return write_metarange(ctx.store, applied.metarange, attempt)

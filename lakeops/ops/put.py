@@ -6,20 +6,101 @@ is refused, leaves a file that nothing points to, which garbage collection takes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
 from lakeops.catalog.base import Staged
-from lakeops.model.errors import ObjectNotFound
+from lakeops.model.clock import Ids
+from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
-from lakeops.model.names import check_path
+from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
+from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import require_stageable
-from lakeops.ops.unlinked import link_held_back
-from lakeops.ops.view import public, stat
+from lakeops.ops.stage import holding_back, link_held_back
+from lakeops.ops.view import public
+from lakeops.ops.view import stat as stat_object
 from lakeops.store import layout
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A regular file: where it is, its path below the folder that was walked, its size in bytes."""
+
+    path: Path
+    relative: str
+    size_bytes: int
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals inside the ``with`` into ``InvalidInput`` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise InvalidInput(f"{excerpt(str(error.filename2 or error.filename or path))}: {reason}") from None
+    except ValueError:  # NUL, or half of a character
+        raise InvalidInput(f"{excerpt(str(path))} cannot be a file's name") from None
+
+
+def walk(folder: Path, *, skip_special: bool) -> Iterator[LocalFile]:
+    """Regular files below a folder, by name.
+
+    Raises:
+        InvalidInput: something below is no regular file and ``skip_special`` does not leave it out, or is unreadable.
+    """
+    with translated(folder):
+        names = sorted(folder.iterdir())
+    for path in names:
+        with translated(path):
+            status = path.lstat()
+        if stat.S_ISDIR(status.st_mode):
+            for file in walk(path, skip_special=skip_special):
+                yield LocalFile(file.path, f"{path.name}/{file.relative}", file.size_bytes)
+        elif stat.S_ISREG(status.st_mode):
+            if not os.access(path, os.R_OK):
+                raise InvalidInput(f"{excerpt(str(path))}: permission denied")
+            yield LocalFile(path, path.name, status.st_size)
+        elif not skip_special:
+            what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            raise InvalidInput(
+                f"{excerpt(str(path))} is {what}; remove it, or leave such files out with --skip-special"
+            )
+
+
+@contextmanager
+def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
+    """A file open for reading; a symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
+    if path.is_dir():
+        raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
+    with translated(path):
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    with os.fdopen(number, "rb") as file:
+        yield file
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the target's name at the end; after an exception the target is as it was."""
+    draft = target.parent / f".lakeops-{Ids().new()}.part"
+    try:
+        with draft.open("xb") as file:
+            yield file
+        draft.replace(target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        raise
 
 
 def put(
@@ -77,6 +158,195 @@ def delete(ctx: Context, branch: str, path: str) -> None:
     require_stageable(ctx, branch)
     link_held_back(ctx, branch, path)
     started = ctx.catalog.now()
-    if stat(ctx, branch, path) is None:
+    if stat_object(ctx, branch, path) is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
     ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, None)], started=started)
+
+
+MOST_OBJECTS = 500
+MOST_BYTES = 64 << 20
+
+
+@contextmanager
+def batch(ctx: Context, branch: str) -> Iterator[Batch]:
+    """Puts to a branch that are linked in few transactions, the last one at the end of the ``with``.
+
+    After an exception, what was uploaded is linked all the same: an interrupted run need not do it again.
+    """
+    require_stageable(ctx, branch)
+    opened = Batch(ctx, branch)
+    with holding_back(ctx, branch, opened):
+        try:
+            yield opened
+        except BaseException:
+            with suppress(LakeopsError):  # the first error is the one to show
+                opened.link()
+            raise
+        opened.link()
+
+
+class Batch:
+    """Objects on their way to a branch; made by ``batch``."""
+
+    def __init__(self, ctx: Context, branch: str) -> None:
+        self._ctx = ctx
+        self._branch = branch
+        self._lock = Lock()
+        self._linker = Lock()  # held while a link is under way; taken before ``_lock``
+        self._waiting: _Objects = {}
+        self._linking: _Objects = {}
+        self._bytes = 0
+        self._refused: AttemptExpired | None = None
+
+    def put(
+        self,
+        path: str,
+        data: bytes | BinaryIO,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        content_type: str | None = None,
+    ) -> Entry:
+        """Write an object as ``Branch.put`` does; readers of the branch see it once the batch is linked."""
+        started, entry = write(
+            self._ctx, path, data, metadata=metadata, content_type=content_type or DEFAULT_CONTENT_TYPE
+        )
+        link_held_back(self._ctx, self._branch, path, besides=self)
+        with self._lock:
+            self._waiting[path] = (started, entry)
+            self._bytes += entry.size_bytes
+        if self._is_due():
+            with self._linker:
+                if self._is_due():  # or the thread that was linking until now took it along
+                    self._link()
+        return public(self._ctx, entry)
+
+    def link(self) -> None:
+        """Stage what was uploaded so far.
+
+        Raises:
+            AttemptExpired: objects of this batch waited too long and are not on the branch; put them again.
+        """
+        with self._linker:
+            self._link()
+        if self._refused is not None:
+            raise self._refused
+
+    def holds(self, path: str | None) -> bool:
+        """Whether an object of this path, or any, is not linked yet."""
+        with self._lock:
+            return bool(self._waiting or self._linking) if path is None else path in {*self._waiting, *self._linking}
+
+    def _is_due(self) -> bool:
+        with self._lock:
+            return len(self._waiting) >= MOST_OBJECTS or self._bytes >= MOST_BYTES
+
+    def _link(self) -> None:
+        """Stage what is waiting; the caller is the only one who links."""
+        with self._lock:
+            self._linking, self._waiting, self._bytes = self._waiting, {}, 0
+        try:
+            self._stage(self._linking)
+        except BaseException:
+            with self._lock:
+                self._waiting = self._linking | self._waiting  # what was put meanwhile is newer
+                self._bytes = sum(entry.size_bytes for _, entry in self._waiting.values())
+            raise
+        finally:
+            with self._lock:
+                self._linking = {}
+
+    def _stage(self, objects: _Objects) -> None:
+        if not objects:
+            return
+        try:
+            self._put_staged(objects)
+        except AttemptExpired:
+            for path, found in objects.items():  # the oldest one decides, and only it may be too old
+                try:
+                    self._put_staged({path: found})
+                except AttemptExpired as error:
+                    self._refused = error
+
+    def _put_staged(self, objects: _Objects) -> None:
+        rows = [Staged(path, entry) for path, (_, entry) in objects.items()]
+        started = min(started for started, _ in objects.values())
+        self._ctx.catalog.put_staged(self._ctx.repository_id, self._branch, rows, started=started)
+
+
+_Objects = dict[str, tuple[datetime, Entry]]
+"""What is to be linked: since when each object has been there, and its entry, by path."""
+
+
+PARALLELISM = 8
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One file on its way: where from, the object's path, its size in bytes, and whether a link may be followed."""
+
+    file: Path
+    path: str
+    size_bytes: int
+    follow: bool = False
+
+
+def of_file(file: Path, path: str) -> Upload:
+    """The upload of one file; a path that is empty or ends in a slash is the folder that it goes to."""
+    with translated(file):
+        status = file.stat()
+    target = path + file.name if not path or path.endswith("/") else path
+    return Upload(file, check_path(target), status.st_size, follow=True)
+
+
+def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[Upload]:
+    """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent."""
+    return [
+        Upload(file.path, check_path(as_folder(path) + file.relative), file.size_bytes)
+        for file in walk(folder, skip_special=skip_special)
+    ]
+
+
+def upload(
+    ctx: Context,
+    branch: str,
+    source: str | Path,
+    path: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    content_type: str = DEFAULT_CONTENT_TYPE,
+    skip_special: bool = False,
+) -> list[Entry]:
+    """Upload a file, or every file below a directory; returns the staged entries.
+
+    After a failure what was uploaded is staged all the same, and nothing new begins.
+
+    Args:
+        ctx: the repository.
+        branch: the branch's name.
+        source: a file or a directory of this machine.
+        path: the object's path; a directory's files go below it.
+        metadata: user metadata of every object.
+        content_type: of every object.
+        skip_special: leave out links, pipes and devices below a directory instead of refusing them.
+
+    Raises:
+        InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.
+    """
+    if not isinstance(source, str | Path):
+        raise InvalidInput(f"the source is a file or a directory, not {excerpt(source)}")
+    check_prefix(path)
+    start = Path(source)
+    with translated(start):
+        is_folder = start.is_dir()
+    items = of_folder(start, path, skip_special=skip_special) if is_folder else [of_file(start, path)]
+    with batch(ctx, branch) as opened:
+
+        def send(item: Upload) -> Entry:
+            with reading(item.file, follow=item.follow) as file:
+                return opened.put(item.path, file, metadata=metadata, content_type=content_type)
+
+        pool = ThreadPoolExecutor(max(1, min(PARALLELISM, len(items))))
+        try:
+            return list(pool.map(send, items))
+        finally:
+            pool.shutdown(cancel_futures=True)

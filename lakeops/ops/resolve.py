@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
 from lakeops.catalog.base import BranchState, Catalog
-from lakeops.model.errors import InvalidRef, NotFound, RefNotFound
+from lakeops.model import graph
+from lakeops.model.errors import InvalidRef, NoMergeBase, NotFound, NotReplicated, ObjectNotFound, RefNotFound
 from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit, gone
-from lakeops.model.refs import parse_ref
+from lakeops.model.refs import parse_ref, resolve
 from lakeops.model.refs import resolve as resolve_expression
-from lakeops.ops.context import Context, require_live
-from lakeops.ops.overtaken import overtaken
+from lakeops.model.requests import check_amount
+from lakeops.ops.context import Context, expired, require_live
+
+
+@contextmanager
+def overtaken(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
+    """Says *expired* when a file is missing because one of these commits was expired after it was looked up.
+
+    Raises:
+        CommitExpired: the catalog says so now.
+        ObjectNotFound: a file is missing, and all of the commits are live.
+    """
+    try:
+        yield
+    except NotReplicated:
+        raise
+    except ObjectNotFound as error:
+        read = list(commits)
+        now = ctx.catalog.commits(ctx.repository_id, [commit.id for commit in read])
+        for commit in read:
+            if commit.id not in now or now[commit.id].expired:
+                raise expired(commit) from error
+        raise
+
+
+def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
+    """The same items; what is missing while they are read is explained likewise."""
+    with overtaken(ctx, commits):
+        yield from items
+
 
 T = TypeVar("T")
 
@@ -136,3 +168,26 @@ def require_stageable(ctx: Context, name: str) -> BranchState:
         RefNotFound, ReadOnlyRepository, ProtectedBranch.
     """
     return ctx.catalog.stageable(ctx.repository_id, check_name(name))
+
+
+def log(ctx: Context, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
+    """Commits reachable from ``ref``, newest first and children before parents; expired ones are shown too.
+
+    It ends where history was pruned: the last commits then have parents that are not shown.
+    """
+    if amount is not None:
+        amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
+    names = lookup(ctx, ahead=amount or 1)
+    start = names.get(resolve(ref, names))
+    walk = graph.log(names.get, start.id, first_parent=first_parent)
+    return islice((commit for commit in walk if not commit.is_gone), amount)
+
+
+def merge_base(ctx: Context, left: str, right: str) -> Commit:
+    """A best common ancestor of two refs. Raises ``NoMergeBase``."""
+    get = lookup(ctx).get
+    ids = (resolve_commit(ctx, left, live=False).id, resolve_commit(ctx, right, live=False).id)
+    base = graph.merge_base(get, *ids)
+    if base is None:
+        raise NoMergeBase(f"{left!r} and {right!r} share no history")
+    return require_live(get(base)) if get(base).is_gone else get(base)

@@ -17,8 +17,7 @@ from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
 from lakeops.ops.ancestor import ancestor
 from lakeops.ops.context import Context, require_live
-from lakeops.ops.overtaken import watched
-from lakeops.ops.resolve import lookup
+from lakeops.ops.resolve import lookup, watched
 from lakeops.ranges.diff import changes
 from lakeops.ranges.foretell import foretold
 from lakeops.ranges.merge import MergePlan

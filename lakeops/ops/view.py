@@ -6,16 +6,51 @@ instant: so a commit that is published meanwhile never hides an object.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
+from typing import Protocol
 
-from lakeops.model.errors import ObjectNotFound
+import pyarrow as pa
+
+from lakeops.catalog.base import Staged
+from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
-from lakeops.model.names import check_path
-from lakeops.model.records import Commit, Entry
+from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix
+from lakeops.model.records import Commit, CommonPrefix, Entry
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
+from lakeops.model.text import excerpt, flaw
+from lakeops.ops.addresses import full
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import at_ref
+from lakeops.ops.resolve import at_ref, watched
+from lakeops.ranges import read as records
+from lakeops.ranges.metarange import SortedPaths, upper_bound
+from lakeops.ranges.overlay import overlay
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
+
+
+def shown(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
+    """Entries (``ENTRY_SCHEMA``) in path order; never an empty batch.
+
+    Args:
+        committed: batches of rows (``RANGE_SCHEMA``) in path order.
+        staged: staged rows (``STAGED_SCHEMA``) in path order, one a path.
+    """
+    rest = staged.combine_chunks()
+    for batch in committed:
+        behind = batch["path"][-1].as_py().encode() + b"\0"  # no path holds NUL
+        end = SortedPaths(rest["path"]).first_at(behind)
+        yield from _laid(batch, rest.slice(0, end))
+        rest = rest.slice(end)
+    yield from _laid(RANGE_SCHEMA.empty_table(), rest)
+
+
+def _laid(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
+    table = overlay(rows, staged).table if staged.num_rows else rows
+    if table.num_rows:
+        yield table.select(ENTRY_SCHEMA.names)
 
 
 def public(ctx: Context, entry: Entry) -> Entry:
@@ -121,3 +156,234 @@ def _algorithm(ctx: Context, entry: Entry) -> str | None:
 
 def _is_vouched_for(store: ObjectStore, key: str, checksum: str) -> bool:
     return store.head(key).etag == checksum
+
+
+PAGE = 1000
+"""Staged rows a window holds."""
+
+LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
+"""Appended to a prefix, this is at or after every path under it."""
+
+_PATH = attrgetter("path")
+
+
+class Cursor(Protocol):
+    """A place in a sorted listing; ``path`` is None at its end."""
+
+    @property
+    def path(self) -> str | None:
+        """The path here."""
+        ...
+
+    def take(self) -> list[Entry]:
+        """Entries from here on, at least one: as many as are at hand. The place is behind them then."""
+        ...
+
+    def skip(self, prefix: str) -> None:
+        """Go to the first path that is not under a prefix, forward or back among those that were taken last."""
+        ...
+
+
+def list_objects(
+    ctx: Context, ref: str, *, prefix: str = "", after: str = "", delimiter: str = ""
+) -> Iterator[Entry | CommonPrefix]:
+    """Objects and common prefixes of a ref, in byte order; see ``Readable.list``."""
+    check_prefix(prefix)
+    check_prefix(after)
+    reason = flaw(delimiter, at_most=16)
+    if reason is not None:
+        raise InvalidInput(f"{excerpt(delimiter)} is not a delimiter: it {reason}")
+    folder = _folder(after, prefix, delimiter) if after.startswith(prefix) else None
+    if folder is not None:
+        after = folder + LAST  # this common prefix is not behind ``after``, so nothing under it is shown
+    read: list[Commit] = []
+    cursor = _cursor(ctx, ref, prefix, after, read)
+    return watched(ctx, read, _grouped(cursor, prefix, delimiter))
+
+
+def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader:
+    """Entries of a ref as Arrow, their physical addresses as full URLs; read as they are asked for."""
+    check_prefix(prefix)
+
+    def of_branch(name: str) -> Iterator[pa.Table]:
+        state, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        return shown(ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix), staged)
+
+    def of_commit(commit: Commit) -> Iterator[pa.Table]:
+        batches = (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))
+        return watched(ctx, (commit,), batches)
+
+    tables = at_ref(ctx, ref, of_branch, of_commit)
+    batches = (batch for table in tables for batch in _absolute(ctx, table).to_batches())
+    return pa.RecordBatchReader.from_batches(ENTRY_SCHEMA, batches)
+
+
+def _absolute(ctx: Context, table: pa.Table) -> pa.Table:
+    index = table.schema.get_field_index("physical_address")
+    column = full(ctx.repository.storage_namespace, table.column(index))
+    return table.set_column(index, table.schema.field(index), column)
+
+
+def _grouped(cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
+    while cursor.path is not None:
+        common = _folder(cursor.path, prefix, delimiter)
+        if common is None:
+            for entry in cursor.take():
+                common = _folder(entry.path, prefix, delimiter)
+                if common is not None:
+                    break
+                yield entry
+        if common is not None:
+            yield CommonPrefix(common)
+            cursor.skip(common)
+
+
+def _folder(path: str, prefix: str, delimiter: str) -> str | None:
+    """The common prefix that sums this path up, if one does."""
+    end = path.find(delimiter, len(prefix)) if delimiter else -1
+    return path[: end + len(delimiter)] if end >= 0 else None
+
+
+def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit]) -> Cursor:
+    """A cursor that stands behind ``after``; a commit that it reads is added to ``read``."""
+
+    def of_commit(commit: Commit) -> Cursor:
+        read.append(commit)
+        cursor = CommitCursor(ctx, commit, prefix)
+        cursor.seek(after)
+        return cursor
+
+    return at_ref(ctx, ref, lambda name: BranchCursor(ctx, name, prefix, after), of_commit)
+
+
+class CommitCursor:
+    """A place in a commit's entries under a prefix. Records are made ahead, further the longer a listing goes on."""
+
+    def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
+        self.commit_id = commit.id
+        self._ctx = ctx
+        self._prefix = prefix
+        self._above = upper_bound(prefix)
+        self._inner = ctx.reader.cursor(ctx.metarange(commit))
+        self._ahead: list[Entry] = []
+        self._next = 0
+
+    @property
+    def path(self) -> str | None:
+        """The path here."""
+        if self._next < len(self._ahead):
+            return self._ahead[self._next].path
+        path = self._inner.path
+        return path if path is not None and path.startswith(self._prefix) else None
+
+    def take(self, below: str | None = None) -> list[Entry]:
+        """Entries from here on that are before ``below``: as many as are at hand."""
+        if self._next == len(self._ahead):
+            self._ahead, self._next = records.entries(_absolute(self._ctx, self._inner.take(self._above))), 0
+        start, self._next = self._next, len(self._ahead)
+        if below is not None:
+            self._next = bisect_left(self._ahead, below, lo=start, key=_PATH)
+        return self._ahead[start : self._next]
+
+    def advance(self) -> None:
+        """Go behind the entry here."""
+        if self._next < len(self._ahead):
+            self._next += 1
+        else:
+            self._inner.advance()
+
+    def seek(self, after: str) -> None:
+        """Go to the first path behind ``after``."""
+        self._ahead, self._next = [], 0
+        # No path holds NUL, so this is the smallest key behind it.
+        self._inner.seek(max(self._prefix, after + "\0") if after else self._prefix)
+
+    def skip(self, prefix: str) -> None:
+        """Go to the first path that is not under a prefix."""
+        last = prefix + LAST
+        if self._ahead and self._ahead[-1].path > last:
+            self._next = bisect_right(self._ahead, last, key=_PATH)
+        else:
+            self.seek(last)
+
+
+class BranchCursor:
+    """A place in what a branch shows under a prefix."""
+
+    def __init__(self, ctx: Context, branch: str, prefix: str, after: str) -> None:
+        self._ctx = ctx
+        self._branch = branch
+        self._prefix = prefix
+        self._committed: CommitCursor | None = None
+        self._rows: Sequence[Staged] = ()
+        self._next = 0
+        self._bound: str | None = None
+        self._load(after)
+
+    @property
+    def path(self) -> str | None:
+        """The path here."""
+        while True:
+            row, base = self._staged(), self._base()
+            if row is None or (base is not None and base < row.path):
+                if base is not None or self._bound is None:
+                    return base
+                self._load(self._bound)
+            elif row.entry is not None:
+                return row.path
+            else:  # a tombstone: it hides what is committed, and is nothing itself
+                self._pass(base)
+
+    def take(self) -> list[Entry]:
+        """Entries from here on: the staged one that is here, or the committed ones before the next staged one."""
+        row, base = self._staged(), self._base()
+        if row is None or row.entry is None or (base is not None and base < row.path):
+            return self._at_head().take(self._bound_of(row))
+        self._pass(base)
+        return [public(self._ctx, row.entry)]
+
+    def skip(self, prefix: str) -> None:
+        """Go to the first path that is not under a prefix; the catalog is asked only where the window ends before."""
+        last = prefix + LAST
+        if self._bound is not None and self._bound <= last:
+            self._load(last)
+            return
+        self._next = bisect_right(self._rows, last, key=_PATH)
+        self._at_head().skip(prefix)
+
+    def _staged(self) -> Staged | None:
+        """The next staged row of the window."""
+        return self._rows[self._next] if self._next < len(self._rows) else None
+
+    def _base(self) -> str | None:
+        """The next committed path of the window."""
+        base = self._at_head().path
+        return None if base is not None and self._bound is not None and base > self._bound else base
+
+    def _bound_of(self, row: Staged | None) -> str | None:
+        """What committed entries must be before: the next staged row, or the end of the window."""
+        if row is not None:
+            return row.path
+        return None if self._bound is None else self._bound + "\0"
+
+    def _pass(self, base: str | None) -> None:
+        """Go behind the next staged row and what it hides."""
+        if base == self._rows[self._next].path:
+            self._at_head().advance()
+        self._next += 1
+
+    def _at_head(self) -> CommitCursor:
+        if self._committed is None:  # _load sets it before anything else is asked
+            raise AssertionError
+        return self._committed
+
+    def _load(self, after: str) -> None:
+        """Take the window that begins behind ``after``: a page of staged rows, and the head of the same instant."""
+        page = self._ctx.catalog.staged_page(
+            self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=PAGE
+        )
+        if self._committed is None or self._committed.commit_id != page.state.commit_id:
+            self._committed = CommitCursor(self._ctx, page.head, self._prefix)
+        self._committed.seek(after)
+        self._rows, self._next = page.rows, 0
+        self._bound = page.rows[-1].path if len(page.rows) == PAGE else None

@@ -264,7 +264,7 @@ def test_what_is_refused_is_tried_again_reported_and_kept_for_the_next_sweep(ref
 
 def test_what_is_refused_for_ever_is_on_the_newest_list_and_lists_stay_few(refusing, clock, monkeypatch):
     """Forty-four daily runs, and an object under a legal hold: staging an old object opens one list or two."""
-    import lakeops.ops.gc.links as module
+    import lakeops.ops.gc.files as module
 
     repo, store = refusing
     repo.branch("main").put("kept", b"x")

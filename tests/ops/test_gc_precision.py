@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.clock import Ids
-from lakeops.ops.gc.listing import KINDS, Held, _Sorting
+from lakeops.ops.gc.plan import KINDS, Held, _Sorting
 from lakeops.store import layout
 
 HOUR = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -42,26 +42,26 @@ def test_what_is_as_old_as_its_rule_says_goes_and_three_things_stay(ruled, clock
     ruled.branch("busy").commit("still at work")
     assert len(ruled.gc.idle_refs()) == 1, "a second too early"
     clock.advance(seconds=1)
-    idle = ruled.gc.idle_refs()
-    assert names(idle) == {
+    rules = ruled.gc.idle_refs()
+    assert names(rules) == {
         ("branch", "dev"): None,
         ("branch", "dirty"): "it has uncommitted changes, 'a' for one",
         ("branch", "main"): "it is the default branch",
         ("branch", "protected"): "it is protected by 'prot*'",
         ("tag", "nightly-1"): None,
     }
-    assert {ref.idle_days for ref in idle} == {10}
-    assert names(ruled.gc.expire_refs()) == names(idle)
+    assert {ref.idle_days for ref in rules} == {10}
+    assert names(ruled.gc.expire_refs()) == names(rules)
     assert [ref.id for ref in ruled.branches()] == ["busy", "dirty", "main", "protected"]
     assert [ref.id for ref in ruled.tags()] == ["v1"]
     assert {ref.kept is None for ref in ruled.gc.expire_refs()} == {False}
 
 
 def test_a_branch_that_moves_meanwhile_stays(ruled, clock, monkeypatch):
-    from lakeops.ops.gc import idle
+    from lakeops.ops.gc import rules
 
     clock.advance(days=20)
-    before = idle.idle_refs
+    before = rules.idle_refs
 
     def and_then_somebody_commits(ctx):
         yield from list(before(ctx))
@@ -70,7 +70,7 @@ def test_a_branch_that_moves_meanwhile_stays(ruled, clock, monkeypatch):
         ruled.branch("busy").put("a", b"1")
         ruled.delete_tag("nightly-1")
 
-    monkeypatch.setattr(idle, "idle_refs", and_then_somebody_commits)
+    monkeypatch.setattr(rules, "idle_refs", and_then_somebody_commits)
     assert {ref.id for ref in ruled.gc.expire_refs() if ref.kept is None} == set()
     assert {"dev", "busy"} <= {ref.id for ref in ruled.branches()}
 

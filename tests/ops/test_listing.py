@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lakeops import CommonPrefix, Entry, Lake, Repository, Split
 from lakeops.model import errors
-from lakeops.ops import listing
+from lakeops.ops import view
 
 
 def naive(paths: set[str], prefix: str, after: str, delimiter: str) -> list[str]:
@@ -50,7 +50,7 @@ def test_a_listing_shows_staged_over_committed_in_byte_order(
     split,
     monkeypatch,
 ) -> None:
-    monkeypatch.setattr(listing, "PAGE", page)
+    monkeypatch.setattr(view, "PAGE", page)
     with Lake.open(home=tmp_path_factory.mktemp("lake")) as lake:
         repo = lake.create_repository("repo", split=split)
         main = repo.branch("main")
@@ -142,7 +142,7 @@ def test_folders_of_a_branch_take_one_look_at_the_staging_area(lake: Lake, repo:
 
 
 def test_a_listing_goes_on_while_commits_are_published(repo: Repository, monkeypatch) -> None:
-    monkeypatch.setattr(listing, "PAGE", 3)
+    monkeypatch.setattr(view, "PAGE", 3)
     main = repo.branch("main")
     for number in range(10):
         main.put(f"f{number}", b"")

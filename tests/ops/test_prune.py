@@ -153,8 +153,8 @@ def test_the_numbers_are_checked(old: Repository, key: str, value: object) -> No
 def test_a_mirror_ends_where_its_source_was_pruned(old: Repository, lake: Lake, tmp_path: Path) -> None:
     collect(old)
     mirror = lake.create_mirror("far", source=lake, source_repository="repo")
-    from lakeops.ops.mirror.copy import copy_history
     from lakeops.ops.mirror.source import Source
+    from lakeops.ops.mirror.sync import copy_history
 
     copy_history(mirror._ctx, Source(lake.catalog, "repo"), [old.ref("main").commit.id])
     copied = lake.catalog.history("far").commits

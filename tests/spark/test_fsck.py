@@ -7,8 +7,7 @@ from support.rows import SMALL, built, numbered
 from lakeops.engine.base import Engine
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
-from lakeops.ops.fsck.metaranges import Uses
-from lakeops.ops.fsck.ranges import check_ranges
+from lakeops.ops.fsck.ranges import Uses, check_ranges
 from lakeops.store.local import LocalStore
 
 

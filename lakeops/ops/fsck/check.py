@@ -21,16 +21,18 @@ from lakeops.catalog.records import Records, StagedLine
 from lakeops.model.errors import Corrupted, LakeopsError
 from lakeops.model.findings import Finding, Severity, found
 from lakeops.ops.context import Context
-from lakeops.ops.fsck.claim import check_claim
-from lakeops.ops.fsck.entries import Entries
 from lakeops.ops.fsck.history import check_history, split_flaw
-from lakeops.ops.fsck.inventory import Inventory
-from lakeops.ops.fsck.leftovers import leftovers
-from lakeops.ops.fsck.metaranges import Uses, check_metaranges, pointers, promised
-from lakeops.ops.fsck.owner import check_owner
-from lakeops.ops.fsck.ranges import check_ranges
-from lakeops.ops.fsck.rows import check_reflog, check_rows_of_tables
-from lakeops.ops.fsck.staging import StagedObjects, check_rows, check_tokens, check_uploads
+from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
+from lakeops.ops.fsck.objects import Entries
+from lakeops.ops.fsck.ranges import Uses, check_metaranges, check_ranges, pointers, promised
+from lakeops.ops.fsck.staging import (
+    StagedObjects,
+    check_reflog,
+    check_rows,
+    check_rows_of_tables,
+    check_tokens,
+    check_uploads,
+)
 from lakeops.ranges.read import RangeCache, RangeReader
 from lakeops.store import layout
 from lakeops.store.base import StoredObject

@@ -6,7 +6,10 @@ little of it. It comes in the order of keys, which is what lookups rest on. Keys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
@@ -15,7 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.store.base import StoredObject
+from lakeops.catalog.records import Upload
+from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import LakeopsError, ObjectNotFound
+from lakeops.model.findings import Finding, found
+from lakeops.model.records import Repository
+from lakeops.model.text import excerpt
+from lakeops.model.words import safe
+from lakeops.ops.claim import claim_of, is_claim_of
+from lakeops.ops.context import Context
+from lakeops.ops.owner import look
+from lakeops.store import layout
+from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.layout import CLAIM, owner_key
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -109,3 +124,102 @@ class Inventory:
                 writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
                 count += len(some)
                 on_progress(count)
+
+
+_PLACES = {
+    layout.DATA: "unreferenced_objects",
+    layout.RANGES: "unreferenced_ranges",
+    layout.METARANGES: "unreferenced_metaranges",
+    layout.TASKS: "unreferenced_tasks",
+    layout.PROBE: "unreferenced_tasks",
+}
+_OWN = (layout.CLAIM, layout.OWNER, layout.GC)
+"""What a namespace holds beside what commits need."""
+_STRAY = "stray_files"
+
+
+@dataclass
+class _Sum:
+    count: int = 0
+    size_bytes: int = 0
+    young: int = 0
+    example: str = ""
+
+    def add(self, batch: pa.RecordBatch, since: int) -> None:
+        if batch.num_rows:
+            self.example = self.example or batch["key"][0].as_py()
+            self.count += batch.num_rows
+            self.size_bytes += int(pc.sum(batch["size_bytes"]).as_py())
+            self.young += int(pc.sum(pc.greater_equal(batch["mtime"], since)).as_py())
+
+
+def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime) -> Iterator[Finding]:
+    """What nothing was found to need.
+
+    Args:
+        inventory: the listing, with everything marked that is needed.
+        uploads: all on record; what is written below those that may still be linked is not counted.
+        overdue: when an upload must have begun to be linked still.
+    """
+    flying = [upload.address for upload in uploads if upload.started >= overdue]
+    sums: dict[str, _Sum] = {}
+    since = unix_seconds(overdue)
+    for batch in inventory.not_needed():
+        rest = batch
+        for prefix in (*_OWN, *flying):
+            rest = rest.filter(pc.invert(pc.starts_with(rest["key"], prefix)))
+        for prefix, kind in _PLACES.items():
+            inside = pc.starts_with(rest["key"], prefix)
+            sums.setdefault(kind, _Sum()).add(rest.filter(inside), since)
+            rest = rest.filter(pc.invert(inside))
+        sums.setdefault(_STRAY, _Sum()).add(rest, since)
+    for kind, each in sums.items():
+        if each.count:
+            yield _told(kind, each)
+
+
+def _told(kind: str, each: _Sum) -> Finding:
+    files = "1 file" if each.count == 1 else f"{each.count:,} files"
+    why = "that no repository wrote" if kind == _STRAY else "that no live version needs"
+    message = f"{files} ({each.size_bytes:,} bytes) {why}, {excerpt(each.example)} for one"
+    if each.young and kind != _STRAY:
+        message += f"; {each.young:,} so young that something in flight may need them yet"
+    place = "the storage namespace" if kind == _STRAY else _prefix(each.example)
+    return found(kind, place, message, count=each.count, size_bytes=each.size_bytes)
+
+
+def _prefix(key: str) -> str:
+    return next(prefix for prefix in _PLACES if key.startswith(prefix))
+
+
+def check_claim(store: ObjectStore, repository: Repository) -> Iterator[Finding]:
+    """Whether the namespace says that it is this repository's, with the ranges cut as the catalog says."""
+    try:
+        claim = json.loads(store.get(CLAIM))
+    except ObjectNotFound:
+        yield found("claim_missing", CLAIM, "the file is not there")
+        return
+    except (LakeopsError, ValueError) as error:
+        yield found("claim_mismatch", CLAIM, f"the file cannot be read: {' '.join(str(error).split())}")
+        return
+    expected = claim_of(repository)
+    if not isinstance(claim, dict) or not is_claim_of(claim, repository):
+        other = excerpt(claim.get("repository")) if isinstance(claim, dict) else "nothing"
+        yield found("claim_mismatch", CLAIM, f"the namespace belongs to {other}, by this file")
+    elif claim.get("split") != expected["split"]:
+        yield found("claim_mismatch", CLAIM, "it was created with ranges cut in another way than the catalog says")
+
+
+def check_owner(ctx: Context, *, follows: bool) -> Iterator[Finding]:
+    """Whether garbage collection of this catalog may run; a mirror has nobody who deletes."""
+    key = owner_key(ctx.store.url)
+    try:
+        owner, ours = look(ctx)
+    except LakeopsError as error:
+        yield found("owner_missing", key, f"the record cannot be read: {' '.join(error.message.split())}")
+        return
+    if owner is None and not follows:
+        yield found("owner_missing", key, "no catalog may delete here: the record is not there, or cannot be read")
+    elif owner is not None and not ours:
+        whose = f"the catalog at {safe(owner.identity.shown)} (epoch {owner.epoch})"
+        yield found("owner_mismatch", key, f"{whose} may delete here, and this one may not")

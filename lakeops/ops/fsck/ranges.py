@@ -2,18 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lakeops.catalog.records import Records
 from lakeops.engine.base import Engine
-from lakeops.model.records import Split
-from lakeops.ops.fsck.metaranges import Uses
-from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.verify import Flaw, VerifyTask, row_flaw, verify
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
+from lakeops.model.findings import Finding, found
+from lakeops.model.records import Commit, Split
+from lakeops.model.text import excerpt
+from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
+from lakeops.ranges.format import METARANGE_SCHEMA
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.read import RangeReader, prefetched
+from lakeops.ranges.split import path_hashes
+from lakeops.ranges.verify import Flaw, VerifyTask, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
+from lakeops.store.layout import metarange_key
+
+Numbers = npt.NDArray[np.int32]
+
+_DIGESTS = ("id", "footer_digest")
+_TEXTS = ("file", "first_path", "last_path")
+_NUMBERS = ("count", "bytes", "file_bytes", "footer_bytes")
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """A metarange file as commits point to it, and these commits."""
+
+    meta_range_id: str
+    meta_range_file: str
+    meta_range_digest: str
+    commits: list[str] = field(default_factory=list, compare=False)
+
+    @property
+    def where(self) -> str:
+        """The file, or the commit when it names none."""
+        if self.meta_range_file:
+            return metarange_key(self.meta_range_file)
+        return f"commit {self.commits[0]}"
+
+    def flaw(self) -> str | None:
+        """Why this cannot lead to a metarange; None when it may."""
+        if not self.meta_range_file:
+            if self.meta_range_id != EMPTY_METARANGE_ID:
+                return "the commit holds objects, but names no metarange file"
+            return None
+        named = self.meta_range_file.startswith(f"{self.meta_range_id}-") and "/" not in self.meta_range_file
+        if not named:
+            return f"{excerpt(self.meta_range_file)} is not a file of metarange {self.meta_range_id[:16]}"
+        try:
+            digest = bytes.fromhex(self.meta_range_digest)
+        except ValueError:
+            digest = b""
+        return None if len(digest) == 32 else f"{excerpt(self.meta_range_digest)} is not a SHA-256"
+
+
+class Uses:
+    """The different ranges of some metaranges, and where each is used."""
+
+    def __init__(self) -> None:
+        self.inner = np.zeros(0, np.bool_)
+        """For each range whether it is followed by another somewhere, so that it must end at a cut."""
+        self._numbers: dict[bytes, int] = {}
+        self._rows: list[pa.Table] = []
+        self._members: list[tuple[list[str], Numbers]] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def add(self, metarange: Metarange, commits: list[str]) -> None:
+        """Take in the ranges of a metarange that these commits have."""
+        table = metarange.table
+        known = len(self._numbers)
+        numbers = [self._numbers.setdefault(key, len(self._numbers)) for key in _keys(table)]
+        members = np.array(numbers, np.int32)
+        fresh, firsts = np.unique(members, return_index=True)
+        self._rows.append(table.take(pa.array(firsts[fresh >= known])))
+        self._members.append((commits, members))
+        self.inner = np.concatenate([self.inner, np.zeros(len(self._numbers) - known, np.bool_)])
+        self.inner[members[:-1]] = True
+
+    def rows(self) -> Iterator[RangeRow]:
+        """The different ranges, each once, in the order of their numbers."""
+        for table in self._rows:
+            for batch in table.to_batches(max_chunksize=1024):
+                yield from Metarange(pa.Table.from_batches([batch], METARANGE_SCHEMA)).rows(0, batch.num_rows)
+
+    def commits(self, number: int) -> list[str]:
+        """The commits that use a range."""
+        return [commit for commits, members in self._members if (members == number).any() for commit in commits]
+
+
+def promised(records: Records) -> list[Commit]:
+    """The commits that must be whole: all live ones; in a mirror those that its refs show."""
+    live = [commit for commit in records.commits.values() if not commit.expired]
+    if not records.follows:
+        return live
+    shown = {branch.commit_id for branch in records.branches} | {tag.commit_id for tag in records.tags}
+    return [commit for commit in live if commit.id in shown]
+
+
+def pointers(commits: Iterable[Commit]) -> list[Pointed]:
+    """The different metaranges of these commits, each with its commits; in the order of generations."""
+    known: dict[Pointed, Pointed] = {}
+    for commit in sorted(commits, key=lambda commit: (commit.generation, commit.id)):
+        pointed = Pointed(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
+        known.setdefault(pointed, pointed).commits.append(commit.id)
+    return list(known)
+
+
+def check_metaranges(
+    reader: RangeReader,
+    wanted: list[Pointed],
+    uses: Uses,
+    *,
+    live: Callable[[Sequence[str]], Sequence[str]],
+    on_progress: Callable[[int], None],
+) -> Iterator[Finding]:
+    """What is wrong with these metaranges.
+
+    Args:
+        reader: reads them from the store.
+        wanted: the metaranges.
+        uses: takes in the ranges of those that can be read.
+        live: which of some commits are live by now.
+        on_progress: told how many were looked at.
+    """
+    sound = []
+    for pointed in wanted:
+        flaw = pointed.flaw()
+        if flaw is None:
+            sound.append(pointed)
+        else:
+            yield found("metarange_pointer_invalid", pointed.where, flaw, commits=pointed.commits)
+    for done, (pointed, loaded) in enumerate(prefetched(partial(_load, reader), sound), 1):
+        if isinstance(loaded, Metarange):
+            flawed = order_flaw(loaded)
+            if flawed is not None:
+                yield found(flawed.kind, pointed.where, flawed.message, commits=pointed.commits)
+            uses.add(loaded, pointed.commits)
+        else:
+            commits = live(pointed.commits) if isinstance(loaded, ObjectNotFound) else pointed.commits
+            if commits:
+                yield _unusable(pointed, loaded, commits)
+        on_progress(done)
+
+
+def _load(reader: RangeReader, pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
+    try:
+        return pointed, reader.metarange(pointed)
+    except LakeopsError as error:
+        return pointed, error
+
+
+def _unusable(pointed: Pointed, error: LakeopsError, commits: Sequence[str]) -> Finding:
+    kind, why = "metarange_unreadable", f"the file cannot be read: {error.message}"
+    if isinstance(error, ObjectNotFound):
+        kind, why = "metarange_missing", "the file is not there"
+    elif isinstance(error, Corrupted):
+        kind, why = "metarange_damaged", f"the file is not what was written: {error.message}"
+    return found(kind, pointed.where, why, commits=commits)
+
+
+def _keys(table: pa.Table) -> list[bytes]:
+    """Equal bytes for equal rows: the digests, and a hash or number for all else that is told of the file."""
+    if not table.num_rows:
+        return []
+    told = np.empty((table.num_rows, len(_TEXTS) + len(_NUMBERS)), np.uint64)
+    for column, name in enumerate(_TEXTS):
+        told[:, column] = path_hashes(table[name])
+    for column, name in enumerate(_NUMBERS, len(_TEXTS)):
+        told[:, column] = table[name].to_numpy().view(np.uint64)
+    parts = [np.frombuffer(fixed_bytes(table[name].combine_chunks()), np.uint8).reshape(-1, 32) for name in _DIGESTS]
+    whole = np.concatenate([*parts, told.view(np.uint8).reshape(table.num_rows, -1)], axis=1)
+    data, width = whole.tobytes(), whole.shape[1]
+    return [data[at : at + width] for at in range(0, len(data), width)]
+
 
 _MOST_IN_A_TASK = 4
 """Ranges a task: its result holds columns of all their rows."""

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,10 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakeops.model.errors import Corrupted, ObjectNotFound
-from lakeops.model.marks import Mark
+from lakeops.engine.addresses import managed
+from lakeops.model.errors import Corrupted, InvalidInput, ObjectCollected, ObjectNotFound
+from lakeops.model.marks import HOLDING, Mark, MarkState
 from lakeops.ops.context import Context
 from lakeops.store import layout
+from lakeops.store.presence import present
 
 MARK_SCHEMA = pa.schema(
     [
@@ -135,3 +138,62 @@ def read_report(ctx: Context, mark: Mark) -> dict[str, Any]:
     except ValueError:
         raise Corrupted(f"{ctx.store.url}/{report_key(mark.id)} is no report: it is not JSON") from None
     return {**found, "mark": mark.to_json()}
+
+
+def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
+    """Those of some stored addresses that lakeops named in the namespace, by whatever spelling, relative to it.
+
+    What somebody else put below ``data/`` is never collected, and is the caller's word, as imported objects are.
+
+    Raises:
+        InvalidInput: one of them is lakeops' own metadata, or lies elsewhere in the namespace.
+    """
+    inside = managed(ctx.repository.storage_namespace, addresses)
+    strange = inside.filter(pc.invert(pc.starts_with(inside, layout.DATA)))
+    if len(strange):
+        raise InvalidInput(f"{strange[0].as_py()!r} of {ctx.store.url} is not an object: objects lie below data/")
+    return inside.filter(pc.match_substring_regex(inside, layout.OBJECT_NAME))
+
+
+def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
+    """The marks that hold none of these objects and never will, or have nothing left to delete.
+
+    Raises:
+        ObjectCollected: one of them holds one of the objects.
+    """
+    found = set()
+    for mark in ctx.catalog.marks(ctx.repository_id):
+        within = _begun_by(objects, mark.cutoff)
+        if mark.state is MarkState.MARKING and len(within):
+            continue
+        found.add(mark.id)
+        if mark.state not in HOLDING or not len(within):
+            continue
+        with opened(ctx, mark) as file:
+            for batch in file.iter_batches(columns=["physical_address"]):
+                doomed = pc.is_in(batch.column(0), value_set=within)
+                if pc.any(doomed).as_py():
+                    name = batch.column(0).filter(doomed)[0].as_py()
+                    raise ObjectCollected(
+                        f"nothing refers to {name!r} any more, and mark {mark.id} is going to delete it: "
+                        "upload the contents again"
+                    )
+    return frozenset(found)
+
+
+def check_present(ctx: Context, objects: pa.Array) -> None:
+    """Prove that every object is in the store; asked of the store, after ``cleared``. Raises ``ObjectNotFound``."""
+    names = objects.unique().to_pylist()
+    found = present(ctx.store, names)
+    missing = next((name for name in names if name not in found), None)
+    if missing is not None:
+        raise ObjectNotFound(
+            f"there is no object {missing!r} in {ctx.store.url} ({len(names) - len(found):,} of {len(names):,} are "
+            "missing): garbage collection took it, or it was never written; upload the contents again"
+        )
+
+
+def _begun_by(objects: pa.Array, cutoff: datetime) -> pa.Array:
+    """Those that a mark of this cutoff may hold: named in no later hour."""
+    hour = pc.utf8_slice_codeunits(objects, 5, 15)
+    return objects.filter(pc.less_equal(hour, f"{cutoff:%Y%m%d%H}"))

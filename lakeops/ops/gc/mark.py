@@ -28,8 +28,7 @@ from lakeops.model.errors import MarkRefused, ReadOnlyRepository
 from lakeops.model.marks import Mark, MarkState
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import MARK_FILES, MarkWriter, begun_key, mark_key, write_report
-from lakeops.ops.gc.listing import Held, list_store
-from lakeops.ops.gc.plan import Decided, carry_out, make_plan
+from lakeops.ops.gc.plan import Decided, Held, carry_out, list_store, make_plan
 from lakeops.ops.gc.report import Findings
 from lakeops.ops.mirror.prove import prove
 from lakeops.ops.owner import check_owner, take_turn

@@ -15,8 +15,7 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import Mark
 from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
-from lakeops.ops.gc.listing import KINDS, Held, Tally
-from lakeops.ops.gc.plan import Decided
+from lakeops.ops.gc.plan import KINDS, Decided, Held, Tally
 
 AGES = (2, 7, 30, 90, 365)
 """Borders between the ages of objects, in days."""

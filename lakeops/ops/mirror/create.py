@@ -27,8 +27,7 @@ from lakeops.model.sources import SourceReference
 from lakeops.model.text import excerpt
 from lakeops.ops.claim import CLAIM_ID
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.claim import check_claim
-from lakeops.ops.mirror.source import Source
+from lakeops.ops.mirror.source import Source, check_claim
 from lakeops.ops.overlap import check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists

@@ -5,15 +5,20 @@ The source's store is never touched: its catalog says everything.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 from lakeops.catalog.base import Catalog
-from lakeops.model.errors import NotAMirror, NotAReplica
+from lakeops.model.errors import NotAMirror, NotAReplica, ObjectNotFound
 from lakeops.model.mirrors import Mirror, RefKind, RefName
 from lakeops.model.records import Commit, Repository
-from lakeops.ops.paging import pages
+from lakeops.ops.claim import claim_of
+from lakeops.ops.context import pages
+from lakeops.store import layout
+from lakeops.store.base import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -76,3 +81,32 @@ class Source:
                 f"the source {mirror.source.text!r} is another repository than mirror {mirror.repository_id!r} was "
                 "made of: it was deleted and created again; create a new mirror for it"
             )
+
+
+def check_claim(store: ObjectStore, source: Repository) -> None:
+    """Refuse a namespace that another repository has claimed. One without a claim may be a replica that is on its way.
+
+    Raises:
+        NotAReplica: the claim in it is not the source's.
+    """
+    try:
+        found = json.loads(store.get(layout.CLAIM))
+    except ObjectNotFound:
+        return
+    except ValueError:
+        found = {}
+    expected = claim_of(source)
+    if not _agree(found, expected):
+        other = found.get("repository") if isinstance(found, dict) else None
+        whose = f"repository {other!r}" if other is not None else "something else"
+        raise NotAReplica(
+            f"storage namespace {store.url!r} belongs to {whose}, and is no replica of {source.id!r}: "
+            "replicate the source's namespace there, or choose another one"
+        )
+
+
+def _agree(found: Any, expected: dict[str, Any]) -> bool:  # noqa: ANN401 - whatever the file holds
+    """Whether two claims can be of one repository; what either leaves out is no difference."""
+    return isinstance(found, dict) and all(
+        found[name] == value for name, value in expected.items() if found.get(name) is not None and value is not None
+    )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
+from lakeops.engine.presence import Terms, plan, prove
 from lakeops.model import graph
-from lakeops.model.errors import NotFound
+from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorStatus, RefKind, RefStatus
-from lakeops.ops.context import Context
+from lakeops.model.ids import etags_are_md5
+from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorStatus, RefKind, RefStatus
+from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror.give_way import is_stalled
 from lakeops.ops.resolve import lookup
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
 
 
 def status(ctx: Context) -> MirrorStatus:
@@ -63,3 +70,38 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
             break
         oldest = commit
     return None, None
+
+
+def check_shown(ctx: Context) -> list[str]:
+    """What is missing or damaged of the heads of all branches and of all tags, in words; nothing when all is whole."""
+    commits: dict[str, str] = {}
+    for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
+        for ref in pages(partial(listing, ctx.repository_id)):
+            commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
+    imported = ctx.catalog.mirror(ctx.repository_id).check_imported
+    etags = etags_are_md5(ctx.repository.capabilities)
+    terms = Terms(settings=ctx.stores.settings, imported=imported, etags=etags)
+    found: list[str] = []
+    known = Metarange.empty()
+    for commit_id, name in commits.items():
+        commit = ctx.catalog.commit(ctx.repository_id, commit_id)
+        try:
+            wanted = RangeReader(ctx.store).metarange(commit)
+        except (ObjectNotFound, Corrupted) as error:
+            found.append(f"{name}: {error.message}")
+            continue
+        flaws = list(_flaws(ctx, terms, wanted, known))
+        found += [f"{name}: {flaw}" for flaw in flaws]
+        known = known if flaws else wanted
+    return found
+
+
+def _flaws(ctx: Context, terms: Terms, wanted: Metarange, known: Metarange) -> Iterator[str]:
+    for proof in prove(plan(wanted, known, {}), engine=ctx.engine, store=ctx.store, terms=terms):
+        if proof.damage is not None or proof.mismatch is not None:
+            yield proof.damage or proof.mismatch or ""
+        elif not proof.arrived:
+            yield f"range {proof.file} is missing"
+        elif proof.missing_objects:
+            some = ", ".join(repr(one.path) for one in proof.missing[:SAMPLE])
+            yield f"{proof.missing_objects:,} objects are missing, such as those of {some}"
