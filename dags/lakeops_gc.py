@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task, task_group
 
-from lakeops.airflow.gc_approval import LakeopsGcApprovalOperator
+from lakeops.airflow.approval import LakeopsGcApprovalOperator
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators import (
     LakeopsExpireRefsOperator,

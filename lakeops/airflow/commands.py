@@ -5,7 +5,12 @@ Every ``airflow`` command reads this module, so it describes the commands and no
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
+
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+
+from lakeops.airflow.hook import LakeopsHook
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -28,7 +33,7 @@ def get_cli_commands() -> list[GroupCommand]:
                         ActionCommand(
                             name="check",
                             help="Open a connection's lake and try its store, as the form's Test button does",
-                            func=lazy_load_command("lakeops.airflow.check.check_connection"),
+                            func=lazy_load_command("lakeops.airflow.commands.check_connection"),
                             args=(connection,),
                         )
                     ],
@@ -36,3 +41,11 @@ def get_cli_commands() -> list[GroupCommand]:
             ],
         )
     ]
+
+
+def check_connection(args: Namespace) -> None:
+    """Print what a test of the connection finds; leave with exit code 1 when it does not work."""
+    works, message = LakeopsHook(args.conn_id).test_connection()
+    print(message, file=sys.stdout if works else sys.stderr)
+    if not works:
+        raise SystemExit(1)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli import protect
-from lakeops.cli.ask import SHOWN, agree
 from lakeops.cli.diff import change_line
 from lakeops.cli.options import BranchUri, Json, ParentNumber, RepositoryUri, Yes, ref_in
-from lakeops.cli.output import SHORT_ID, Output, commit_id
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted
+from lakeops.cli.output import SHORT_ID, Output, commit_id, counted
+from lakeops.cli.session import SHOWN, agree, open_lake
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Ref
 from lakeops.model.retention import UNDO_DAYS

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from lakeops.cli.options import Json, two_refs, uri
-from lakeops.cli.output import Output, Part
+from lakeops.cli.output import Output, Part, counted, human_size
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Change, ChangeType, Strategy
 from lakeops.model.uris import LakeUri

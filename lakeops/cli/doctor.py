@@ -2,13 +2,132 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lakeops.cli.config import effective
 from lakeops.cli.options import Json
-from lakeops.cli.output import Output
-from lakeops.cli.text import counted
+from lakeops.cli.output import Output, counted
+from lakeops.model.clock import SystemClock
+from lakeops.model.errors import LakeopsError
+from lakeops.version import __version__
+
+if TYPE_CHECKING:
+    from lakeops.lake import Lake, Repository
+    from lakeops.settings import Settings
+
+
+OK = "ok"
+ABSENT = "absent"
+PROBLEM = "problem"
+STYLES = {OK: "green", ABSENT: "yellow", PROBLEM: "red"}
+"""A check's results and their colours; what is absent is needed for some work only."""
+
+PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic-settings", "typer")
+OPTIONAL_PACKAGES = {"psycopg": "PostgreSQL", "apache-airflow": "Airflow", "pyspark": "Spark"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at, what came of it, and what was found."""
+
+    name: str
+    status: str
+    detail: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The check's fields."""
+        return asdict(self)
+
+
+def environment() -> Iterator[Check]:
+    """Python, packages and Java."""
+    yield Check("lakeops", OK, __version__)
+    yield Check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in PACKAGES:
+        found = _version(name)
+        yield Check(name, OK if found else PROBLEM, found or "not installed; install lakeops again")
+    for name, use in OPTIONAL_PACKAGES.items():
+        found = _version(name)
+        yield Check(name, OK if found else ABSENT, found or f"not installed; needed for {use}")
+    yield _java()
+
+
+def lake_checks(*, upgrade: bool) -> Iterator[Check]:
+    """Settings, the catalog, and every repository's storage."""
+    from lakeops.settings import Settings
+
+    try:
+        settings = Settings.load()
+    except LakeopsError as error:
+        yield Check("settings", PROBLEM, error.message)
+        return
+    for setting in effective(settings):
+        if setting.value is not None:
+            yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
+    try:
+        if upgrade:
+            _upgrade(settings)
+        yield from _catalog()
+    except LakeopsError as error:
+        yield Check("catalog", PROBLEM, error.message)
+
+
+def _catalog() -> Iterator[Check]:
+    from lakeops.lake import Lake
+
+    with Lake.open() as lake:
+        for name, value in lake.catalog.describe().items():
+            yield Check(f"catalog {name}", OK, value)
+        for repository in lake.repositories():
+            yield _storage(lake, repository)
+
+
+def _upgrade(settings: Settings) -> None:
+    """Bring the catalog's schema to this version; a lake does not open on an older one."""
+    from lakeops.catalog.open import open_catalog
+
+    open_catalog(settings.catalog_url, clock=SystemClock(), upgrade=True).close()
+
+
+def _storage(lake: Lake, repository: Repository) -> Check:
+    name = f"repository {repository.id}"
+    try:
+        found = lake.stores().at(repository.storage_namespace).probe()
+    except LakeopsError as error:
+        return Check(name, PROBLEM, error.message)
+    return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _java() -> Check:
+    """Java, which Spark's driver runs on."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if java is None:
+        return Check("java", ABSENT, "not found on PATH; needed for Spark")
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("java", ABSENT, f"{java} does not run: {type(error).__name__}")
+    quoted = re.search(r'"([^"]+)"', said)
+    return Check("java", OK, f"{quoted[1] if quoted else said.splitlines()[0]} ({java})")
+
 
 app = typer.Typer(add_completion=False)
 
@@ -24,8 +143,6 @@ def doctor(
 
     Leaves with exit code 1 when something is wrong.
     """
-    from lakeops.cli.checks import PROBLEM, STYLES, environment, lake_checks
-
     out = Output(json)
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)

@@ -12,10 +12,8 @@ import typer
 
 from lakeops.cli.files import below, write_below
 from lakeops.cli.options import Json, NoProgress, uri
-from lakeops.cli.output import Output
-from lakeops.cli.progress import Tally, watched
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size
+from lakeops.cli.output import Output, counted, human_size
+from lakeops.cli.session import Tally, open_lake, watched
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import ObjectNotFound
 from lakeops.model.names import as_folder

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.options import Json, NoProgress, RepositoryUri
-from lakeops.cli.output import SHORT_ID, Output, Part
+from lakeops.cli.output import SHORT_ID, Output, Part, counted
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted
 from lakeops.model.findings import Finding, Severity
 
 if TYPE_CHECKING:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakeops.cli import gc_rules, options
-from lakeops.cli.ask import SHOWN, agree
 from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
-from lakeops.cli.output import Output, Part
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size, moment
+from lakeops.cli.output import Output, Part, counted, human_size, moment
+from lakeops.cli.session import SHOWN, agree, open_lake
 from lakeops.model.clock import unix_seconds
 from lakeops.model.uris import LakeUri
 

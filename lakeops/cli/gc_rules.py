@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from lakeops.cli.options import Json, RepositoryUri
-from lakeops.cli.output import Output, Part
+from lakeops.cli.output import Output, Part, counted
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted
 from lakeops.model.errors import InvalidInput, NotFound
 
 app = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)

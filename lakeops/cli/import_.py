@@ -8,10 +8,9 @@ import typer
 
 from lakeops.cli.log import commit_lines
 from lakeops.cli.options import IdempotencyKey, Json, Metadata, NoProgress, parse_metadata
-from lakeops.cli.output import Output
+from lakeops.cli.output import Output, counted, human_size
 from lakeops.cli.places import url_of
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size
 from lakeops.model.uris import LakeUri
 
 app = typer.Typer(add_completion=False)

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from lakeops.cli.options import Json, RefUri
-from lakeops.cli.output import SHORT_ID, Output, Part
+from lakeops.cli.output import SHORT_ID, Output, Part, moment
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import moment
 from lakeops.model.records import Commit
 
 app = typer.Typer(add_completion=False)

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli import mirror_copy, mirror_failover, mirror_registrations, mirror_setup
-from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
-from lakeops.cli.output import SHORT_ID, Output, Part, commit_id
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size, moment, seconds, span
+from lakeops.cli.output import SHORT_ID, Output, Part, commit_id, counted, human_size, moment, seconds, span
+from lakeops.cli.session import agree, open_lake
 
 if TYPE_CHECKING:
     from lakeops.model.mirrors import MirrorStatus, RefStatus

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.options import Json, NoProgress
-from lakeops.cli.output import Output
+from lakeops.cli.output import Output, counted, human_size
 from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, mirror_at, namespaces
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size
 from lakeops.model.clock import pause
 from lakeops.model.errors import InvalidInput, NotAllReplicated, Transient
 

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.ask import SHOWN, agree
 from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
-from lakeops.cli.output import SHORT_ID, Output
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, moment
+from lakeops.cli.output import SHORT_ID, Output, counted, moment
+from lakeops.cli.session import SHOWN, agree, open_lake
 
 if TYPE_CHECKING:
     from lakeops.ops.mirror.promote_writable import Loss, LostRef

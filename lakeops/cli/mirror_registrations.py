@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, RepositoryUri, Yes
-from lakeops.cli.output import Output
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, moment, span
+from lakeops.cli.output import Output, counted, moment, span
+from lakeops.cli.session import agree, open_lake
 from lakeops.model.errors import NotFound
 
 if TYPE_CHECKING:

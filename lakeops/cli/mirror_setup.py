@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.ask import agree
 from lakeops.cli.options import Json, Yes
-from lakeops.cli.output import Output, Part
+from lakeops.cli.output import Output, Part, counted
 from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, namespaces
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted
+from lakeops.cli.session import agree, open_lake
 from lakeops.model.errors import InvalidInput
 
 if TYPE_CHECKING:

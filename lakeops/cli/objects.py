@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.ask import SHOWN, agree, can_ask
 from lakeops.cli.options import Json, ObjectUri, Yes, uri
-from lakeops.cli.output import Output, Part, is_terminal
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size, moment
+from lakeops.cli.output import Output, Part, counted, human_size, is_terminal, moment
+from lakeops.cli.session import SHOWN, agree, can_ask, open_lake
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.names import as_folder
 from lakeops.model.records import CommonPrefix, Entry

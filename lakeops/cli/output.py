@@ -15,9 +15,15 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from lakeops.cli.text import safe
 from lakeops.model.errors import LakeopsError
+from lakeops.model.words import counted, human_size, moment, safe, seconds, span
+
+__all__ = ["counted", "human_size", "moment", "safe", "seconds", "span"]
+
 
 Part = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
@@ -136,8 +142,6 @@ class Output:
         if not rows:
             self.note("Nothing to show.")
         elif is_terminal(sys.stdout):
-            from lakeops.cli.table import draw
-
             with _pipe():
                 draw(header, rows)
         else:
@@ -191,3 +195,18 @@ def _pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise StdoutClosed from None
+
+
+def draw(header: Sequence[str], rows: Sequence[Sequence[Part]]) -> None:
+    """Print a table on stdout, no wider than the terminal; the last column takes what is left and may wrap."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for title in header[:-1]:
+        table.add_column(title, no_wrap=True, overflow="ellipsis")
+    table.add_column(header[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(part) for part in row))
+    Console().print(table, highlight=False)
+
+
+def _cell(part: Part) -> Text:
+    return Text(plain(part), style="" if isinstance(part, str) else part[1])

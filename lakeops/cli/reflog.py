@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from lakeops.cli.options import Json, uri
-from lakeops.cli.output import SHORT_ID, Output
+from lakeops.cli.output import SHORT_ID, Output, moment
 from lakeops.cli.session import open_lake
-from lakeops.cli.text import moment
 from lakeops.model.records import ReflogRecord
 from lakeops.model.uris import LakeUri
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from lakeops.cli.ask import agree, can_ask
 from lakeops.cli.options import Json, RefUri, RepositoryUri, TagUri, Yes, two_refs
 from lakeops.cli.output import SHORT_ID, Output, commit_id
-from lakeops.cli.session import open_lake
+from lakeops.cli.session import agree, can_ask, open_lake
 
 app = typer.Typer(help="Create, list, show and delete tags.", add_completion=False)
 

@@ -8,9 +8,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from lakeops.cli.output import Output
-from lakeops.cli.progress import Tally
-from lakeops.cli.text import counted
+from lakeops.cli.output import Output, counted
+from lakeops.cli.session import Tally
 
 PARALLELISM = 8
 Parallelism = Annotated[

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, cast
 import typer
 
 from lakeops.cli.options import Json, Metadata, NoProgress, parse_metadata, uri
-from lakeops.cli.output import Output
-from lakeops.cli.progress import Tally, watched
-from lakeops.cli.session import open_lake
-from lakeops.cli.text import counted, human_size
+from lakeops.cli.output import Output, counted, human_size
+from lakeops.cli.session import Tally, open_lake, watched
 from lakeops.cli.transfer import PARALLELISM, Parallelism, transfer
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import check_path

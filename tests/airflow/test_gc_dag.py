@@ -16,7 +16,7 @@ pytest.importorskip("airflow.sdk")
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
-from lakeops.airflow.gc_approval import LakeopsGcApprovalOperator
+from lakeops.airflow.approval import LakeopsGcApprovalOperator
 from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOperator, LakeopsGcSweepOperator
 
 pytestmark = pytest.mark.xdist_group("airflow")

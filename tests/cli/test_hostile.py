@@ -7,7 +7,7 @@ import json
 import pytest
 from support.hostile import HOSTILE
 
-from lakeops.cli.text import safe
+from lakeops.cli.output import safe
 
 R = "lakefs://flights"
 ESCAPES = {

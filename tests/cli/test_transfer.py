@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from lakeops.cli.output import Output
-from lakeops.cli.progress import Tally
+from lakeops.cli.session import Tally
 from lakeops.cli.transfer import transfer
 from lakeops.model.errors import InvalidInput
 

@@ -18,8 +18,8 @@ from airflow.sdk.bases import sensor as airflow_sensor
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 
-from lakeops.airflow.triggers import condition as condition_trigger
-from lakeops.airflow.triggers import stream
+from lakeops.airflow.triggers import base
+from lakeops.airflow.triggers import base as condition_trigger
 
 FORMS = ("poke", "reschedule", "deferrable")
 FAIL = "__fail__"
@@ -49,7 +49,7 @@ class Waiting:
     def __post_init__(self) -> None:
         # Not `time.sleep` itself: threads of libraries sleep too, and would take our turns.
         self.monkeypatch.setattr(airflow_sensor, "time", SimpleNamespace(monotonic=time.monotonic, sleep=self._pause))
-        self.monkeypatch.setattr(stream, "pause_async", self._beat)
+        self.monkeypatch.setattr(base, "pause_async", self._beat)
         self.monkeypatch.setattr(condition_trigger, "pause_async", self._settle)
 
     def context(self) -> dict[str, Any]:

@@ -10,9 +10,23 @@ What needs no key (deletions, protections, uploads) is the same when it is done 
 already, or there already as it was asked for, is no error.
 """
 
-from lakeops.airflow.once.commits import Step, cherry_pick, commit, contains, import_objects, merge, revert
-from lakeops.airflow.once.refs import create_branch, create_tag, delete_branch, delete_tag, unprotect, unpublished
-from lakeops.airflow.once.repositories import create_repository, delete_repository
+from lakeops.airflow.once.commits import (
+    Step,
+    cherry_pick,
+    commit,
+    contains,
+    create_branch,
+    create_repository,
+    create_tag,
+    delete_branch,
+    delete_repository,
+    delete_tag,
+    import_objects,
+    merge,
+    revert,
+    unprotect,
+    unpublished,
+)
 
 __all__ = [
     "Step",

@@ -4,10 +4,14 @@ Errors that would come again (a conflict, bad input, a protected branch) fail th
 ``retries``; only errors that may pass are retried.
 """
 
-from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled
+from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled, failing_at_once
 from lakeops.airflow.operators.branch import (
     LakeopsCreateBranchOperator,
+    LakeopsCreateRepositoryOperator,
+    LakeopsCreateTagOperator,
     LakeopsDeleteBranchOperator,
+    LakeopsDeleteRepositoryOperator,
+    LakeopsDeleteTagOperator,
     LakeopsProtectBranchOperator,
     LakeopsResetBranchOperator,
 )
@@ -20,19 +24,16 @@ from lakeops.airflow.operators.commit import (
     OnEmpty,
     OnEmptyCommit,
 )
-from lakeops.airflow.operators.diff import LakeopsDiffOperator
-from lakeops.airflow.operators.failing import failing_at_once
-from lakeops.airflow.operators.fsck import FailOn, LakeopsFsckOperator
 from lakeops.airflow.operators.gc import (
+    FailOn,
     LakeopsExpireRefsOperator,
+    LakeopsFsckOperator,
     LakeopsGcMarkOperator,
     LakeopsGcSweepOperator,
 )
-from lakeops.airflow.operators.merge import LakeopsMergeOperator
+from lakeops.airflow.operators.merge import LakeopsDiffOperator, LakeopsMergeOperator
 from lakeops.airflow.operators.mirror import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
 from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsUploadOperator
-from lakeops.airflow.operators.repository import LakeopsCreateRepositoryOperator, LakeopsDeleteRepositoryOperator
-from lakeops.airflow.operators.tag import LakeopsCreateTagOperator, LakeopsDeleteTagOperator
 
 __all__ = [
     "FailOn",

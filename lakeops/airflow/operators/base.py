@@ -10,21 +10,40 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from lakeops.airflow.conflicts import report
 from lakeops.airflow.events import announce
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.lineage import Trace
 from lakeops.airflow.links import address
-from lakeops.airflow.operators.failing import failing_at_once
 from lakeops.airflow.run import TaskRun
-from lakeops.model.errors import MergeConflict
+from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, MergeConflict, SweepIncomplete, Transient
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from lakeops.lake import Lake, Repository
+
+
+@contextmanager
+def failing_at_once() -> Iterator[None]:
+    """Turn errors that would come again into a failure without retry; let those that may pass be retried.
+
+    A conflict's message lists every conflicting path, one a line.
+    """
+    try:
+        yield
+    except (Transient, AttemptExpired, SweepIncomplete):
+        raise
+    except MergeConflict as conflict:
+        paths = "\n".join(conflict.conflicts)
+        raise AirflowFailException(f"{conflict.message}\nAll conflicting paths:\n{paths}") from conflict
+    except AirflowNotFoundException as error:
+        raise AirflowFailException(str(error)) from error
+    except LakeopsError as error:
+        raise AirflowFailException(f"{error.kind}: {error.message}") from error
 
 
 class TaskKilled(BaseException):
@@ -139,3 +158,25 @@ class LakeopsOperator(BaseOperator):
             yield
         finally:
             self._working = False
+
+
+_TRUE = {"true", "yes", "1", "on"}
+_FALSE = {"false", "no", "0", "off", "none", ""}
+
+
+def number(value: int | str | None) -> int | None:
+    """A whole number; empty text means none. Raises ``InvalidInput``."""
+    if value is None or value in {"", "None"}:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidInput(f"{value!r} is not a number") from None
+
+
+def truth(value: bool | str | None) -> bool:
+    """Yes or no. Raises ``InvalidInput`` for anything that is neither: a guess could delete something."""
+    word = str(value).strip().lower()
+    if word not in _TRUE | _FALSE:
+        raise InvalidInput(f"{value!r} is neither true nor false")
+    return word in _TRUE

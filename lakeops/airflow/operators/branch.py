@@ -10,8 +10,10 @@ from lakeops.airflow.links import LakeopsBranchLink
 from lakeops.airflow.operators.base import LakeopsOperator
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from lakeops.airflow.run import TaskRun
-    from lakeops.lake import Repository
+    from lakeops.lake import Lake, Repository
 
 
 class LakeopsCreateBranchOperator(LakeopsOperator):
@@ -168,3 +170,115 @@ class LakeopsProtectBranchOperator(LakeopsOperator):
         else:
             once.unprotect(repository, self.pattern)
         return {"pattern": self.pattern, "protections": repository.protections()}
+
+
+class LakeopsCreateTagOperator(LakeopsOperator):
+    """Creates a tag; returns its ref record (``id``, ``commit_id``).
+
+    The tag goes to what the ref meant when the task first asked, also when the task is retried or cleared after the
+    ref has moved. A tag of that name at another commit fails the task: tags do not move.
+
+    Args:
+        tag: the new tag.
+        ref: the ref expression to tag; the repository's default branch when left out.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "tag", "ref")
+
+    def __init__(
+        self,
+        *,
+        tag: str,
+        ref: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
+        self.ref = ref
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The tag's ref record."""
+        tag = once.create_tag(repository, self.tag, self.ref or repository.default_branch, run)
+        self.log.info("Tag lakefs://%s/%s is at %s", repository.id, tag.id, tag.commit_id)
+        return tag.to_json()
+
+
+class LakeopsDeleteTagOperator(LakeopsOperator):
+    """Deletes a tag; returns ``id``, ``commit_id`` (None when it was gone) and ``deleted``.
+
+    Args:
+        tag: the tag. One that does not exist is fine.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "tag")
+
+    def __init__(self, *, tag: str, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.tag = tag
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - deleting needs no key
+        """Where the tag was, and whether it was deleted."""
+        ref = once.delete_tag(repository, self.tag)
+        if ref is None:
+            self.log.info("There is no tag lakefs://%s/%s", repository.id, self.tag)
+            return {"id": self.tag, "commit_id": None, "deleted": False}
+        self.log.info("Tag lakefs://%s/%s is deleted; it was at %s", repository.id, ref.id, ref.commit_id)
+        return {**ref.to_json(), "deleted": True}
+
+
+class LakeopsCreateRepositoryOperator(LakeopsOperator):
+    """Creates a repository; returns its record (``id``, ``storage_namespace``, ``default_branch``, ...).
+
+    One that exists already at the same place with the same default branch is fine.
+
+    Args:
+        repo: the new repository's name.
+        storage_namespace: ``s3://bucket/prefix`` or ``file:///directory``; below the lake's home when left out.
+        default_branch: its first branch.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "storage_namespace", "default_branch")
+
+    def __init__(
+        self,
+        *,
+        repo: str,
+        storage_namespace: str | None = None,
+        default_branch: str = "main",
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(repo=repo, **kwargs)
+        self.storage_namespace = storage_namespace
+        self.default_branch = default_branch
+
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:  # noqa: ARG002 - creating needs no key
+        """The repository's record."""
+        found = once.create_repository(lake, name, self.storage_namespace or None, self.default_branch)
+        self.log.info("Repository lakefs://%s is at %s", found.id, found.storage_namespace)
+        return found.record.to_json()
+
+
+class LakeopsDeleteRepositoryOperator(LakeopsOperator):
+    """Forgets a repository; returns ``id``, ``storage_namespace`` (None when it was gone) and ``deleted``.
+
+    The storage namespace is left as it is, so the objects stay where they are.
+
+    Args:
+        repo: the repository, which must be named. One that does not exist is fine.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    def __init__(self, *, repo: str, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(repo=repo, **kwargs)
+
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:  # noqa: ARG002 - deleting needs no key
+        """What the repository was, and whether it was deleted."""
+        record = once.delete_repository(lake, name)
+        if record is None:
+            self.log.info("There is no repository lakefs://%s", name)
+            return {"id": name, "storage_namespace": None, "deleted": False}
+        self.log.info("Repository lakefs://%s is forgotten; its objects stay at %s", name, record.storage_namespace)
+        return {"id": name, "storage_namespace": record.storage_namespace, "deleted": True}

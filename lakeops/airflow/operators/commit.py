@@ -12,8 +12,7 @@ from lakeops.airflow import once
 from lakeops.airflow.assets import COMMITS
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink
-from lakeops.airflow.operators.base import LakeopsOperator
-from lakeops.airflow.operators.values import number
+from lakeops.airflow.operators.base import LakeopsOperator, number
 from lakeops.model.errors import InvalidInput, NoChanges
 
 if TYPE_CHECKING:

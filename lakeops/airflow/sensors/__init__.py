@@ -1,9 +1,13 @@
 """Sensors: tasks that wait for something in a repository. None of them keeps state between two questions."""
 
-from lakeops.airflow.sensors.commits import LakeopsCommitSensor, LakeopsUncommittedSensor
-from lakeops.airflow.sensors.mirrors import LakeopsReplicationSensor
-from lakeops.airflow.sensors.objects import LakeopsObjectSensor, LakeopsPrefixSensor
-from lakeops.airflow.sensors.tags import LakeopsTagSensor
+from lakeops.airflow.sensors.objects import (
+    LakeopsCommitSensor,
+    LakeopsObjectSensor,
+    LakeopsPrefixSensor,
+    LakeopsReplicationSensor,
+    LakeopsTagSensor,
+    LakeopsUncommittedSensor,
+)
 
 __all__ = [
     "LakeopsCommitSensor",

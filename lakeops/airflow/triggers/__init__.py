@@ -4,7 +4,7 @@ They run in a process that serves hundreds of them, so nothing here blocks its l
 restart of the triggerer would lose. Reading a DAG imports this room; it imports no lake.
 """
 
+from lakeops.airflow.triggers.base import LakeopsConditionTrigger
 from lakeops.airflow.triggers.commits import LakeopsCommitTrigger
-from lakeops.airflow.triggers.condition import LakeopsConditionTrigger
 
 __all__ = ["LakeopsCommitTrigger", "LakeopsConditionTrigger"]

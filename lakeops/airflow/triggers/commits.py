@@ -13,8 +13,7 @@ from airflow.triggers.base import TriggerEvent
 from lakeops.airflow.events import describe
 from lakeops.airflow.hook import DEFAULT_CONN_ID
 from lakeops.airflow.run import made_by_airflow
-from lakeops.airflow.triggers.base import RepositoryTrigger
-from lakeops.airflow.triggers.stream import Tick
+from lakeops.airflow.triggers.base import RepositoryTrigger, Tick
 from lakeops.model.errors import LakeopsError, RefNotFound
 
 if TYPE_CHECKING:
