@@ -12,8 +12,8 @@ from support.catalogs import REPO, create, everything
 from support.forked import run_forked
 from support.migrated import run_migrations, schema_made_once
 
-from lakeops.catalog.migrations import run
 from lakeops.catalog import open as schema
+from lakeops.catalog.migrations import run
 from lakeops.catalog.migrations.run import config
 from lakeops.catalog.open import open_catalog
 from lakeops.catalog.tables import METADATA, VERSION_TABLE
