@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
-from lakeops.ranges.format import Pieces, decode_footer, read_columns, stream_column
-from lakeops.ranges.group_table import RowGroup
+from lakeops.ranges.format import Pieces, RowGroup, decode_footer, read_columns, stream_column
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.ranges.outline import MARK
 from lakeops.store.base import ObjectStore
@@ -146,11 +145,6 @@ class RangeFile:
     def marks(self) -> tuple[RowGroup, ...]:
         """What the footer says of each row group."""
         return self.end.marks
-
-    @property
-    def version(self) -> int:
-        """The version of the format that it was written in."""
-        return self.end.footer.version
 
     @property
     def tail(self) -> bytes:
@@ -280,7 +274,7 @@ class RangeFile:
     def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""
         source = self._pieces(groups)
-        table = read_columns(source, self.row.key, columns, *self.end.footer.part(groups))
+        table = read_columns(source, self.row.key, columns, self.end.footer.metadata, list(groups))
         if "digest" in table.column_names:
             self._check_digests(table.column("digest"), groups)
         return table

@@ -12,22 +12,82 @@ trusts that can read one row group and trust it too.
 from __future__ import annotations
 
 import io
-import json
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.group_table import GroupTable, RowGroup, find_table, with_table
-from lakeops.ranges.outline import MARK
+from lakeops.ranges.outline import MARK, metadata_at
 from lakeops.ranges.split import VERSION
+
+_TABLE_MARK: Final = b"lakeops groups 1"
+_TRAILER: Final = struct.Struct("<II16s")
+_RECORD: Final = struct.Struct("<QII32s32s")
+
+
+class RowGroup(NamedTuple):
+    """One row group of a range file.
+
+    Attributes:
+        start: where its bytes begin in the file.
+        size: how many there are.
+        rows: how many rows it has.
+        first_path: the path of the first row, UTF-8.
+        file_digest: the SHA-256 of the bytes.
+        digest: the digest of the rows.
+    """
+
+    start: int
+    size: int
+    rows: int
+    first_path: bytes
+    file_digest: bytes
+    digest: bytes
+
+    @property
+    def end(self) -> int:
+        """Where its bytes end."""
+        return self.start + self.size
+
+
+def with_table(groups: Sequence[RowGroup], footer: bytes) -> bytes:
+    """The end of a range file: Parquet's footer after the table of these row groups.
+
+    Args:
+        groups: the row groups, which follow one another from the file's mark on.
+        footer: everything after the last row group as Parquet would have it.
+    """
+    begin = metadata_at(footer)
+    records = [
+        _RECORD.pack(group.size, group.rows, len(group.first_path), group.file_digest, group.digest) for group in groups
+    ]
+    paths = b"".join(group.first_path for group in groups)
+    trailer = _TRAILER.pack(len(paths), len(groups), _TABLE_MARK)
+    return b"".join((footer[:begin], *records, paths, trailer, footer[begin:]))
+
+
+def find_table(tail: bytes) -> tuple[RowGroup, ...]:
+    """The row groups by the table in the bytes at a file's end. Raises ``ValueError`` when there is no whole table."""
+    end = metadata_at(tail) - _TRAILER.size
+    if end < 0:
+        raise ValueError("the table of row groups is missing")
+    paths, count, mark = _TRAILER.unpack_from(tail, end)
+    path_at, begin = end - paths, end - paths - count * _RECORD.size
+    if mark != _TABLE_MARK or begin < 0:
+        raise ValueError("the table of row groups is missing or not whole")
+    groups, start = [], len(MARK)
+    for size, rows, path_size, file_digest, digest in _RECORD.iter_unpack(tail[begin:path_at]):
+        groups.append(RowGroup(start, size, rows, tail[path_at : path_at + path_size], file_digest, digest))
+        start, path_at = start + size, path_at + path_size
+    return tuple(groups)
 
 
 class Pieces:
@@ -71,8 +131,7 @@ class Pieces:
 
 
 VERSION_KEY = "lakeops.version"
-"""The key in a range file's footer under which the version of the format stands; the first one had none."""
-_FIRST_KEY = b"lakeops.groups"
+"""The key in a range file's footer under which the version of the format stands."""
 
 METARANGE_SCHEMA = pa.schema(
     [
@@ -133,28 +192,20 @@ _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError)
 
 @dataclass(frozen=True)
 class Footer:
-    """The end of a range file: which version of the format it is of, and its row groups."""
+    """The end of a range file: its row groups, and what Parquet says of it."""
 
-    version: int
     groups: tuple[RowGroup, ...]
     _tail: bytes
     _key: str
-    _table: GroupTable | None = None
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
-        """What Parquet says of the file."""
-        return _range_metadata(self._tail, self._key)
-
-    def part(self, groups: Sequence[int]) -> tuple[pq.FileMetaData, list[int]]:
-        """What Parquet says of some row groups, and their numbers there. Raises ``Corrupted``, naming the file."""
-        if self._table is None or not self._table.groups_at or len(groups) == len(self.groups):
-            return self.metadata, list(groups)
-        metadata = _range_metadata(self._table.footer(self._tail, groups), self._key)
+        """What Parquet says of the file. Raises ``Corrupted``, naming it."""
+        metadata = _range_metadata(self._tail, self._key)
         told = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        if told != [self.groups[index].rows for index in groups]:
+        if told != [group.rows for group in self.groups]:
             raise not_decodable(self._key, "its table of row groups does not fit its footer")
-        return metadata, list(range(len(groups)))
+        return metadata
 
 
 def encode_range(groups: Sequence[pa.Table], digests: Sequence[bytes]) -> tuple[bytes, int]:
@@ -178,40 +229,15 @@ def encode_range(groups: Sequence[pa.Table], digests: Sequence[bytes]) -> tuple[
 
 def encode_tail(groups: Sequence[RowGroup], footer: bytes) -> bytes:
     """The end of a range file with these row groups: Parquet's footer, which says the version, and their table."""
-    return with_table(groups, footer, VERSION_KEY.encode())
+    return with_table(groups, footer)
 
 
 def decode_footer(tail: bytes, key: str) -> Footer:
     """The footer in the verified bytes at the end of a range file. Raises ``Corrupted``, naming ``key``."""
     try:
-        table = find_table(tail)
+        return Footer(find_table(tail), tail, key)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
-    return Footer(VERSION, table.groups, tail, key, table) if table else _first_version(tail, key)
-
-
-def _first_version(tail: bytes, key: str) -> Footer:
-    """The footer of a file of the first version, which describes row groups in a key-value pair, as JSON."""
-    metadata = _range_metadata(tail, key)
-    column = RANGE_SCHEMA.get_field_index("path")
-    try:
-        described = json.loads(metadata.metadata[_FIRST_KEY])
-        told = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        groups = tuple(
-            # Statistics of text are exact here: paths are far below the length at which writers shorten them.
-            RowGroup(
-                start,
-                size,
-                group.num_rows,
-                group.column(column).statistics.min.encode(),
-                bytes.fromhex(file_digest),
-                bytes.fromhex(digest),
-            )
-            for (start, size, file_digest, digest), group in zip(described, told, strict=True)
-        )
-    except (TypeError, AttributeError, *_BROKEN) as error:
-        raise not_decodable(key, f"its row groups are not described: {error}") from error
-    return Footer(1, groups, tail, key)
 
 
 def encode_metarange(table: pa.Table) -> bytes:

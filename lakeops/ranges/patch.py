@@ -21,8 +21,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import Cut, Cutter
 from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.file import RangeFile
-from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
-from lakeops.ranges.group_table import RowGroup
+from lakeops.ranges.format import VERSION_KEY, RowGroup, decode_footer, encode_range, encode_tail
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.outline import MARK, GroupOutline, NotOutlined, outline
 from lakeops.ranges.overlay import overlay
@@ -109,8 +108,6 @@ def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> 
         split: the repository's split.
         last: whether nothing follows in the repository.
     """
-    if file.version != VERSION:
-        return None  # its row groups may have been cut by another rule
     if 2 * changes.num_rows > split.target_entries:
         return None  # it will probably be cut
     touched = np.unique(file.groups_of(changes.column("path"))).tolist()

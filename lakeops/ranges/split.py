@@ -17,8 +17,8 @@ from lakeops.model.records import Split
 Hashes = npt.NDArray[np.uint64]
 Positions = npt.NDArray[np.int64]
 
-VERSION = 2
-"""Of the format, which the rule for row groups is a part of: the first one had row groups twice as large."""
+VERSION = 1
+"""The version of the format. The rule for row groups is a part of it."""
 
 _BLOCK = 65_536
 _COMBINED = 1 << 30
@@ -82,20 +82,20 @@ def possible_ends(hashes: Hashes, split: Split) -> Positions:
     return np.flatnonzero(hashes <= limit) + 1
 
 
-def group_ends(hashes: Hashes, split: Split, version: int = VERSION) -> Positions:
+def group_ends(hashes: Hashes, split: Split) -> Positions:
     """Where the row groups of one whole range end: exclusive row numbers, ascending, the last one the range's own.
 
     The rule of ranges, an order of magnitude finer; so an edit moves no row group but its own and, now and then, the
     next.
     """
-    ends = cut_ends(hashes, finer(split, version))
+    ends = cut_ends(hashes, finer(split))
     return ends if len(ends) and ends[-1] == len(hashes) else np.append(ends, len(hashes))
 
 
-def finer(split: Split, version: int = VERSION) -> Split:
-    """The rule by which the ranges of a split are cut into row groups, in a version of the format."""
-    least = max(1, split.min_entries // (8 * version))
-    target, most = split.target_entries // (10 * version), split.max_entries // (12 * version)
+def finer(split: Split) -> Split:
+    """The rule by which the ranges of a split are cut into row groups."""
+    least = max(1, split.min_entries // 16)
+    target, most = split.target_entries // 20, split.max_entries // 24
     return Split(least, max(2, target), max(2 * least, most))
 
 

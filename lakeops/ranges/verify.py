@@ -104,7 +104,7 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
         ends = cut_ends(hashes, split).tolist()
         closed = bool(ends) and ends[-1] == table.num_rows
         flaws += _cuts(ends, table.num_rows)
-        if file.starts[1:].tolist() != group_ends(hashes, split, file.version).tolist():
+        if file.starts[1:].tolist() != group_ends(hashes, split).tolist():
             flaws.append(Flaw("range_boundary", "its row groups do not end where the cutting rule says"))
     return VerifiedRange(tuple(flaws), closed, table.select(list(columns)))
 

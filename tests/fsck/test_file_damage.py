@@ -31,7 +31,7 @@ from support.rows import attempt
 from lakeops import Repository
 from lakeops.model.findings import Severity
 from lakeops.ranges.cutter import Cut
-from lakeops.ranges.group_table import find_table
+from lakeops.ranges.format import find_table
 from lakeops.ranges.outline import metadata_at
 from lakeops.ranges.write import write_range
 
@@ -168,9 +168,7 @@ def wrong_first_path(repo: Repository) -> None:
     first, *others = metarange(repo).rows(0, len(metarange(repo)))
     data = store(repo).get(first.key)
     tail = data[-first.footer_bytes :]
-    found = find_table(tail)
-    assert found is not None
-    paths = b"".join(group.first_path for group in found.groups)
+    paths = b"".join(group.first_path for group in find_table(tail))
     at = tail.rindex(paths, 0, metadata_at(tail))
     changed = tail[:at] + paths[:-1] + b"~" + tail[at + len(paths) :]
     store(repo).put(first.key, data[: -first.footer_bytes] + changed)

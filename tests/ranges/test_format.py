@@ -49,7 +49,7 @@ def test_a_range_file_has_the_documented_shape(store, written):
     metarange, _ = written
     file = pq.ParquetFile(pa.BufferReader(store.get(metarange.row(0).key)))
     assert file.schema_arrow.equals(RANGE_SCHEMA)
-    assert file.metadata.metadata == {b"lakeops.version": b"2"}  # nothing that only Arrow understands
+    assert file.metadata.metadata == {b"lakeops.version": b"1"}  # nothing that only Arrow understands
     paths = file.read(["path"])["path"]
     ends = group_ends(path_hashes(paths), SPLIT).tolist()
     data, digests = store.get(metarange.row(0).key), file.read(["digest"])["digest"]
@@ -76,11 +76,11 @@ def test_a_range_file_has_the_documented_shape(store, written):
 
 def documented_table(data):
     """The table of row groups, read as ``docs/format.md`` says."""
-    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") - 36
-    paths, count, _, _, _, mark = struct.unpack("<5I16s", data[at : at + 36])
-    assert mark == b"lakeops groups 2"
-    begin, place = at - paths - 84 * count, at - paths
-    for size, rows, _, path, file_digest, digest in struct.iter_unpack("<QIII32s32s", data[begin:place]):
+    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") - 24
+    paths, count, mark = struct.unpack("<2I16s", data[at : at + 24])
+    assert mark == b"lakeops groups 1"
+    begin, place = at - paths - 80 * count, at - paths
+    for size, rows, path, file_digest, digest in struct.iter_unpack("<QII32s32s", data[begin:place]):
         yield size, rows, data[place : place + path], file_digest, digest
         place += path
 
