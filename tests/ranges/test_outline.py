@@ -16,6 +16,7 @@ from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import group_digest
 from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
 from lakeops.ranges.outline import NotOutlined, outline
+from lakeops.ranges.split import VERSION
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_a_footer_put_together_again_is_the_same_bytes(rows, data):
     _, tail = encoded(rows, ends)
     outlined = outline(tail)
     groups = [group.moved(0, number) for number, group in enumerate(outlined.groups)]
-    footer = outlined.footer(ends[-1], groups, VERSION_KEY.encode(), b"2")
+    footer = outlined.footer(ends[-1], groups, VERSION_KEY.encode(), str(VERSION).encode())
     assert tail.endswith(footer)
     assert encode_tail(decode_footer(tail, "key").groups, footer) == tail
 
@@ -71,7 +72,7 @@ def test_what_may_hold_other_offsets_is_refused(rows, options):
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, RANGE_SCHEMA, **{"store_schema": False} | options) as writer:
         writer.write_table(rows)
-        writer.add_key_value_metadata({VERSION_KEY: "2"})
+        writer.add_key_value_metadata({VERSION_KEY: str(VERSION)})
     tail = sink.getvalue()
     if "store_schema" in options:
         # Other pairs are not carried over, which is no harm: Arrow's schema follows from the columns.
