@@ -18,13 +18,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lakeops.model.errors import (
-    LakeopsError,
-    MergeConflict,
-    NotFound,
-    PreconditionFailed,
-    Transient,
-)
+from lakeops.model import errors as _errors
+from lakeops.model.errors import *  # noqa: F403 - the whole tree, which names itself
 from lakeops.model.records import Change, ChangeType, Commit, CommonPrefix, Entry, MergeResult, Split, Strategy, Summary
 from lakeops.version import __version__
 
@@ -40,21 +35,17 @@ __all__ = [
     "CommonPrefix",
     "Entry",
     "Lake",
-    "LakeopsError",
-    "MergeConflict",
     "MergeResult",
     "Mirror",
-    "NotFound",
-    "PreconditionFailed",
     "Ref",
     "Repository",
     "Settings",
     "Split",
     "Strategy",
     "Summary",
-    "Transient",
     "__version__",
 ]
+__all__ += _errors.__all__
 
 _LATE = {
     "Branch": "lakeops.lake",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
-from hypothesis import settings
 
-pytest_plugins = ["support.s3_servers"]
+from lakeops import Settings
+from lakeops.testing import Faults, ManualClock
+
+pytest_plugins = ["lakeops.testing.fixtures", "support.s3_servers"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
 # takes says more about the machine than about the code.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-settings.register_profile("default", deadline=None, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -24,3 +27,18 @@ def migrated() -> Iterator[None]:
 
     with schema_made_once():
         yield
+
+
+@pytest.fixture
+def clock(lake_clock: ManualClock) -> ManualClock:
+    return lake_clock
+
+
+@pytest.fixture
+def faults(lake_faults: Faults) -> Faults:
+    return lake_faults
+
+
+@pytest.fixture
+def settings(lake_settings: Settings) -> Settings:
+    return lake_settings

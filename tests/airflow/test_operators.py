@@ -11,7 +11,7 @@ from support.scenes import open_faulty
 
 from lakeops import Repository, Settings
 from lakeops.model.errors import BranchMoved, InvalidInput
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults
 
 airflow = pytest.importorskip("airflow.sdk")
 

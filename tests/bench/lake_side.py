@@ -41,9 +41,9 @@ from lakeops.ranges.read import RangeReader, entries
 from lakeops.ranges.write import write_metarange
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
-from lakeops.store.faulty import Faults, FaultyStore
 from lakeops.store.local import LocalStore
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Faults, FaultyStore
 
 _RANGES = "_lakefs/ranges/"
 _METARANGES = "_lakefs/metaranges/"

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 from support.catalogs import create
-from support.clock import ManualClock
 from support.postgres import fresh_database, postgres_server, truncate
 
 from lakeops.catalog.open import SqlCatalog, open_catalog
 from lakeops.catalog.tables import METADATA
+from lakeops.testing import ManualClock
 
 
 @pytest.fixture(scope="session")
@@ -22,11 +22,6 @@ def shared_postgres_url(postgres_socket) -> Iterator[str]:
     with fresh_database(postgres_socket) as url:
         open_catalog(url, clock=ManualClock()).close()
         yield url
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

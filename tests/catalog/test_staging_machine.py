@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.catalogs import FIRST, REPO, a_commit, an_entry, create, draft, gone, new_token, put
-from support.clock import ManualClock
 
 from lakeops.catalog.open import open_catalog
 from lakeops.model.errors import BranchMoved
+from lakeops.testing import ManualClock
 
 PATH = st.sampled_from(["a", "a/", "a/b", "a/b/c", "aé", "b", "Z", "é", "😀", "\uff5a"])
 PREFIX = st.sampled_from(["", "a", "a/", "a/b", "é", "zz"])

@@ -29,8 +29,8 @@ from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectNotFound, StoreUnavailable, Transient, Unsupported
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import Listing
-from lakeops.store.faulty import Faults
 from lakeops.store.layout import TASKS
+from lakeops.testing import Faults
 
 TESTS = Path(__file__).parent.parent
 SEED = b"s" * 32

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.damage import populate
 from support.postgres import fresh_database, postgres_server, truncate
 
 from lakeops import Lake, Repository, Settings
 from lakeops.catalog.open import open_catalog
 from lakeops.catalog.tables import METADATA
+from lakeops.testing import ManualClock
 
 Make = Callable[[str, str], Repository]
 

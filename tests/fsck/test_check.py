@@ -16,17 +16,7 @@ from support.soundness import assert_sound, worse_than_information
 from lakeops import Lake, Repository, Settings
 from lakeops.model.errors import CatalogUnavailable, StoreUnavailable
 from lakeops.model.findings import KINDS, Finding, Severity
-from lakeops.store.faulty import Faults
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
-
-
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
+from lakeops.testing import Faults
 
 
 @pytest.fixture

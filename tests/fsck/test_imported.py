@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.soundness import assert_sound, worse_than_information
 
 from lakeops import Lake, Repository, Settings, Split
@@ -17,8 +16,8 @@ from lakeops.catalog.open import open_catalog
 from lakeops.model.errors import StoreError
 from lakeops.model.findings import Severity
 from lakeops.store.base import StoreSettings
-from lakeops.store.faulty import Call, Faults
 from lakeops.store.open import Stores, open_store
+from lakeops.testing import Call, Faults, ManualClock
 
 COUNT = 60
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.clock import ManualClock
 from support.damage import head, store
 from support.mirrors import Pair, open_pair
 
 from lakeops.model.findings import Severity
+from lakeops.testing import ManualClock
 
 
 @pytest.fixture

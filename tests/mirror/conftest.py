@@ -7,13 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.clock import ManualClock
 from support.mirrors import Pair, open_pair
 
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+from lakeops.testing import ManualClock
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog
 from support.mirrors import SPLIT, open_lake, read_whole
 from support.unruly import Unruly
@@ -18,8 +17,8 @@ from lakeops import Lake, Mirror, Repository
 from lakeops.model.errors import CommitExpired, LakeopsError
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout
-from lakeops.store.faulty import Crash, Faults
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Crash, Faults, ManualClock
 
 MOMENTS = (*ALL_EFFECTS, "head", "get", "list")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog, count_effects
 from support.mirrors import Pair, check_whole, open_pair
 
 from lakeops import Lake
-from lakeops.store.faulty import Crash
+from lakeops.testing import Crash, ManualClock
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from support.clock import ManualClock
 from support.mirrors import check_whole, open_lake, open_pair, read_whole, replicator
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import CommitExpired, MarkRefused, MirrorOvertaken, NotAMirror, ProtectedBranch
 from lakeops.ops.mirror.prove import Proved
 from lakeops.store import layout
+from lakeops.testing import ManualClock
 
 
 def test_a_mirror_becomes_a_repository_like_any_other(pair):

@@ -20,8 +20,8 @@ from lakeops.model.errors import NamespaceTaken, NotAMirror, NotTheOwner
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.faulty import EFFECTS, Crash, Faults
 from lakeops.store.owners import known_at
+from lakeops.testing import EFFECTS, Crash, Faults
 
 
 def stores(pair: Pair) -> tuple[ObjectStore, ObjectStore]:

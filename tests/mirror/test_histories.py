@@ -16,7 +16,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog
 from support.mirrors import SPLIT, Pair, open_lake, read_whole, replicator
 
@@ -25,7 +24,7 @@ from lakeops.catalog.tables import BRANCH
 from lakeops.model.errors import LakeopsError
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout
-from lakeops.store.faulty import Crash, Faults
+from lakeops.testing import Crash, Faults, ManualClock
 
 MOMENTS = (*ALL_EFFECTS, "head", "get", "list")
 """Where a pass may be killed or interrupted."""

@@ -18,10 +18,10 @@ from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import NotAllReplicated
 from lakeops.ops.replicate import MANAGED, replicate
 from lakeops.store.base import Opened, StoredObject
-from lakeops.store.faulty import FaultyStore
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
+from lakeops.testing import FaultyStore
 
 
 def managed(store: LocalStore) -> dict[str, bytes]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from support.clock import ManualClock
 from support.mirrors import Pair, check_whole, open_lake
+
+from lakeops.testing import ManualClock
 
 
 def copied(database: Path, copy: Path) -> None:

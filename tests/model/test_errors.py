@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import lakeops
+from lakeops.model import errors
 from lakeops.model.errors import AmbiguousRef, KeyReused, LakeopsError, MergeConflict, SweepIncomplete
 
 
@@ -46,3 +48,10 @@ def test_kinds_are_all_different() -> None:
 
 def test_exit_codes_are_those_of_the_contract() -> None:
     assert {kind.exit_code for kind in tree()} == {1, 2, 3, 4, 5}
+
+
+def test_the_package_exports_every_error() -> None:
+    names = {kind.__name__ for kind in tree()}
+    assert set(errors.__all__) == names
+    assert {name for name in names if getattr(lakeops, name, None) is getattr(errors, name)} == names
+    assert names <= set(lakeops.__all__)

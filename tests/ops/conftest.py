@@ -1,43 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults, ManualClock
 
 SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
-
-
-@pytest.fixture
-def lake(settings: Settings, clock: ManualClock) -> Iterator[Lake]:
-    with Lake.open(settings=settings, clock=clock) as opened:
-        yield opened
-
-
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
-def faulty_lake(tmp_path: Path, clock: ManualClock, faults: Faults) -> Iterator[Lake]:
+def faulty_lake(settings: Settings, clock: ManualClock, faults: Faults) -> Iterator[Lake]:
     """A lake whose stores and catalog play the script of ``faults``."""
-    settings = Settings.load(home=tmp_path, fsync=False, committer="tester")
     with open_faulty(settings, faults, clock=clock) as opened:
         yield opened
 

@@ -14,7 +14,7 @@ from lakeops.model import errors
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults
 
 
 def state(repo: Repository) -> tuple[object, ...]:

@@ -10,14 +10,13 @@ from time import sleep
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.clock import ManualClock
 from support.scenes import open_faulty, tree
 
 from lakeops import Repository, Settings
 from lakeops.model import errors
 from lakeops.model.errors import CatalogUnavailable
 from lakeops.ops import put as batches
-from lakeops.store.faulty import Crash, Faults
+from lakeops.testing import Crash, Faults, ManualClock
 
 
 @pytest.fixture

@@ -10,14 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS, count_effects
 from support.scenes import SCENES, Scene, make, open_faulty
 from support.soundness import assert_sound
 
 from lakeops import Lake, Settings
 from lakeops.model.errors import CatalogUnavailable
-from lakeops.store.faulty import Crash, Faults
+from lakeops.testing import Crash, Faults, ManualClock
 
 TESTS = Path(__file__).parents[1]
 

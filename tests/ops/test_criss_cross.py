@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.rows import Groups
 from support.scenes import SPLIT, open_faulty
 from support.soundness import assert_sound
@@ -16,15 +15,10 @@ from support.soundness import assert_sound
 from lakeops import Repository, Settings
 from lakeops.model.errors import CommitExpired, MergeConflict
 from lakeops.ops import ancestor
-from lakeops.store.faulty import Faults
 from lakeops.store.local import LocalStore
+from lakeops.testing import Faults, ManualClock
 
 PATHS = [f"p{number:02}" for number in range(40)]
-
-
-@pytest.fixture
-def faults() -> Faults:
-    return Faults()
 
 
 @pytest.fixture

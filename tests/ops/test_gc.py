@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.clock import ManualClock
 from support.scenes import table
 
 from lakeops import Lake, Repository
 from lakeops.model import errors
 from lakeops.ops import fuse
 from lakeops.store import layout
+from lakeops.testing import ManualClock
 
 RULES = {"default_retention_days": 3, "branches": []}
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
-from support.clock import ManualClock
 from support.collected import BRANCHES, PATHS, Steps, World
 
 from lakeops.catalog import expiry
 from lakeops.catalog.open import SqlCatalog, open_catalog
 from lakeops.model.errors import LakeopsError
 from lakeops.ops.gc import plan
+from lakeops.testing import ManualClock
 
 HOURS = (1, 5, 11, 13, 25, 72, 200)
 _numbers = count()

@@ -7,15 +7,14 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.clock import ManualClock
 from support.scenes import SPLIT, open_faulty, table, tree
 
 from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
 from lakeops.store import layout
 from lakeops.store.base import DeleteFailure
-from lakeops.store.faulty import Crash, Faults
 from lakeops.store.local import LocalStore
+from lakeops.testing import Crash, Faults, ManualClock
 
 Act = Callable[[Repository], Any]
 

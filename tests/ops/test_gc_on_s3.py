@@ -8,18 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.s3_servers import QUICK, S3_KINDS
 from support.scenes import tree
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.store import layout
 from lakeops.store.s3.client import client
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+from lakeops.testing import ManualClock
 
 
 @pytest.fixture(params=S3_KINDS)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.catalogs import everything
-from support.clock import ManualClock
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
 from lakeops.ops.gc import plan
 from lakeops.store import layout
+from lakeops.testing import ManualClock
 
 SPLIT = Split(2, 4, 8)
 

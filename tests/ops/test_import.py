@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.clock import ManualClock
 from support.s3_servers import S3_KINDS
 from support.scenes import open_faulty, tree
 
@@ -20,10 +19,10 @@ from lakeops.model import errors
 from lakeops.ops import ingest as source_listing
 from lakeops.store import layout
 from lakeops.store.base import StoreSettings
-from lakeops.store.faulty import Faults
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
+from lakeops.testing import Faults, ManualClock
 
 
 def write(root: Path, files: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults
 
 KEY = "run-1"
 BAD_KEYS = ["", "k" * 257, "é" * 129, "a\nb", "a\0b", "\ud800", "\x1b[2J", "a\u202eb", 7, b"k", ["k"], True]

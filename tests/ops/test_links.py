@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.clock import ManualClock
 from support.scenes import SPLIT, open_faulty
 
 from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults, ManualClock
 
 REFUSALS = (errors.ObjectCollected, errors.ObjectNotFound, errors.CollectionRunning, errors.AttemptExpired)
 

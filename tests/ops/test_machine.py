@@ -21,13 +21,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support.clock import ManualClock
 from support.machine import Model, ModelBranch, ModelCommit, difference, foretold, merged
 from support.soundness import assert_sound
 
 from lakeops import Lake, MergeConflict, Settings, Split
 from lakeops.model import errors
 from lakeops.model.records import Change
+from lakeops.testing import ManualClock
 
 paths = st.sampled_from([f"{folder}{name}" for folder in ("", "a/", "b/") for name in "xyz_\U0001f600"])
 texts = st.sampled_from(["", "1", "2", "3"])

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.s3_servers import S3_KINDS
 from support.scenes import tree
 
 from lakeops import Lake, MergeConflict, Repository, Settings, Split
 from lakeops.model import errors
 from lakeops.store.s3.client import client
+from lakeops.testing import ManualClock
 
 
 @pytest.fixture(params=S3_KINDS)

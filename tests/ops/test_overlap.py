@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.clock import ManualClock
 from support.mirrors import open_lake
 from support.scenes import SPLIT, tree
 from support.soundness import assert_sound
@@ -19,9 +18,9 @@ from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
-from lakeops.store.faulty import Faults
 from lakeops.store.location import above, lies_in, overlap, real_place, same_server
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Faults, ManualClock
 
 PLACES = {
     "the same": "outer",
@@ -42,11 +41,6 @@ SPELLINGS: dict[str, Callable[[Path, str], str]] = {
     "percent": lambda base, rest: f"file://{base}/%70lace/{rest}",
     "a link": lambda base, rest: f"file://{base}/link/{rest}",
 }
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

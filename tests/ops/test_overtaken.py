@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.clock import ManualClock
 from support.scenes import SPLIT
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import CommitExpired, ObjectNotFound
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults, ManualClock
 
 Act = Callable[[Repository, str], Any]
 

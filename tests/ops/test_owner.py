@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.copies import copied_file, dropped, dump_of, dumped_file, open_at, pass_for, sqlite_url, template_of
 from support.faulty_catalog import ALL_EFFECTS
 from support.postgres import fresh_database, postgres_server
@@ -29,14 +28,9 @@ from lakeops.model.errors import (
 from lakeops.model.owner import read_owner
 from lakeops.ops.owner import take_turn
 from lakeops.store import layout
-from lakeops.store.faulty import Call, Crash, Faults
+from lakeops.testing import Call, Crash, Faults, ManualClock
 
 Open = Callable[..., Lake]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture(scope="module")

@@ -5,26 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.damage import catalog
 
-from lakeops import Lake, Repository, Settings, Split
+from lakeops import Lake, Repository, Split
 from lakeops.model.errors import ClockInDoubt, CommitExpired, InvalidRules, RefNotFound
 from lakeops.model.findings import Severity
+from lakeops.testing import ManualClock
 
 RULES = {"default_retention_days": 1, "log_days": 30, "key_days": 10}
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock):
-    settings = Settings.load(home=tmp_path / "home", fsync=False, committer="tester")
-    with Lake.open(settings=settings, clock=clock) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from lakeops import Lake, LakeopsError, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.store import recorded
-from lakeops.store.faulty import Faults
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Faults
 
 DATA = bytes(range(256)) * 1200
 """More than any buffer on the way holds."""

@@ -24,9 +24,9 @@ from lakeops.model.errors import (
 from lakeops.ops import fuse
 from lakeops.ops.replicate import MANAGED, Replicated, replicate
 from lakeops.store.base import ObjectStore
-from lakeops.store.faulty import Crash, Faults, FaultyStore
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
+from lakeops.testing import Crash, Faults, FaultyStore
 
 ENGINE = LocalEngine(2)
 CONTENTS = {

@@ -19,7 +19,7 @@ from support.scenes import open_faulty, tree
 from lakeops import Lake, Settings, Split
 from lakeops.model.errors import BranchMoved
 from lakeops.ops import turn
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults
 
 MOST_TRIES = 2
 """Of one merge: the first one, and one when its turn has come."""

@@ -7,7 +7,7 @@ from support.scenes import open_faulty, tree
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreUnavailable
 from lakeops.ops.put import reading
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults
 
 
 @pytest.fixture

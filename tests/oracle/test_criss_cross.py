@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.clock import ManualClock
 from support.git_oracle import GitOracle, Node
 from support.histories import History, make_history, random_dates, random_parents
 from support.machine import Model, ModelCommit, Tree, foretold, merged
 
 from lakeops import Commit, Lake, MergeConflict, Repository, Settings, Split
 from lakeops.model.graph import merge_base, merge_bases
+from lakeops.testing import ManualClock
 
 PATHS = [f"{letter}{digit}" for letter in "abc" for digit in range(5)]
 SPLITS = [Split(1, 2, 4), Split(100, 100, 1000)]

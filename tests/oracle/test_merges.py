@@ -8,10 +8,10 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.git_oracle import GitOracle, Node
 
 from lakeops import Commit, Lake, MergeConflict, Repository, Settings, Split
+from lakeops.testing import ManualClock
 
 PATHS = ["_SUCCESS", *(f"{letter}{digit}" for letter in "abc" for digit in range(4))]
 """No path is a folder of another: Git has folders, lakeops does not."""

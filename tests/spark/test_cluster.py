@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.clock import ManualClock
 from support.rows import SMALL, entry_table, numbered
 from support.spark_cluster import SPARK_CONF as CONF
 from support.spark_cluster import until
@@ -21,6 +20,7 @@ from lakeops.engine.spark.session import active
 from lakeops.model.clock import Ids
 from lakeops.model.errors import EngineUnavailable, MergeConflict, StoreUnavailable
 from lakeops.store.layout import TASKS
+from lakeops.testing import ManualClock
 
 pytestmark = pytest.mark.spark
 

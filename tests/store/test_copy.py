@@ -16,10 +16,10 @@ from support.s3_servers import S3_KINDS
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
 from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
 from lakeops.store.copy import CheckedFile, copy_object
-from lakeops.store.faulty import Faults
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.copy import EtagProof, part_count
+from lakeops.testing import Faults
 
 BIG = bytes(range(256)) * 4096 * 11  # 11 MiB: three parts of the smallest size
 

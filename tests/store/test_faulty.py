@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lakeops.model.errors import StoreUnavailable
-from lakeops.store.faulty import Crash, Faults, FaultyStore
+from lakeops.testing import Crash, Faults, FaultyStore
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_something_can_happen_at_that_very_moment(faulty, local):
 
 def test_calls_can_be_held_up(faulty, monkeypatch):
     waited = []
-    monkeypatch.setattr("lakeops.store.faulty.pause", waited.append)
+    monkeypatch.setattr("lakeops.testing.faults.pause", waited.append)
     faulty.faults.delay("put", seconds=3.5, prefix="slow/")
     faulty.put("slow/a", b"")
     faulty.put("quick/a", b"")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidSettings, InvalidUri
 from lakeops.store import layout
-from lakeops.store.faulty import Faults, FaultyStore
 from lakeops.store.local import LocalStore
 from lakeops.store.open import Stores, StoreSettings, normalise_namespace, open_store
 from lakeops.store.s3 import S3Store
+from lakeops.testing import Faults, FaultyStore
 
 GOOD = [
     ("file:///data/flights", "file:///data/flights"),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from lakeops.store import presence
 from lakeops.store.base import StoredObject
-from lakeops.store.faulty import Faults, FaultyStore
 from lakeops.store.local import LocalStore
 from lakeops.store.presence import present
+from lakeops.testing import Faults, FaultyStore
 
 
 class Named:

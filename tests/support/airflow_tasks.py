@@ -8,12 +8,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from support.clock import ManualClock
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import open_faulty
 
 from lakeops import Lake, Settings
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults, ManualClock
 
 
 def kill_at(home: Path, effect: int, when: str, act: Callable[[], object]) -> bool:

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import cast
 
 from support.catalogs import table_of
-from support.clock import ManualClock
 
 from lakeops.catalog.base import BranchState, Publish, Staged
 from lakeops.catalog.open import SqlCatalog
@@ -28,6 +27,7 @@ from lakeops.model.records import Commit, Entry, Repository
 from lakeops.ops.context import Context, quiet
 from lakeops.ops.gc.plan import make_plan, steps
 from lakeops.store import layout
+from lakeops.testing import ManualClock
 
 Tree = dict[str, str]
 """Path to physical address."""

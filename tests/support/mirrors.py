@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from support.clock import ManualClock
 from support.faulty_catalog import FaultyCatalog
 from support.unruly import Unruly
 
@@ -18,8 +17,8 @@ from lakeops.catalog.open import open_catalog
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore
-from lakeops.store.faulty import Faults
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Faults, ManualClock
 
 SPLIT = Split(1, 3, 6)
 

@@ -29,14 +29,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from support.clock import ManualClock
 from support.soundness import assert_sound
 
 from lakeops import Lake, LakeopsError, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
 from lakeops.model import errors
-from lakeops.store.faulty import Call, Crash, Faults
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Call, Crash, Faults, ManualClock
 
 NEVER = (errors.Corrupted, errors.CatalogError, errors.Unsupported)
 """Errors that no interleaving excuses."""

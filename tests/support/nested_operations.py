@@ -13,8 +13,8 @@ from support.nested import SHARED, Chosen, Known, Operations, Process, World, Wr
 
 from lakeops import Repository, Settings
 from lakeops.model import errors
-from lakeops.store.faulty import Crash
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Crash
 
 BRANCHES = ("main", "dev", "fix", "daily")
 

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from support.clock import ManualClock
 from support.faulty_catalog import FaultyCatalog
 
-from lakeops import Lake, Repository, Settings, Split
-from lakeops.catalog.open import open_catalog
-from lakeops.store.faulty import Faults
-from lakeops.store.open import Stores, StoreSettings
+from lakeops import Lake, Repository, Settings, Split, testing
+from lakeops.testing import Faults, ManualClock
 
 SPLIT = Split(2, 4, 8)
 
 
 def open_faulty(settings: Settings, faults: Faults, *, clock: ManualClock | None = None) -> Lake:
     """A lake whose stores and catalog play a script of faults."""
-    catalog = open_catalog(settings.catalog_url, clock=clock or ManualClock())
-    stores = Stores(StoreSettings(fsync=False), wrap=faults.around)
-    return Lake(FaultyCatalog(catalog, faults), settings, stores=stores)  # type: ignore[arg-type]
+    lake = testing.open_faulty(settings, faults, clock=clock or ManualClock())
+    lake.catalog = FaultyCatalog(lake.catalog, faults)  # type: ignore[assignment]
+    return lake
 
 
 def tree(repo: Repository, ref: str) -> dict[str, bytes]:

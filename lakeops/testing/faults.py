@@ -1,25 +1,33 @@
-"""A store that fails, stalls and counts on demand, for tests: those of this project and of its users.
+"""A store that fails, stalls and counts on demand.
 
-``Faults`` is the script of a test and its tally; ``FaultyStore`` plays it around any store. Several stores may share
-one script (``Stores(settings, wrap=faults.around)``), so that the n-th effect means the n-th of the whole operation.
+``Faults`` is the script of a test and its tally. ``FaultyStore`` plays the script around any store. Several stores may
+share one script, so that the n-th effect means the n-th of the whole operation: ``open_faulty`` opens a lake with all
+its stores around one script.
 
-Crash enumeration goes like this: run the operation once and read ``faults.effects``; then for every n and for both
-``when``, set ``faults.crash(at=n, when=...)``, run it into ``Crash``, call ``revive()``, and check what is left.
+Crash enumeration: run the operation once and read ``faults.effects``. Then, for every n and for both ``when``, set
+``faults.crash(at=n, when=...)``, run the operation into ``Crash``, call ``revive()``, and check what is left.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from lakeops.model.clock import pause
+from lakeops.model.clock import Clock, SystemClock, pause
 from lakeops.model.errors import StoreUnavailable
 from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
-from lakeops.store.counted import CountedFile
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+    from lakeops.lake import Lake
+    from lakeops.settings import Settings
 
 When = Literal["before", "after"]
 
@@ -297,6 +305,62 @@ class FaultyStore:
 
     def _during(self, operation: str, key: str) -> AbstractContextManager[None]:
         return self.faults.during(operation, key, self.url)
+
+
+class CountedFile(io.BufferedIOBase, BinaryIO):
+    """A readable, seekable file around another one. It reports each number of bytes that was read from it."""
+
+    def __init__(self, inner: BinaryIO, count: Callable[[int], None]) -> None:
+        self._inner = inner
+        self._count = count
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        """Move to another position."""
+        return self._inner.seek(offset, whence)
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._inner.tell()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read up to ``size`` bytes; all that is left when it is negative or None."""
+        data = self._inner.read(-1 if size is None else size)
+        self._count(len(data))
+        return data
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill a buffer; gives the number of bytes, 0 at the end."""
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close both files."""
+        self._inner.close()
+        super().close()
+
+
+def open_faulty(settings: Settings, faults: Faults, *, clock: Clock | None = None) -> Lake:
+    """A lake all of whose stores play the script of ``faults``. Its catalog is as it is."""
+    from lakeops.catalog.open import open_catalog
+    from lakeops.lake import Lake
+    from lakeops.store.open import Stores, StoreSettings
+
+    moments = clock or SystemClock()
+    stores = Stores(
+        StoreSettings(endpoint_url=settings.s3_endpoint_url, region=settings.s3_region, fsync=settings.fsync),
+        wrap=faults.around,
+    )
+    return Lake(open_catalog(settings.catalog_url, clock=moments), settings, stores=stores, clock=moments)
 
 
 def _raise(error: BaseException | None, call: Call) -> None:
