@@ -15,12 +15,12 @@ SEEDS = range(5)
 @pytest.mark.parametrize("jump", [0.0, 0.01], ids=["steady clock", "jumping clock"])
 def test_nothing_is_lost_whatever_happens_inside_what(jump: float) -> None:
     ran = sum((history("nested", seed, chances=Chances(jump=jump)) for seed in SEEDS), Counter())
-    assert all(ran[name] for name in ("commit", "merge", "collect", "link", "nested", "killed")), ran
+    assert all(ran[name] for name in ("commit", "merge", "collect", "link", "adopt", "nested", "killed")), ran
 
 
 def test_a_mirror_shows_nothing_that_is_not_there() -> None:
     ran = sum((history("mirror", seed) for seed in SEEDS), Counter())
-    assert all(ran[name] for name in ("sync", "replicate", "collect", "tear", "nested", "killed")), ran
+    assert all(ran[name] for name in ("sync", "collect", "tear", "take over", "prove", "copy", "nested", "killed")), ran
 
 
 @pytest.mark.slow

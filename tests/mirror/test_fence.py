@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from support.copies import copied_file, open_at
 from support.faulty_catalog import ALL_EFFECTS
-from support.mirrors import Pair, open_lake, open_pair
+from support.mirrors import OneByOne, Pair, open_lake, open_pair
 from support.soundness import assert_sound
 
 from lakeops import Lake
@@ -67,13 +67,6 @@ def test_replication_from_the_old_site_neither_writes_nor_deletes(pair, shown):
     assert sorted(destination.list(), key=lambda item: item.key) == before
     assert contents(pair.there) == shown
     assert_sound(pair.there.repository("flights"))
-
-
-class OneByOne(LocalEngine):
-    """Tasks one after the other, so that a moment between two of them can be named."""
-
-    def run(self, work, tasks, store):
-        return (work(task, store) for task in tasks)
 
 
 @pytest.mark.parametrize(("operation", "at"), [("put", 1), ("put", 4), ("delete", 1), ("delete", 3), ("list", 5)])

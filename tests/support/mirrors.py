@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
+from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore
@@ -29,6 +30,13 @@ def open_lake(home: Path, clock: ManualClock, faults: Faults | None = None) -> L
     catalog: Any = open_catalog(settings.catalog_url, clock=clock)
     stores = Stores(StoreSettings(fsync=False), wrap=None if faults is None else faults.around)
     return Lake(catalog if faults is None else FaultyCatalog(catalog, faults), settings, stores=stores, clock=clock)
+
+
+class OneByOne(LocalEngine):
+    """Tasks one after the other, so that a moment between two of them can be named."""
+
+    def run(self, work: Any, tasks: Iterable[Any], store: ObjectStore) -> Iterator[Any]:
+        return (work(task, store) for task in tasks)
 
 
 @dataclass

@@ -86,13 +86,31 @@ class Known:
     committed: dict[str, bytes] = field(default_factory=dict)
 
 
+@dataclass
+class Expected:
+    """What a catalog has to show at one moment: its branches, the shared paths of ``main``, heads that were seen."""
+
+    branches: dict[str, Known]
+    shared: dict[str, list[Write]]
+    heads: dict[str, datetime]
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A copy of the catalog: where it is, when it was made, and what it has to show."""
+
+    home: Path
+    made: datetime
+    expected: Expected
+
+
 class Process:
     """One process: a lake of its own, whose calls the world sees. Dead once it was killed."""
 
     def __init__(self, world: World, settings: Settings | None = None) -> None:
         self.world = world
         self.dead = False
-        settings = settings or world.settings
+        self.settings = settings = settings or world.settings
         faults = Faults()
         faults.hook(action=lambda call: self._seen(call, "before"), at=None)
         faults.hook(action=lambda call: self._seen(call, "after"), at=None, when="after")
@@ -186,6 +204,9 @@ class World:
         self.shared: dict[str, list[Write]] = {path: [] for path in SHARED}
         self.messages: set[str] = set()
         self.heads: dict[str, datetime] = {}
+        self.former: list[Settings] = []
+        self.backup: Backup | None = None
+        self.running: list[str] = []
         self.verbose = verbose
         with Lake.open(settings=self.settings, clock=self.clock) as lake:
             lake.create_repository("repo", split=Split(1, 3, 6))
@@ -195,6 +216,13 @@ class World:
         """Remove everything."""
         self.quiet.close()
         shutil.rmtree(self.home)
+
+    def move(self, settings: Settings, known: Expected) -> None:
+        """Another catalog is production from now on; whoever is at work goes on with the one before."""
+        self.quiet.close()
+        self.settings, self.backup = settings, None
+        self.known, self.shared, self.heads = known.branches, known.shared, known.heads
+        self.quiet = Lake.open(settings=settings, clock=self.clock)
 
     # --- what happens ---
 
@@ -260,6 +288,7 @@ class World:
         name, act = self.draw(inside)
         process = Process(self)
         self.depth += 1
+        self.running.append(name)
         flying = list(self.flying)
         try:
             self.note(f"{name} begins")
@@ -275,6 +304,7 @@ class World:
             self.note(f"{name} refused: {error.kind}: {error.message[:90]}")
         finally:
             self.flying = flying
+            self.running.pop()
             self.depth -= 1
             process.close()
 

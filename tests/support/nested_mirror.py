@@ -1,16 +1,23 @@
-"""Nested histories of a repository with a mirror elsewhere, and a replicator between them that keeps few promises."""
+"""Nested histories of a repository with a mirror elsewhere, and a replicator between them that keeps few promises.
+
+When the mirror takes over it is production from then on, with a mirror of its own. The old site is still there: it
+collects its garbage, and its ``mirror replicate --delete`` knows nothing of the fail-over.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
-from support.mirrors import read_whole
-from support.nested import Chosen, Operations, Process, World
+from support.mirrors import OneByOne, read_whole
+from support.nested import SHARED, Chosen, Expected, Known, Operations, Process, World, Write
 from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Settings
 from lakeops.model import errors
+from lakeops.ops.replicate import replicate
 from lakeops.store.open import Stores, StoreSettings
+from lakeops.testing import Crash
 
 
 class MirrorWorld(World):
@@ -20,15 +27,35 @@ class MirrorWorld(World):
 
     def __init__(self, seed: int, operations: Operations, **given: Any) -> None:
         super().__init__(seed, {**operations, **OPERATIONS}, **given)
-        place = self.home / "there"
+        self.lost: list[tuple[Settings, str, str]] = []
+        self.follow()
+
+    def follow(self) -> None:
+        """Production gets a new mirror and a replicator."""
+        place = self.home / f"there-{len(self.lost)}"
         self.there = Settings.load(home=place, fsync=False, committer="mirror", engine="local")
         self.quiet_there = Lake.open(settings=self.there, clock=self.clock)
         mirror = self.quiet_there.create_mirror("repo", source=self.quiet)
         plain = Stores(StoreSettings(fsync=False))
-        here = self.quiet.repository("repo").storage_namespace
+        self.place = self.quiet.repository("repo").storage_namespace
         self.copy = plain.at(mirror.storage_namespace)
-        self.replicator = Unruly(plain.at(here), self.copy, self.random)
+        self.replicator = Unruly(plain.at(self.place), self.copy, self.random)
         self.torn: dict[str, bytes] = {}
+
+    def take_over(self) -> None:
+        """The mirror was opened for writing: it has to show byte by byte what it showed then, and what comes after."""
+        self.lost.append((self.settings, self.place, self.copy.url))
+        there = self.quiet_there.repository("repo")
+        branches, shown = {}, {}
+        for ref in there.branches():
+            shown = self.read(there, ref.id)
+            branches[ref.id] = Known(committed={path: shown[path] for path in shown.keys() - {*SHARED}})
+        self.tainted.update(SHARED - self.read(there, "main").keys())
+        old = {path: [Write(write.value, 0, 0) for write in writes] for path, writes in self.shared.items()}
+        self.copy.delete([*self.torn])
+        self.quiet_there.close()
+        self.move(self.there, Expected(branches, old, {}))
+        self.follow()
 
     def close(self) -> None:
         self.quiet_there.close()
@@ -105,6 +132,64 @@ def _settle(world: World, process: Process) -> None:
     world.replicator.settle()
 
 
+def _take_over(world: World, process: Process) -> None:
+    """Fail over to the mirror. What is killed or overtaken is done again."""
+    assert isinstance(world, MirrorWorld)
+    there, mirror = world.there, world.quiet_there
+    while world.quiet_there is mirror:
+        other = Process(world, there)
+        try:
+            other.lake.mirror("repo").promote_writable(source=world.random.choice([process.lake, None]))
+        except (Crash, errors.MirrorOvertaken):
+            world.note("and again")
+        except errors.NotAMirror:
+            break
+        else:
+            break
+        finally:
+            other.close()
+    if world.quiet_there is mirror:
+        world.take_over()
+
+
+def _prove(world: World, process: Process) -> None:
+    """Look at what came before the fail-over; all that lives again is whole."""
+    assert isinstance(world, MirrorWorld)
+    if not world.lost:
+        _take_over(world, process)
+    site = Process(world)
+    try:
+        site.lake.mirror("repo").prove()
+    finally:
+        site.close()
+    repo = world.quiet.repository("repo")
+    store = Stores(StoreSettings(fsync=False)).at(repo.storage_namespace)
+    for commit in world.quiet.catalog.history("repo").commits.values():
+        if not commit.expired:
+            try:
+                read_whole(store, repo.storage_namespace, commit)
+            except (errors.LakeopsError, AssertionError) as error:
+                raise world.failure(f"{commit.id[:12]} was proved: {error!r}") from error
+
+
+def _copy(world: World, process: Process) -> None:
+    """``mirror replicate --delete`` at the source: of the mirror, or of one that has taken over long since."""
+    assert isinstance(world, MirrorWorld)
+    settings, place, there = world.random.choice([*world.lost, (world.settings, world.place, world.copy.url)])
+    is_lost = place != world.place
+    site = Process(world, settings)
+    try:
+        stores = site.lake.stores()
+        if is_lost:
+            with suppress(errors.MarkRefused):
+                site.repo.gc.sweep(site.repo.gc.mark().id, force=True)
+        replicate(stores.at(place), stores.at(there), OneByOne(), delete=True, force=True)
+    finally:
+        site.close()
+    if is_lost:
+        raise world.failure(f"{place} was copied over {there}, which had taken over")
+
+
 def _hold(world: World, process: Process) -> None:
     """Some objects do not arrive until further notice."""
     assert isinstance(world, MirrorWorld)
@@ -142,4 +227,9 @@ OPERATIONS: Operations = {
     "hold": Chosen(_hold, 2, 1),
     "tear": Chosen(_tear, 1, 1),
     "mend": Chosen(_mend, 1, 1),
+    "take over": Chosen(_take_over, 2, 2),
+    "prove": Chosen(_prove, 3, 2),
+    "copy": Chosen(_copy, 4, 4),
+    # A restored source forgets what it promised to keep for mirrors; see ``tests/mirror/test_restored.py``.
+    "adopt": Chosen(_settle, 0, 0),
 }

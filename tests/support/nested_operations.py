@@ -5,13 +5,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pyarrow as pa
-from support.nested import SHARED, Chosen, Known, Operations, Process, World, Write
+from support.nested import SHARED, UNDO, Backup, Chosen, Expected, Known, Operations, Process, World, Write
 
-from lakeops import Repository, Settings
+from lakeops import Branch, Repository, Settings
 from lakeops.model import errors
 from lakeops.store.open import Stores, StoreSettings
 from lakeops.testing import Crash
@@ -41,13 +42,13 @@ def _put_shared(world: World, process: Process) -> None:
 
 
 def _batch(world: World, process: Process) -> None:
-    writes = []
+    writes, shared = [], world.shared
     with process.repo.branch("main").batch() as batch:
         for _ in range(world.random.randint(1, 4)):
             path = world.random.choice(SHARED)
             world.steps += 1
             write = Write(world.value(path), world.steps)
-            world.shared[path].append(write)
+            shared[path].append(write)
             writes.append(write)
             batch.put(path, write.value)
     world.steps += 1
@@ -136,7 +137,7 @@ def _once(world: World, process: Process, act: Callable[[Repository], str | None
         act(process.repo)
     except Crash:
         world.note("and again")
-        again = Process(world)
+        again = Process(world, process.settings)
         try:
             first = act(again.repo)
             if act(again.repo) != first:
@@ -205,9 +206,10 @@ def _create_branch(world: World, process: Process) -> None:
     name, source = world.random.choice(BRANCHES), world.branch(repo)
     ours = world.known.get(source)
     before = dict(ours.committed) if ours else {}
-    world.known.setdefault(name, Known())
+    known = world.known.setdefault(name, Known())
     repo.create_branch(name, source=source)
-    world.known[name].committed.update(before)
+    if world.known.get(name) is known:
+        known.committed.update(before)
 
 
 def _delete_branch(world: World, process: Process) -> None:
@@ -285,21 +287,86 @@ def _grace(world: World, process: Process) -> None:
     process.repo.gc.set_grace(world.random.choice([3600, 6 * 3600, 24 * 3600, 48 * 3600]))
 
 
-def _copy_collects(world: World, process: Process) -> None:
-    """Somebody copies the catalog and collects with the copy: a restore drill beside production."""
+def _copied(world: World) -> Path:
+    """The home of a new copy of production's catalog."""
     home = world.home / f"copy-{world.steps}"
     home.mkdir()
     with (
-        closing(sqlite3.connect(world.home / "catalog.db")) as source,
+        closing(sqlite3.connect(world.settings.home / "catalog.db")) as source,
         closing(sqlite3.connect(home / "catalog.db")) as copy,
     ):
         source.backup(copy)
-    copied = Process(world, Settings.load(home=home, fsync=False, committer="drill", engine="local"))
+    return home
+
+
+def _at(home: Path, committer: str) -> Settings:
+    return Settings.load(home=home, fsync=False, committer=committer, engine="local")
+
+
+def _copy_collects(world: World, process: Process) -> None:
+    """A copy of the catalog collects: a restore drill beside production, or a catalog that was production once."""
+    copied = Process(world, world.random.choice([*world.former, _at(_copied(world), "drill")]))
     try:
         copied.repo.gc.sweep(copied.repo.gc.mark().id, force=True)
     finally:
         copied.close()
     raise world.failure("a copy of the catalog collected")
+
+
+def _back_up(world: World, process: Process) -> None:
+    made = Expected(
+        {name: Known(dict(known.staged), dict(known.committed)) for name, known in world.known.items()},
+        {path: [replace(write) for write in writes] for path, writes in world.shared.items()},
+        dict(world.heads),
+    )
+    world.backup = Backup(_copied(world), world.clock.now(), made)
+
+
+def _adopt(world: World, process: Process) -> None:
+    """Production's catalog is lost. Its backup takes its place: a fresh one, or one within the undo window."""
+    if {"collect", "sweep"} & {*world.running}:
+        return  # what a sweep has asked for already is deleted all the same
+    found = world.backup
+    if found is None or world.chances.jump or world.clock.now() - found.made > UNDO / 2:
+        _back_up(world, process)
+        found = world.backup
+        assert found is not None
+    restored = _at(found.home, "restored")
+    while True:
+        heir = Process(world, restored)
+        try:
+            heir.repo.adopt()
+        except Crash:
+            world.note("and again")
+        else:
+            break
+        finally:
+            heir.close()
+    staged = {path for known in world.known.values() for path in known.staged} - world.tainted
+    world.former.append(world.settings)
+    world.move(restored, found.expected)
+    _drop_collected(world, staged)
+
+
+def _drop_collected(world: World, needed: set[str]) -> None:
+    """Reset what was staged at the backup, dropped since, and collected: all but what production had still staged."""
+    repo = world.quiet.repository("repo")
+    for ref in repo.branches():
+        branch = repo.branch(ref.id)
+        for change in list(branch.uncommitted()):
+            if change.type != "removed" and not _is_readable(branch, change.path):
+                if change.path in needed:
+                    raise world.failure(f"{change.path} was staged before and after the backup, and is gone")
+                branch.reset(path=change.path)
+                world.tainted.add(change.path)
+
+
+def _is_readable(branch: Branch, path: str) -> bool:
+    try:
+        branch.read(path)
+    except errors.ObjectNotFound:
+        return False
+    return True
 
 
 OPERATIONS: Operations = {
@@ -326,6 +393,8 @@ OPERATIONS: Operations = {
     "confirm clock": Chosen(_confirm_clock),
     "grace": Chosen(_grace),
     "copy collects": Chosen(_copy_collects),
+    "back up": Chosen(_back_up),
+    "adopt": Chosen(_adopt, 2, 1),
     "look": Chosen(_look),
     "fsck": Chosen(_fsck),
     "wait": Chosen(_wait, 3, 2),
