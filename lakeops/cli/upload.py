@@ -18,7 +18,7 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.ops.put import Upload, of_file, of_folder, reading, translated
+from lakeops.ops.put import FileUpload, of_file, of_folder, reading, translated
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -74,7 +74,7 @@ def upload(
     _print(out, branch, entries, many=recursive)
 
 
-def _plan(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[Upload]:
+def _plan(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[FileUpload]:
     """What to upload where. Every name is checked before anything is sent."""
     if source == STDIN:
         if recursive:
@@ -90,7 +90,7 @@ def _plan(source: str, path: str, *, recursive: bool, skip_special: bool) -> lis
     return of_folder(start, path, skip_special=skip_special)
 
 
-def _upload(put: Callable[[str, BinaryIO], Entry], tally: Tally, item: Upload) -> Entry:
+def _upload(put: Callable[[str, BinaryIO], Entry], tally: Tally, item: FileUpload) -> Entry:
     with reading(item.file, follow=item.follow) as file:
         return put(item.path, cast("BinaryIO", tally.counting(file)))
 

@@ -20,7 +20,7 @@ from lakeops.ranges.delta import deltas
 from lakeops.ranges.merge import by_reference
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.walk import Walk, paths_of
+from lakeops.ranges.walk import MergeWalk, paths_of
 
 _NO_SIZE = -1
 """A size that no object has: staging refuses it."""
@@ -59,7 +59,7 @@ def merged_base(
         result = by_reference(base, one, other)
         if result is not None:
             return result
-        walk = Walk(reader, base, one, other, None)
+        walk = MergeWalk(reader, base, one, other, None)
         found = (
             pa.concat_tables([decided.changes(), _conflicting(decided.conflicts, label)]).sort_by("path")
             for decided in walk.decisions()

@@ -39,7 +39,7 @@ class LocalEngine:
         """The result of each task, as they finish; see ``Engine.run``."""
         source = iter(tasks)
         # Over a network a thread often waits; one more keeps the cores busy.
-        threads = self.threads + store.far
+        threads = self.threads + store.remote
         with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="engine") as pool:
             running: set[Future[R]] = set()
             try:

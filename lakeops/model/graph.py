@@ -157,7 +157,7 @@ def _tangle(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit 
     # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
     # all its children, everything reachable of a higher generation must have been expanded: that is the inner walk,
     # which runs only as far ahead as the next commit asks.
-    walk = _Walk(get, start)
+    walk = _SeenGraph(get, start)
     ready = [_by_age(start)]
     while ready:
         commit = heapq.heappop(ready)[-1]
@@ -176,7 +176,7 @@ def _tangle(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit 
     return None
 
 
-class _Walk:
+class _SeenGraph:
     """The part of a graph that was seen: commits, how many children of each are known and not yielded yet."""
 
     def __init__(self, get: CommitSource, start: Commit) -> None:

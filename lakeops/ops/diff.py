@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Strategy, Summary
+from lakeops.ops.ancestor import check_strategy, foretell, sides_of_merge
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, overtaken, resolve_commit, watched
-from lakeops.ops.sides import check_strategy, foretell, sides_of_merge
 from lakeops.ranges.diff import changes, diff, staged_changes, summary
 
 if TYPE_CHECKING:

@@ -213,7 +213,7 @@ def import_objects(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ImportedRanges:
     """The imported entries as ranges of their own, some of them perhaps ``head``'s; written since ``begun``."""
 
     metarange: Metarange
@@ -221,7 +221,7 @@ class _Part:
     begun: datetime
 
 
-def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: bool) -> _Part:
+def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: bool) -> _ImportedRanges:
     begun = ctx.catalog.now()
     base = ctx.metarange(head)
     metarange = build(
@@ -233,4 +233,4 @@ def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: b
         known=base.rows(*base.overlapping(folder)),
         on_progress=lambda done: ctx.progress("import", done, 0),
     )
-    return _Part(metarange, head, begun)
+    return _ImportedRanges(metarange, head, begun)

@@ -9,12 +9,12 @@ from lakeops.model.errors import InvalidRef, NoChanges
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Change, Commit, MergeResult, Strategy, Summary
 from lakeops.model.requests import Request, check_amount
+from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
 from lakeops.ops.publish import Attempt, Draft, Move, apply_merge, publish, replay, require_clean
 from lakeops.ops.resolve import lookup, overtaken, require_branch, require_stageable, resolve_commit
-from lakeops.ops.sides import Sides, check_strategy, decide, foretell, sides_of_merge
 
 
 class UpToDate(Exception):
@@ -102,7 +102,7 @@ def revert(
     undone, parent = _step(ctx, ref, parent_number)
     text = message or f"Revert {undone.message.splitlines()[0]!r}"
     origin = {"revert-origin": undone.id}
-    return _replay_change(ctx, move, _Step(undone, parent, (ref, branch), text, {**given, **origin}))
+    return _replay_change(ctx, move, _Replay(undone, parent, (ref, branch), text, {**given, **origin}))
 
 
 def of_revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None) -> Iterator[Change]:
@@ -145,7 +145,7 @@ def cherry_pick(
         "cherry-pick-origin": picked.id,
         "cherry-pick-committer": picked.committer,
     }
-    return _replay_change(ctx, move, _Step(parent, picked, (ref, branch), message or picked.message, pairs))
+    return _replay_change(ctx, move, _Replay(parent, picked, (ref, branch), message or picked.message, pairs))
 
 
 def of_cherry_pick(ctx: Context, ref: str, branch: str, *, parent_number: int | None = None) -> Iterator[Change]:
@@ -165,7 +165,7 @@ def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[st
 
 
 @dataclass(frozen=True)
-class _Step:
+class _Replay:
     base: Commit
     source: Commit
     names: tuple[str, str]
@@ -173,7 +173,7 @@ class _Step:
     metadata: Mapping[str, str]
 
 
-def _replay_change(ctx: Context, move: Move, step: _Step) -> Commit:
+def _replay_change(ctx: Context, move: Move, step: _Replay) -> Commit:
     def plan(attempt: Attempt) -> Draft:
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
         sides = Sides((step.base,), step.source, attempt.head)

@@ -27,8 +27,8 @@ from lakeops.model.owner import Identity, Owner, read_owner
 from lakeops.model.records import Repository
 from lakeops.model.text import excerpt
 from lakeops.model.words import moment, safe
-from lakeops.ops.claim import check_claim, claim
 from lakeops.ops.context import Context, pages
+from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import owner_key
 from lakeops.store.owners import owners_at

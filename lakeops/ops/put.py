@@ -281,7 +281,7 @@ PARALLELISM = 8
 
 
 @dataclass(frozen=True)
-class Upload:
+class FileUpload:
     """One file on its way: where from, the object's path, its size in bytes, and whether a link may be followed."""
 
     file: Path
@@ -290,18 +290,18 @@ class Upload:
     follow: bool = False
 
 
-def of_file(file: Path, path: str) -> Upload:
+def of_file(file: Path, path: str) -> FileUpload:
     """The upload of one file; a path that is empty or ends in a slash is the folder that it goes to."""
     with translated(file):
         status = file.stat()
     target = path + file.name if not path or path.endswith("/") else path
-    return Upload(file, check_path(target), status.st_size, follow=True)
+    return FileUpload(file, check_path(target), status.st_size, follow=True)
 
 
-def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[Upload]:
+def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:
     """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent."""
     return [
-        Upload(file.path, check_path(as_folder(path) + file.relative), file.size_bytes)
+        FileUpload(file.path, check_path(as_folder(path) + file.relative), file.size_bytes)
         for file in walk(folder, skip_special=skip_special)
     ]
 
@@ -341,7 +341,7 @@ def upload(
     items = of_folder(start, path, skip_special=skip_special) if is_folder else [of_file(start, path)]
     with batch(ctx, branch) as opened:
 
-        def send(item: Upload) -> Entry:
+        def send(item: FileUpload) -> Entry:
             with reading(item.file, follow=item.follow) as file:
                 return opened.put(item.path, file, metadata=metadata, content_type=content_type)
 

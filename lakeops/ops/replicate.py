@@ -35,7 +35,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
 )
 from lakeops.ops.context import Progress, quiet
-from lakeops.ops.fuse import is_blown
+from lakeops.ops.deletion_limit import exceeded
 from lakeops.store.ahead import chunk_ahead
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
@@ -182,7 +182,7 @@ class _Run:
                 "place, or move that repository away"
             )
         total = len(doomed) + self._walk.present + self._walk.missing
-        if not force and is_blown(len(doomed), total):
+        if not force and exceeded(len(doomed), total):
             raise PreconditionFailed(
                 f"{len(doomed):,} of the {total:,} objects in {self._destination.url} are not in "
                 f"{source.url}; if that is right, delete them with --force. Nothing was deleted"

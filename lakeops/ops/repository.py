@@ -13,9 +13,8 @@ from lakeops.model.names import check_branch, check_repository
 from lakeops.model.owner import Identity
 from lakeops.model.records import Repository, Split
 from lakeops.model.text import excerpt
-from lakeops.ops.claim import CATALOG, CLAIM_ID, claim, claim_text, read_claim
 from lakeops.ops.context import pages
-from lakeops.ops.overlap import check_apart
+from lakeops.ops.overlap import CATALOG, CLAIM_ID, check_apart, claim, claim_text, read_claim
 from lakeops.ops.owner import first_owner, release
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
 from lakeops.store import layout

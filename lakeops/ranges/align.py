@@ -39,7 +39,7 @@ def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
         left: digests as pairs of 64-bit words, shape ``(n, 2)``.
         right: the same, shape ``(m, 2)``.
     """
-    walk = _Walk(left, right)
+    walk = _Alignment(left, right)
     i, j, trail = walk.go()
     rest = _by_hash(left[i : len(left) - trail], right[j : len(right) - trail])
     passed = np.array(walk.only_left, np.int64), np.array(walk.only_right, np.int64)
@@ -67,7 +67,7 @@ def among(some: Digests, many: Digests) -> npt.NDArray[np.bool_]:
     return found
 
 
-class _Walk:
+class _Alignment:
     """A position in both runs, and what was passed on the way."""
 
     def __init__(self, left: Digests, right: Digests) -> None:

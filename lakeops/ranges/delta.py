@@ -29,7 +29,7 @@ Columns: TypeAlias = tuple[list[str], list[str]]
 
 
 @dataclass(frozen=True)
-class Part:
+class RowSpan:
     """Rows ``[start, stop)`` of an open range."""
 
     file: RangeFile
@@ -83,7 +83,7 @@ class Candidates:
     pieces: tuple[_Piece, ...] = ()
 
     @classmethod
-    def alone(cls, part: Part | None, columns: list[str]) -> Candidates:
+    def alone(cls, part: RowSpan | None, columns: list[str]) -> Candidates:
         """All rows of a part, which the other side has nothing beside; none where this side has nothing."""
         if part is None:
             return cls(RANGE_SCHEMA.empty_table().select(columns))
@@ -149,7 +149,7 @@ class Candidates:
 class _Piece:
     """Rows of one part: their numbers in the file, and their digests."""
 
-    part: Part
+    part: RowSpan
     numbers: Positions
     words: Digests
 
@@ -167,7 +167,7 @@ class _Piece:
 Pair: TypeAlias = tuple[Candidates, Candidates]
 
 
-def compared(left: Part | None, right: Part | None, columns: Columns) -> Pair:
+def compared(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> Pair:
     """The rows of each part that the other one does not share, addresses and times included.
 
     Args:
@@ -197,7 +197,7 @@ _AT_ONCE = 64
 
 def stretches(
     reader: RangeReader, left: Metarange, right: Metarange, prefix: str = ""
-) -> Iterator[tuple[Part | None, Part | None]]:
+) -> Iterator[tuple[RowSpan | None, RowSpan | None]]:
     """Parts of both sides over the same stretch of paths, in order, each at most one range long.
 
     Ranges that both sides have are left out, and those without paths under ``prefix``.
@@ -226,18 +226,18 @@ class _Side:
         """The last path of the open range."""
         return self.file.row.last_path if self.file else ""
 
-    def cut(self, path: str) -> Part | None:
+    def cut(self, path: str) -> RowSpan | None:
         """Pass the rows up to and including ``path``, which does not come after the open range's last."""
         if self.file is None:
             return None
         file, start = self.file, self._start
         if path == file.row.last_path:
             self.file, self._start = next(self._files, None), 0
-            return Part(file, start, file.row.count)
+            return RowSpan(file, start, file.row.count)
         if path < file.row.first_path:
             return None
         self._start = file.first_at(path.encode() + b"\0")
-        return Part(file, start, self._start)
+        return RowSpan(file, start, self._start)
 
 
 def _rows(metarange: Metarange, chosen: Rows) -> Iterator[RangeRow]:
@@ -292,7 +292,7 @@ def deltas(
         prefix: leave out paths that do not start with it.
     """
 
-    def read(parts: tuple[Part | None, Part | None]) -> Delta:
+    def read(parts: tuple[RowSpan | None, RowSpan | None]) -> Delta:
         delta = matched(*_candidates(parts, columns, prefix))
         _release(parts)
         return delta
@@ -314,7 +314,7 @@ def candidates(
         prefix: leave out paths that do not start with it.
     """
 
-    def read(parts: tuple[Part | None, Part | None]) -> Pair:
+    def read(parts: tuple[RowSpan | None, RowSpan | None]) -> Pair:
         pair = _candidates(parts, columns, prefix)
         _release(parts)
         return pair
@@ -322,12 +322,12 @@ def candidates(
     yield from reader.ahead(read, stretches(reader, left, right, prefix))
 
 
-def _candidates(parts: tuple[Part | None, Part | None], columns: Columns, prefix: str) -> Pair:
+def _candidates(parts: tuple[RowSpan | None, RowSpan | None], columns: Columns, prefix: str) -> Pair:
     old, new = compared(*parts, columns)
     return old.under(prefix), new.under(prefix)
 
 
-def _release(parts: tuple[Part | None, Part | None]) -> None:
+def _release(parts: tuple[RowSpan | None, RowSpan | None]) -> None:
     for part in parts:
         if part is not None:
             part.release()

@@ -319,7 +319,7 @@ class RangeFile:
 
     def _runs(self, groups: list[int]) -> Iterator[list[int]]:
         """Ascending row groups, together where little lies between them."""
-        gap = _FAR_GAP if self._store.far else _NEAR_GAP
+        gap = _FAR_GAP if self._store.remote else _NEAR_GAP
         run: list[int] = []
         for index in groups:
             if run and self.marks[index].start - self.marks[run[-1]].end > gap:

@@ -213,11 +213,11 @@ class RangeReader:
 
     def open_each(self, rows: Iterable[RangeRow]) -> Iterator[RangeFile]:
         """Ranges in turn, opened ahead where that takes a request over a network."""
-        return prefetched(self.open, rows, window=_AHEAD_FAR if self.store.far else 0)
+        return prefetched(self.open, rows, window=_AHEAD_FAR if self.store.remote else 0)
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
-        return prefetched(load, items, window=_AHEAD_FAR if self.store.far else _AHEAD_NEAR)
+        return prefetched(load, items, window=_AHEAD_FAR if self.store.remote else _AHEAD_NEAR)
 
     def table(self, row: RangeRow) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``. They are not remembered."""

@@ -103,7 +103,7 @@ class ObjectStore(Protocol):
         ...
 
     @property
-    def far(self) -> bool:
+    def remote(self) -> bool:
         """Whether requests cross a network, so that few and large ones, several of them at once, are quickest."""
         ...
 

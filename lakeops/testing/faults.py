@@ -196,9 +196,9 @@ class FaultyStore:
         return self.inner.url
 
     @property
-    def far(self) -> bool:
+    def remote(self) -> bool:
         """As the inner store."""
-        return self.inner.far
+        return self.inner.remote
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore.get``."""

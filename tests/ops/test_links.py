@@ -22,7 +22,7 @@ def repo(faulty_lake: Lake) -> Repository:
     """A repository with two objects that nothing refers to, an old one and a young one."""
     repo = faulty_lake.create_repository("repo", split=SPLIT)
     main = repo.branch("main")
-    for number in range(40):  # so that the fuse has nothing to say
+    for number in range(40):  # so that the deletion limit is not reached
         main.put(f"f{number}", b"x")
     main.commit("kept")
     return repo

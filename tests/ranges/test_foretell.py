@@ -21,8 +21,7 @@ from support.rows import (
 from lakeops.engine.apply import merge
 from lakeops.model.records import Split, Strategy
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
-from lakeops.ranges.foretell import foretold
-from lakeops.ranges.merge import three_way
+from lakeops.ranges.merge import foretold, three_way
 from lakeops.ranges.read import RangeReader
 
 STRATEGIES = (None, *Strategy)

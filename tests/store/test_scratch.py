@@ -27,7 +27,7 @@ def test_writes_stay_here_and_reads_find_both(tmp_path: Path, machine: Path) -> 
     namespace = LocalStore(tmp_path / "namespace", fsync=False)
     namespace.put("a/1", b"theirs")
     over = scratch.over(namespace)
-    assert (over.url, over.far) == (namespace.url, namespace.far)
+    assert (over.url, over.remote) == (namespace.url, namespace.remote)
     assert over.get("a/1") == b"theirs"
     assert list(machine.iterdir()) == [], "nothing was written yet"
     with ThreadPoolExecutor(8) as pool:

@@ -25,8 +25,8 @@ from lakeops.model.findings import Finding, found
 from lakeops.model.records import Repository
 from lakeops.model.text import excerpt
 from lakeops.model.words import safe
-from lakeops.ops.claim import claim_of, is_claim_of
 from lakeops.ops.context import Context
+from lakeops.ops.overlap import claim_of, is_claim_of
 from lakeops.ops.owner import look
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore, StoredObject

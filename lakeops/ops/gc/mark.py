@@ -77,7 +77,7 @@ def mark(ctx: Context) -> Mark:
     prove(ctx)  # what is left unproved is given up by ``begin_mark``
     now = ctx.catalog.now()
     mark_id = layout.attempt(now, ctx.ids)
-    if ctx.catalog.has_own_clock or (ctx.store.far and ctx.catalog.has_real_clock):
+    if ctx.catalog.has_own_clock or (ctx.store.remote and ctx.catalog.has_real_clock):
         _check_clocks(ctx, mark_id, now)
     with tempfile.TemporaryDirectory(prefix="lakeops-gc-") as name:
         cutoff = now - ctx.catalog.grace(ctx.repository_id).at(now)

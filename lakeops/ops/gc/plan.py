@@ -198,7 +198,7 @@ KINDS = {
 
 
 @dataclass
-class Tally:
+class FileCount:
     """How many files, how many bytes, and the first few of their names."""
 
     count: int = 0
@@ -227,9 +227,9 @@ class Held:
 
     objects: Path
     files: dict[str, list[pa.Table]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    listed: Tally = field(default_factory=Tally)
-    young: Tally = field(default_factory=Tally)
-    strays: Tally = field(default_factory=Tally)
+    listed: FileCount = field(default_factory=FileCount)
+    young: FileCount = field(default_factory=FileCount)
+    strays: FileCount = field(default_factory=FileCount)
 
     def old(self, kind: str) -> pa.Table:
         """The metadata files of a kind that are old enough: ``LISTED_SCHEMA``."""

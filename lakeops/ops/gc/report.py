@@ -15,7 +15,7 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import Mark
 from lakeops.model.retention import DAY, counted
 from lakeops.ops.context import Context
-from lakeops.ops.gc.plan import KINDS, Decided, Held, Tally
+from lakeops.ops.gc.plan import KINDS, Decided, FileCount, Held
 
 AGES = (2, 7, 30, 90, 365)
 """Borders between the ages of objects, in days."""
@@ -55,11 +55,11 @@ class Findings:
     decided: Decided
     roots: Roots
     referenced: int = 0
-    kinds: dict[str, Tally] = field(default_factory=lambda: {kind: Tally() for kind in ("object", *KINDS)})
+    kinds: dict[str, FileCount] = field(default_factory=lambda: {kind: FileCount() for kind in ("object", *KINDS)})
     hours: dict[str, list[int]] = field(default_factory=dict)
 
     @property
-    def objects(self) -> Tally:
+    def objects(self) -> FileCount:
         """The objects that would go."""
         return self.kinds["object"]
 
@@ -168,7 +168,7 @@ def _silence(ctx: Context, row: dict[str, Any]) -> str:
     )
 
 
-def _counts(tally: Tally) -> dict[str, int]:
+def _counts(tally: FileCount) -> dict[str, int]:
     return {"count": tally.count, "bytes": tally.size_bytes}
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
 from lakeops.model.marks import Mark, MarkState
-from lakeops.ops import fuse
+from lakeops.ops import deletion_limit
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_ours, opened
 from lakeops.ops.gc.prune import prune
@@ -63,7 +63,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     Args:
         ctx: the repository.
         mark_id: the mark.
-        force: go on although the mark holds more of the repository than the fuse lets through.
+        force: go on although the mark holds more of the repository than the deletion limit allows.
 
     Raises:
         MarkNotFound: this repository has no such mark.
@@ -76,7 +76,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     mark = ctx.catalog.mark(ctx.repository_id, mark_id)
     check_owner(ctx)
     if mark.state is MarkState.MARKED and not force:
-        _check_fuse(mark)
+        _check_limit(mark)
     versioned = ctx.store.keeps_versions()
     if mark.state is MarkState.MARKED:
         with opened(ctx, mark):  # before the catalog says that it is being swept: then links wait for it no more
@@ -98,11 +98,11 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     return Swept(run.mark, run.deleted, run.size_bytes, versioned)
 
 
-def _check_fuse(mark: Mark) -> None:
-    if fuse.is_blown(mark.objects, mark.listed):
+def _check_limit(mark: Mark) -> None:
+    if deletion_limit.exceeded(mark.objects, mark.listed):
         raise MarkRefused(
             f"mark {mark.id} holds {mark.objects:,} of {mark.listed:,} objects, more than "
-            f"{fuse.SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
+            f"{deletion_limit.SHARE:.0%}: look at its report, and sweep it with --force if that is meant"
         )
 
 

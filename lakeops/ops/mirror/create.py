@@ -25,10 +25,9 @@ from lakeops.model.records import Repository
 from lakeops.model.requests import check_asked
 from lakeops.model.sources import SourceReference
 from lakeops.model.text import excerpt
-from lakeops.ops.claim import CLAIM_ID
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.source import Source, check_claim
-from lakeops.ops.overlap import check_apart
+from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
 from lakeops.ops.repository import exists
 from lakeops.store.base import ObjectStore

@@ -15,11 +15,11 @@ from typing import Any
 from lakeops.model.errors import LakeopsError, NamespaceTaken
 from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefName
-from lakeops.ops.claim import claim
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.create import unregister
 from lakeops.ops.mirror.source import Source
 from lakeops.ops.mirror.status import behind
+from lakeops.ops.overlap import claim
 from lakeops.ops.owner import take_for_writing
 from lakeops.ops.resolve import history_of, lookup
 

@@ -15,8 +15,8 @@ from lakeops.catalog.base import Catalog
 from lakeops.model.errors import NotAMirror, NotAReplica, ObjectNotFound
 from lakeops.model.mirrors import Mirror, RefKind, RefName
 from lakeops.model.records import Commit, Repository
-from lakeops.ops.claim import claim_of
 from lakeops.ops.context import pages
+from lakeops.ops.overlap import claim_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 

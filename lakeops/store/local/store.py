@@ -32,8 +32,7 @@ from lakeops.model.errors import (
 from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
 from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
-from lakeops.store.local.draft import Draft, Drafts
-from lakeops.store.local.failures import translated
+from lakeops.store.local.draft import Draft, Drafts, translated
 from lakeops.store.local.scan import scan
 from lakeops.store.local.tree import HIDDEN, Tree, split_key, walk
 from lakeops.store.open import can_put_if_absent, can_read_ranges
@@ -53,7 +52,7 @@ class LocalStore:
         fsync: whether a put returns only when the object would survive a loss of power.
     """
 
-    far = False
+    remote = False
 
     def __init__(self, root: Path, *, fsync: bool = True) -> None:
         if not root.is_absolute():

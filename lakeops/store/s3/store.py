@@ -43,7 +43,7 @@ from lakeops.store.s3.client import (
 )
 from lakeops.store.s3.copy import ServerCopy, proof_of
 from lakeops.store.s3.scan import scan
-from lakeops.store.s3.upload import Upload, swap
+from lakeops.store.s3.upload import ObjectWrite, swap
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -114,7 +114,7 @@ BUFFER_BYTES = 4 * 1024 * 1024
 """What one request fetches at least, when a reader goes on piece by piece."""
 
 
-class RangeReader(io.RawIOBase):
+class S3Reader(io.RawIOBase):
     """Raw reads of one object.
 
     Args:
@@ -185,7 +185,7 @@ class S3Store:
         settings: endpoint, region, timeouts; credentials come from boto3's chain.
     """
 
-    far = True
+    remote = True
 
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         self.bucket = bucket
@@ -262,7 +262,7 @@ class S3Store:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
         name = object_name(self.prefix, key)
         with self._translated(key):
-            upload = Upload(
+            upload = ObjectWrite(
                 client=self._client,
                 settings=self.settings,
                 bucket=self.bucket,
@@ -361,7 +361,7 @@ class S3Store:
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
         unchanged = {"IfMatch": f'"{etag}"'} if etag else {}
-        raw = RangeReader(size, lambda start, length: self._read(key, unchanged, start, length))
+        raw = S3Reader(size, lambda start, length: self._read(key, unchanged, start, length))
         return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:

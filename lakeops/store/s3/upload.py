@@ -42,7 +42,7 @@ _GROW_AFTER = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class ObjectWrite:
     """One write: where to, and under which conditions.
 
     ``where`` is the object's URL for messages, ``mark`` a fresh name of this write.
@@ -59,7 +59,7 @@ class Upload:
 
     def write(self, data: bytes | BinaryIO) -> PutResult:
         """Send the contents. Raises ``AlreadyExists`` with ``if_absent``, and botocore's errors as they are."""
-        tally = _Tally(_grown(pieces(data, self.settings.part_bytes)))
+        tally = _DigestedParts(_grown(pieces(data, self.settings.part_bytes)))
         first = next(tally, b"")
         second = next(tally, None)
         etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), tally))
@@ -183,7 +183,7 @@ class Upload:
         return {"Metadata": {MARK: self.mark}}
 
 
-class _Tally:
+class _DigestedParts:
     """Parts as they stream by, with the SHA-256 and the size of all that went."""
 
     def __init__(self, parts: Iterator[bytes]) -> None:
@@ -191,7 +191,7 @@ class _Tally:
         self.digest = hashlib.sha256()
         self.size = 0
 
-    def __iter__(self) -> _Tally:
+    def __iter__(self) -> _DigestedParts:
         return self
 
     def __next__(self) -> bytes:
