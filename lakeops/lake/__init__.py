@@ -7,6 +7,6 @@ Handles are cheap, hold no state of their own and may be used from several threa
 from lakeops.lake.lake import Lake
 from lakeops.lake.mirror import Mirror
 from lakeops.lake.refs import Branch, Ref
-from lakeops.lake.repository import Repository
+from lakeops.lake.repository import GarbageCollection, Repository
 
-__all__ = ["Branch", "Lake", "Mirror", "Ref", "Repository"]
+__all__ = ["Branch", "GarbageCollection", "Lake", "Mirror", "Ref", "Repository"]

@@ -67,7 +67,8 @@ class GarbageCollection:
             grace: seconds, a text such as ``24h`` or ``7d``, or a timedelta.
 
         Raises:
-            InvalidInput, ReadOnlyRepository.
+            InvalidInput: the grace period is none, or too long.
+            ReadOnlyRepository: the repository is a mirror.
         """
         return rule_verbs.set_grace(self._ctx, grace)
 
@@ -121,7 +122,12 @@ class GarbageCollection:
         What the store refuses to delete is named in ``mark.failures`` of the result, and is on the next mark's list.
 
         Raises:
-            MarkNotFound, MarkRefused, ClockInDoubt, Corrupted, SweepIncomplete, ReadOnlyRepository.
+            MarkNotFound: there is no such mark.
+            MarkRefused: it must not be swept; the message says why.
+            ClockInDoubt: the clock was set back or may have jumped ahead; see ``confirm_clock``.
+            Corrupted: the mark's list is not what the mark wrote.
+            SweepIncomplete: the store refused everything that was left to delete.
+            ReadOnlyRepository: the repository is a mirror.
         """
         from lakeops.ops.gc.sweep import sweep
 
