@@ -18,7 +18,9 @@ from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
-from lakeops.model.errors import InvalidInput, InvalidSettings
+from lakeops.model.clock import Ids
+from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidSettings, LakeopsError
+from lakeops.store.layout import PROBE
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,3 +291,28 @@ def _read_some(file: BinaryIO, size: int) -> bytes:
     if not isinstance(part, bytes):
         raise InvalidInput(f"contents must come from a binary file in blocking mode, not {type(part).__name__}")
     return part
+
+
+def can_put_if_absent(store: ObjectStore, ids: Ids) -> bool:
+    """Whether a second put of a key that must be new is refused, and leaves the first one's contents."""
+    key = PROBE + ids.new()
+    store.put(key, b"first")
+    try:
+        store.put(key, b"second", if_absent=True)
+    except AlreadyExists:
+        return store.get(key) == b"first"
+    finally:
+        store.delete([key])
+    return False
+
+
+def can_read_ranges(store: ObjectStore, ids: Ids) -> bool:
+    """Whether a piece from the middle comes back as just that piece."""
+    key = PROBE + ids.new()
+    store.put(key, bytes(range(256)))
+    try:
+        return store.get_range(key, 100, 8) == bytes(range(100, 108))
+    except LakeopsError:
+        return False
+    finally:
+        store.delete([key])

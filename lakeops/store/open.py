@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from lakeops.model.clock import Ids
-from lakeops.model.errors import AlreadyExists, LakeopsError
 from lakeops.store.base import ObjectStore, StoreSettings
-from lakeops.store.layout import PROBE, is_absolute
+from lakeops.store.layout import is_absolute
 from lakeops.store.location import Location, normalise_namespace, parse_location, split_address
 
 __all__ = ["StoreSettings", "Stores", "normalise_namespace", "open_store"]
@@ -77,28 +75,3 @@ def _open(place: Location, settings: StoreSettings) -> ObjectStore:
     from lakeops.store.s3 import S3Store
 
     return S3Store(place.bucket, place.path, settings)
-
-
-def can_put_if_absent(store: ObjectStore, ids: Ids) -> bool:
-    """Whether a second put of a key that must be new is refused, and leaves the first one's contents."""
-    key = PROBE + ids.new()
-    store.put(key, b"first")
-    try:
-        store.put(key, b"second", if_absent=True)
-    except AlreadyExists:
-        return store.get(key) == b"first"
-    finally:
-        store.delete([key])
-    return False
-
-
-def can_read_ranges(store: ObjectStore, ids: Ids) -> bool:
-    """Whether a piece from the middle comes back as just that piece."""
-    key = PROBE + ids.new()
-    store.put(key, bytes(range(256)))
-    try:
-        return store.get_range(key, 100, 8) == bytes(range(100, 108))
-    except LakeopsError:
-        return False
-    finally:
-        store.delete([key])

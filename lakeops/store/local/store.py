@@ -29,13 +29,22 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
-from lakeops.store.base import Capabilities, DeleteFailure, Listing, ObjectStore, Opened, PutResult, StoredObject
+from lakeops.store.base import (
+    Capabilities,
+    DeleteFailure,
+    Listing,
+    ObjectStore,
+    Opened,
+    PutResult,
+    StoredObject,
+    can_put_if_absent,
+    can_read_ranges,
+)
 from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
 from lakeops.store.local.draft import Draft, Drafts, translated
 from lakeops.store.local.scan import scan
 from lakeops.store.local.tree import HIDDEN, Tree, split_key, walk
-from lakeops.store.open import can_put_if_absent, can_read_ranges
 
 _TRIES = 16
 """Tries to name a file whose directory a concurrent delete removes as empty at that very moment."""
