@@ -127,8 +127,8 @@ class Mirror(Repository):
     def prove(self) -> Proved:
         """After a fail-over: let commits live again that are whole, of those that the mirror did not show then.
 
-        Reads the metarange of each such commit, and no object. May be killed and repeated, until a mark gives up what
-        is left.
+        Reads what each such commit does not share with a whole one, and looks for its objects without reading them.
+        May be killed and repeated, until a mark gives up what is left.
 
         Raises:
             ReadOnlyRepository: it is still a mirror.

@@ -6,9 +6,11 @@ from random import Random
 
 import pytest
 from support.faulty_catalog import ALL_EFFECTS, FaultyCatalog, count_effects
-from support.mirrors import Pair, check_whole, open_pair
+from support.mirrors import Pair, check_whole, open_pair, read_whole
 
 from lakeops import Lake
+from lakeops.model.errors import StoreUnavailable
+from lakeops.store import layout
 from lakeops.testing import Crash, ManualClock
 
 
@@ -97,4 +99,68 @@ def test_a_failover_may_be_killed_at_every_effect(scene, when):
         repo = pair.there.repository("flights")
         repo.branch("main").put("after", b"x")
         repo.branch("main").commit("after")
+        opened.__exit__(None, None, None)
+
+
+@pytest.fixture
+def taken_over(tmp_path, monkeypatch):
+    """Makes a mirror that has taken over. Two of its older commits are not whole: a torn range, an object gone."""
+    monkeypatch.setattr("lakeops.ops.mirror.prove.STEP", 2)
+    count = iter(range(1000))
+
+    def make() -> tuple[object, Pair]:
+        opened = open_pair(tmp_path / f"scene{next(count)}", clock=ManualClock(), random=Random(5))
+        pair = opened.__enter__()
+        source, held = pair.replicator.source, []
+        for number in range(6):
+            there = {item.key for item in source.list()}
+            pair.commit(a=str(number))
+            prefix = {1: layout.RANGES, 4: layout.DATA}.get(number)
+            if prefix is not None:
+                held += [item.key for item in source.list(prefix) if item.key not in there]
+        pair.replicator.hold(*held)
+        pair.replicator.settle()
+        pair.store.put(held[0], source.get(held[0])[:-1] + b"?")
+        pair.mirror.sync()
+        pair.mirror.promote_writable()
+        pair.faults.revive()
+        return opened, pair
+
+    return make
+
+
+def live(pair: Pair) -> list[str]:
+    """The live commits at the mirror, each of which is whole, by their place in history."""
+    commits = pair.there.catalog.history("flights").commits.values()
+    found = sorted((commit for commit in commits if not commit.expired), key=lambda commit: commit.generation)
+    for commit in found:
+        read_whole(pair.store, pair.mirror.storage_namespace, commit)
+    return [commit.message + str(commit.generation) for commit in found]
+
+
+@pytest.mark.parametrize(("when", "first"), [("before", 1), ("after", 2), ("refused", 3)])
+def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
+    """At every transaction, and at some calls of a store."""
+    opened, pair = taken_over()
+    pair.mirror.prove()
+    calls, effects, whole = len(pair.faults.calls), count_effects(pair.faults), live(pair)
+    assert (effects, len(whole)) == (3, 5)
+    opened.__exit__(None, None, None)
+    harms = [(at, ("revive_proved",)) for at in range(1, effects + 1)] + [(at, ()) for at in range(first, calls, 6)]
+    for at, operations in harms:
+        opened, pair = taken_over()
+        if when == "refused":
+            pair.faults.fail(*operations, at=at, error=StoreUnavailable("the store is away"))
+        else:
+            pair.faults.crash(at=at, when=when, operations=operations)
+        with pytest.raises((Crash, StoreUnavailable)):
+            pair.mirror.prove()
+        pair.faults.revive()
+        assert {*live(pair)} <= {*whole}
+        if at % 2:
+            assert pair.mirror.prove().unproved == 2
+        pair.clock.advance(days=2)
+        repo = pair.there.repository("flights")
+        repo.gc.sweep(repo.gc.mark().id, force=True)
+        assert live(pair) == whole, (at, operations)
         opened.__exit__(None, None, None)

@@ -274,3 +274,30 @@ def test_the_check_at_the_end_says_what_was_lost(pair, prefix, harm):
     found = pair.mirror.check()
     assert found
     assert any(("p/20" if prefix == layout.DATA else key.rpartition("/")[2]) in one for one in found)
+
+
+@pytest.mark.parametrize("prefix", [layout.DATA, layout.RANGES, layout.METARANGES])
+@pytest.mark.parametrize("harm", ["gone", "torn"])
+def test_history_of_which_something_is_not_there_stays_unproved(pair, prefix, harm):
+    """A revert to it would show what is not there, and a mark that reads its ranges would stop."""
+    before = {item.key for item in pair.replicator.source.list(prefix)}
+    older = pair.commit(a="1", b="1")
+    [key, *_] = sorted({item.key for item in pair.replicator.source.list(prefix)} - before)
+    pair.commit(a="2", b="2")
+    pair.replicator.hold(key)
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert pair.mirror.promote_writable()
+    if harm == "torn":
+        data = bytearray(pair.replicator.source.get(key))
+        data[len(data) // 2] ^= 0x40
+        pair.store.put(key, bytes(data) + (b"more" if prefix == layout.DATA else b""))
+    assert pair.mirror.prove() == Proved(0, 1)
+    repo = pair.there.repository("flights")
+    with pytest.raises(CommitExpired):
+        repo.branch("main").revert("main")
+    pair.clock.advance(days=3)
+    repo.gc.mark()
+    assert repo.ref("main").read("a") == b"2"
+    with pytest.raises(CommitExpired):
+        repo.ref(older.id).read("a")

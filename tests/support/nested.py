@@ -111,6 +111,8 @@ class Process:
         self.world = world
         self.dead = False
         self.settings = settings = settings or world.settings
+        # Another catalog may be production soon: what this process acknowledges is nothing to that one.
+        self.known, self.shared = world.known, world.shared
         faults = Faults()
         faults.hook(action=lambda call: self._seen(call, "before"), at=None)
         faults.hook(action=lambda call: self._seen(call, "after"), at=None, when="after")
@@ -131,6 +133,14 @@ class Process:
     def close(self) -> None:
         """Give back its connections."""
         self._close()
+
+    def committed(self, branch: str, before: dict[str, bytes]) -> None:
+        """What was staged before a commit began is committed after it."""
+        known = self.known.get(branch)
+        if known is not None:
+            known.committed.update(before)
+            for path in before:
+                known.staged.pop(path, None)
 
     def call(self, name: str, when: str) -> None:
         """Something is about to be asked of the catalog or a store, or was answered."""
@@ -436,19 +446,11 @@ class World:
         self.flying.append((branch, path))
         yield
 
-    def forget_staged(self, branch: str) -> None:
+    def forget_staged(self, process: Process, branch: str) -> None:
         """What is staged on a branch, or on its way there, need not be shown any more."""
-        known = self.known.get(branch, Known())
+        known = process.known.get(branch, Known())
         self.tainted.update(known.staged, (path for name, path in self.flying if name == branch))
         if branch == "main":
             for path in SHARED:
                 if self.shared[path]:
                     self.tainted.add(path)
-
-    def committed(self, branch: str, before: dict[str, bytes]) -> None:
-        """What was staged before a commit began is committed after it."""
-        known = self.known.get(branch)
-        if known is not None:
-            known.committed.update(before)
-            for path in before:
-                known.staged.pop(path, None)

@@ -52,7 +52,6 @@ class MirrorWorld(World):
             branches[ref.id] = Known(committed={path: shown[path] for path in shown.keys() - {*SHARED}})
         self.tainted.update(SHARED - self.read(there, "main").keys())
         old = {path: [Write(write.value, 0, 0) for write in writes] for path, writes in self.shared.items()}
-        self.copy.delete([*self.torn])
         self.quiet_there.close()
         self.move(self.there, Expected(branches, old, {}))
         self.follow()

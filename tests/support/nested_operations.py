@@ -25,30 +25,30 @@ def _put(world: World, process: Process) -> None:
     branch = world.branch(repo)
     path = f"own/{world.steps}-{world.random.getrandbits(16):x}"
     value = world.value(path)
-    known = world.known.get(branch)
+    known = process.known.get(branch)
     with world.flight(branch, path):
         repo.branch(branch).put(path, value)
-        if world.known.get(branch) is known and known is not None:
+        if process.known.get(branch) is known and known is not None:
             known.staged[path] = value
 
 
 def _put_shared(world: World, process: Process) -> None:
     path = world.random.choice(SHARED)
     write = Write(world.value(path), world.steps)
-    world.shared[path].append(write)
+    process.shared[path].append(write)
     process.repo.branch("main").put(path, write.value)
     world.steps += 1
     write.end = world.steps
 
 
 def _batch(world: World, process: Process) -> None:
-    writes, shared = [], world.shared
+    writes = []
     with process.repo.branch("main").batch() as batch:
         for _ in range(world.random.randint(1, 4)):
             path = world.random.choice(SHARED)
             world.steps += 1
             write = Write(world.value(path), world.steps)
-            shared[path].append(write)
+            process.shared[path].append(write)
             writes.append(write)
             batch.put(path, write.value)
     world.steps += 1
@@ -61,7 +61,7 @@ def _link(world: World, process: Process) -> None:
     repo = process.repo
     branch = world.branch(repo)
     path = f"own/{world.steps}-linked"
-    known = world.known.get(branch)
+    known = process.known.get(branch)
     if world.random.random() < 0.5:
         items = list(repo.ref(world.branch(repo)).list())
         if not items:
@@ -90,7 +90,7 @@ def _link(world: World, process: Process) -> None:
                 }
             )
         )
-        if world.known.get(branch) is known and known is not None:
+        if process.known.get(branch) is known and known is not None:
             known.staged[path] = data
 
 
@@ -100,12 +100,12 @@ def _output(world: World, process: Process) -> None:
     prefix = f"own/{world.steps}-out/"
     path = f"{prefix}part"
     value = world.value(path)
-    known = world.known.get(branch)
+    known = process.known.get(branch)
     with world.flight(branch, path):
         with repo.branch(branch).output(prefix) as url:
             place = Path(url.removeprefix("file://"))
             (place / "part").write_bytes(value)
-        if world.known.get(branch) is known and known is not None:
+        if process.known.get(branch) is known and known is not None:
             known.staged[path] = value
 
 
@@ -122,13 +122,13 @@ def _delete(world: World, process: Process) -> None:
 def _commit(world: World, process: Process) -> None:
     repo = process.repo
     branch = world.branch(repo)
-    known = world.known.get(branch)
+    known = process.known.get(branch)
     before = dict(known.staged) if known else {}
     message = f"commit {world.steps}"
     world.messages.add(message)
     _once(world, process, lambda repo: repo.branch(branch).commit(message, idempotency_key=message).id)
-    if world.known.get(branch) is known:
-        world.committed(branch, before)
+    if process.known.get(branch) is known:
+        process.committed(branch, before)
 
 
 def _once(world: World, process: Process, act: Callable[[Repository], str | None]) -> None:
@@ -151,7 +151,7 @@ def _merge(world: World, process: Process) -> None:
     source, destination = world.branch(repo), world.branch(repo)
     if source == destination:
         return
-    known, ours = world.known.get(destination), world.known.get(source)
+    known, ours = process.known.get(destination), process.known.get(source)
     before = dict(ours.committed) if ours else {}
     message = f"merge {world.steps}"
     world.messages.add(message)
@@ -166,7 +166,7 @@ def _merge(world: World, process: Process) -> None:
             repo.merge(source, destination, strategy=strategy, message=message, idempotency_key=message).reference
         ),
     )
-    if known is not None and world.known.get(destination) is known:
+    if known is not None and process.known.get(destination) is known:
         known.committed.update(before)
 
 
@@ -194,32 +194,32 @@ def _revert(world: World, process: Process) -> None:
 def _reset(world: World, process: Process) -> None:
     repo = process.repo
     branch = world.branch(repo)
-    world.forget_staged(branch)
+    world.forget_staged(process, branch)
     try:
         repo.branch(branch).reset()
     finally:
-        world.forget_staged(branch)
+        world.forget_staged(process, branch)
 
 
 def _create_branch(world: World, process: Process) -> None:
     repo = process.repo
     name, source = world.random.choice(BRANCHES), world.branch(repo)
-    ours = world.known.get(source)
+    ours = process.known.get(source)
     before = dict(ours.committed) if ours else {}
-    known = world.known.setdefault(name, Known())
+    known = process.known.setdefault(name, Known())
     repo.create_branch(name, source=source)
-    if world.known.get(name) is known:
+    if process.known.get(name) is known:
         known.committed.update(before)
 
 
 def _delete_branch(world: World, process: Process) -> None:
     name = world.branch(process.repo)
     if name != "main":
-        world.known.pop(name, None)
+        process.known.pop(name, None)
         try:
             process.repo.delete_branch(name)
         finally:
-            world.known.pop(name, None)
+            process.known.pop(name, None)
 
 
 def _tag(world: World, process: Process) -> None:

@@ -19,7 +19,7 @@ from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, 
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch
 from lakeops.model.ids import etags_are_md5
-from lakeops.model.mirrors import SAMPLE, MirrorRef, MirrorState, Missing, Remaining
+from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import lookup
@@ -89,7 +89,7 @@ def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arri
     except Corrupted as error:
         return Look.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
-    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=_terms(ctx, state)))
+    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=terms(ctx, state.mirror)))
     files = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
     objects = [one for proof in proofs for one in proof.missing]
@@ -109,11 +109,11 @@ def _objects(proof: RangeProof) -> int:
     return proof.missing_objects + (proof.mismatch is not None)
 
 
-def _terms(ctx: Context, state: MirrorState) -> Terms:
+def terms(ctx: Context, mirror: Mirror) -> Terms:
     """How objects are looked for: ETags say something only where both stores compute them alike."""
     return Terms(
         settings=ctx.stores.settings,
-        imported=state.mirror.check_imported,
+        imported=mirror.check_imported,
         etags=etags_are_md5(ctx.repository.capabilities),
     )
 

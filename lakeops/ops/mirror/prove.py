@@ -1,28 +1,35 @@
 """After a fail-over: let those older commits live again that are whole.
 
-A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. This looks at them:
-one listing of ranges and metaranges, and the metarange of each. A commit whose metarange and ranges are all there lives
-again. Single objects that did not arrive are reported by fsck. Commits that nothing live descends from were never shown
-here, and stay expired. It may be killed and repeated. A mark begins with it, and then gives up what is left: what such
-commits need may be garbage from then on.
+A fail-over looks at nothing but what the mirror shows, and expires all other commits as unproved. This looks at them.
+A commit lives again whose metarange and ranges are there, undamaged, with every object of them: from then on a revert
+or a branch may bring back what it holds, and a mark reads its ranges. Only what a commit does not share with a whole
+one is looked at, so the cost follows the changes in history.
+
+Commits that nothing live descends from were never shown here, and stay expired. It may be killed and repeated. A mark
+begins with it, and then gives up what is left: what such commits need may be garbage from then on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.engine import presence
 from lakeops.model.errors import Corrupted, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.mirror.look import terms
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
 from lakeops.store import layout
 
-STEP = 500
+STEP = 512
 """How many commits are looked at before those that are whole live again."""
 
 THREADS = 16
@@ -46,35 +53,94 @@ def prove(ctx: Context) -> Proved:
     if not unproved:
         return Proved(0, 0)
     commits = ctx.catalog.history(ctx.repository_id).commits
-    older = [commits[one] for one in sorted(unproved & _below(commits))]
-    is_whole = _wholeness(ctx)
+    newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
+    older = [commits[one] for one in newest_first]
+    look = _Look.at(ctx)
+    known = look.newest_live(commits)
     proved = 0
     with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="prove") as pool:
         for start in range(0, len(older), STEP):
             some = older[start : start + STEP]
-            answers = pool.map(is_whole, some)
-            whole = [commit.id for commit, answer in zip(some, answers, strict=True) if answer]
-            proved += ctx.catalog.revive_proved(ctx.repository_id, whole)
+            share = -(-len(some) // THREADS)
+            # Neighbours in history share most, so each thread goes along a stretch of it.
+            stretches = [some[first : first + share] for first in range(0, len(some), share)]
+            answers = list(pool.map(partial(look.along, known=known), stretches))
+            known = next((last for whole, last in reversed(answers) if whole), known)
+            proved += ctx.catalog.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
             ctx.progress("proving commits", start + len(some), len(older))
     return Proved(proved, len(unproved) - proved)
 
 
-def _wholeness(ctx: Context) -> Callable[[Commit], bool]:
-    """Says of a commit whether its metarange and ranges are there; the store is listed once for it."""
-    metaranges = {item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES)}
-    names = (item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES))
-    ranges = pa.array(names, pa.string())
+@dataclass
+class _Beside:
+    """What is known: a whole metarange, and files that were looked at since, so that none is looked at twice."""
 
-    def is_whole(commit: Commit) -> bool:
-        if commit.meta_range_file and commit.meta_range_file not in metaranges:
-            return False
+    known: Metarange
+    whole: dict[str, str | None] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Looks for what commits need. The store's metadata files are listed once for it."""
+
+    ctx: Context
+    terms: presence.Terms
+    metaranges: frozenset[str]
+    ranges: pa.Array
+
+    @classmethod
+    def at(cls, ctx: Context) -> _Look:
+        metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
+        ranges = (item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES))
+        how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
+        return cls(ctx, how, frozenset(metaranges), pa.array(ranges, pa.string()))
+
+    def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
+        """Those of the commits that are whole, and the metarange of the last one of them.
+
+        Args:
+            commits: in the order in which they are compared with each other.
+            known: a whole metarange, for the first of them.
+        """
+        beside = _Beside(known)
+        found = []
+        for commit in commits:
+            wanted = self._listed(commit)
+            if wanted is not None and self._is_whole(wanted, beside):
+                found.append(commit.id)
+                beside = _Beside(wanted)
+        return found, beside.known
+
+    def newest_live(self, commits: Mapping[str, Commit]) -> Metarange:
+        """The metarange of the newest live commit, which the mirror showed or somebody committed since."""
+        live = (commit for commit in commits.values() if not commit.expired and commit.meta_range_file)
+        newest = max(live, key=lambda commit: (commit.generation, commit.id), default=None)
+        found = None if newest is None else self._listed(newest)
+        return Metarange.empty() if found is None else found
+
+    def _listed(self, commit: Commit) -> Metarange | None:
+        """The metarange of a commit, if it and its ranges were in the listing."""
+        if commit.meta_range_file and commit.meta_range_file not in self.metaranges:
+            return None
         try:
-            files = ctx.reader.metarange(commit).table.column("file")
+            found = RangeReader(self.ctx.store).metarange(commit)
         except (Corrupted, NotFound):
-            return False
-        return pc.all(pc.is_in(files, value_set=ranges)).as_py() is not False  # None for no ranges at all
+            return None
+        here = pc.all(pc.is_in(found.table.column("file"), value_set=self.ranges)).as_py()
+        return None if here is False else found  # None for no ranges at all
 
-    return is_whole
+    def _is_whole(self, wanted: Metarange, beside: _Beside) -> bool:
+        files = {*wanted.table.column("file").to_pylist()}
+        if files & beside.broken:
+            return False
+        planned = presence.plan(wanted, beside.known, beside.whole)
+        for proof in presence.prove(planned, engine=self.ctx.engine, store=self.ctx.store, terms=self.terms):
+            if proof.complete:
+                beside.whole[proof.file] = None
+            else:
+                beside.broken.add(proof.file)
+        return not files & beside.broken
 
 
 def _below(commits: Mapping[str, Commit]) -> set[str]:

@@ -9,10 +9,10 @@ from lakeops.engine.presence import Terms, plan, prove
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, NotFound, ObjectNotFound
 from lakeops.model.graph import CommitSource
-from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorStatus, RefKind, RefStatus
 from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror.give_way import is_stalled
+from lakeops.ops.mirror.look import terms
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -78,9 +78,7 @@ def check_shown(ctx: Context) -> list[str]:
     for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
         for ref in pages(partial(listing, ctx.repository_id)):
             commits.setdefault(ref.commit_id, f"{kind} {ref.id!r}")
-    imported = ctx.catalog.mirror(ctx.repository_id).check_imported
-    etags = etags_are_md5(ctx.repository.capabilities)
-    terms = Terms(settings=ctx.stores.settings, imported=imported, etags=etags)
+    how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
     found: list[str] = []
     known = Metarange.empty()
     for commit_id, name in commits.items():
@@ -90,14 +88,14 @@ def check_shown(ctx: Context) -> list[str]:
         except (ObjectNotFound, Corrupted) as error:
             found.append(f"{name}: {error.message}")
             continue
-        flaws = list(_flaws(ctx, terms, wanted, known))
+        flaws = list(_flaws(ctx, how, wanted, known))
         found += [f"{name}: {flaw}" for flaw in flaws]
         known = known if flaws else wanted
     return found
 
 
-def _flaws(ctx: Context, terms: Terms, wanted: Metarange, known: Metarange) -> Iterator[str]:
-    for proof in prove(plan(wanted, known, {}), engine=ctx.engine, store=ctx.store, terms=terms):
+def _flaws(ctx: Context, how: Terms, wanted: Metarange, known: Metarange) -> Iterator[str]:
+    for proof in prove(plan(wanted, known, {}), engine=ctx.engine, store=ctx.store, terms=how):
         if proof.damage is not None or proof.mismatch is not None:
             yield proof.damage or proof.mismatch or ""
         elif not proof.arrived:
