@@ -85,8 +85,7 @@ def publish_flights() -> None:
         def flights(url: str, day: str, damage: str) -> int:
             """Rows of the day's flights, written as Parquet."""
             import pyarrow.parquet as pq
-
-            from lakeops.airflow.example_flights.source import read_day
+            from example_flights.source import read_day
 
             table = read_day(date.fromisoformat(day), damage).flights
             pq.write_table(table, f"{url}/part-0.parquet")
@@ -96,8 +95,7 @@ def publish_flights() -> None:
         def weather(url: str, day: str) -> int:
             """Rows of the day's weather, written as Parquet."""
             import pyarrow.parquet as pq
-
-            from lakeops.airflow.example_flights.source import read_day
+            from example_flights.source import read_day
 
             table = read_day(date.fromisoformat(day)).weather
             pq.write_table(table, f"{url}/part-0.parquet")
@@ -107,9 +105,8 @@ def publish_flights() -> None:
         def audit(ref: Ref, day: str) -> list[str]:
             """The rules that the day breaks, as the data lies on the branch."""
             import pyarrow.parquet as pq
-
-            from lakeops.airflow.example_flights.audit import audit as verdicts
-            from lakeops.airflow.example_flights.source import Tables, read_known
+            from example_flights.audit import audit as verdicts
+            from example_flights.source import Tables, read_known
 
             tables = []
             for name in Tables._fields:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from urllib.parse import unquote, urlsplit
@@ -10,8 +11,8 @@ import duckdb
 from console import console
 from rich.markup import escape
 from rich.table import Table
+from serve import ROOT
 
-from lakeops.airflow.example_flights.source import read_day
 from lakeops.lake import Ref, Repository
 
 
@@ -67,6 +68,9 @@ def _check_history(flights: Repository, good: Sequence[str], merges: Mapping[str
 
 def _check_time_travel(flights: Repository, merges: Mapping[str, str], order: Sequence[str]) -> Iterator[str]:
     """The same question at two commits must give each commit's own answer."""
+    sys.path.append(str(ROOT / "dags"))  # where the DAG's own modules are
+    from example_flights.source import read_day
+
     for published in (3, len(order)):
         commit = merges[order[published - 1]]
         _command(f"DuckDB, flights/ as of commit {commit[:12]} ({published} days published)")

@@ -132,7 +132,7 @@ def catch_up(tally: Tally, mirror: Mirror) -> None:
 @contextmanager
 def process(*command: str, out: Path | None = None) -> Iterator[subprocess.Popen[str]]:
     """A process that ends when its input does: at the end of the ``with``, or when this one dies in whatever way."""
-    path = os.pathsep.join((str(ROOT), str(ROOT / "tests")))
+    path = os.pathsep.join(str(place) for place in (ROOT, ROOT / "tests", ROOT / "dags"))
     with ExitStack() as stack:
         started = subprocess.Popen(
             [sys.executable, *command],

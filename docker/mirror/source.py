@@ -17,9 +17,9 @@ from select import select
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from example_flights.source import Tables, of_day, read_year
 
 from lakeops import Lake
-from lakeops.airflow.example_flights.source import Tables, of_day, read_year
 
 WEEK = 7
 FIRST = date(2013, 1, 1)

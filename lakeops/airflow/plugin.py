@@ -1,8 +1,8 @@
 """The Airflow plugin: pages of commits, refs and differences in Airflow's web server.
 
 Every Airflow process loads plugins, each task's too, so this module imports no web framework; the web server builds the
-pages when they are first asked for. The plugin is registered in one place, the file in ``plugins/``: two registrations
-of one name make Airflow drop other plugins.
+pages when they are first asked for. The package's entry point registers the plugin. The file in ``plugins/`` does so
+only where there is no entry point: two registrations of one name make Airflow drop other plugins.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a verb would do, in words, before it does it: what the forms of ``dags/lakeops_admin.py`` show.
+"""What a verb would do, in words, before it does it: what the forms of ``lakeops.airflow.dags.admin`` show.
 
 Nothing here changes anything. A preview refuses what the verb itself would refuse, as far as that can be told without
 trying; whoever publishes in between may still make a difference.

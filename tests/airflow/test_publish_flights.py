@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_flights import source
+from example_flights.audit import audit
 
 from lakeops import Repository
-from lakeops.airflow.example_flights import source
-from lakeops.airflow.example_flights.audit import audit
 from lakeops.model.errors import InvalidInput
 
 pytest.importorskip("airflow.sdk")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.airflow.example_flights.source import Known, Tables, of_day
+from example_flights.source import Known, Tables, of_day
 
 MIN_FLIGHTS = 500
 MIN_KNOWN_PLANES = 0.7

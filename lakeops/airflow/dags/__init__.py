@@ -1,0 +1,76 @@
+"""DAGs that are ready to run.
+
+A file in Airflow's DAG folder needs one line to have them:
+
+    from lakeops.airflow.dags import lakeops_gc, lakeops_mirror
+
+Airflow takes each DAG that is among a file's names, so name those that you want. ``lakeops_gc`` collects garbage and
+``lakeops_mirror`` keeps mirrors up to date. ``lakeops_branch``, ``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``,
+``lakeops_reset`` and ``lakeops_import`` are forms for people.
+
+Each has a function that makes it with other arguments of Airflow's ``DAG``, and other defaults in its form:
+
+    from lakeops.airflow.dags import gc_dag
+
+    nightly = gc_dag(dag_id="nightly_gc", schedule="0 3 * * *")
+    nightly.params["connection"] = "production"
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from lakeops.airflow.dags.admin import branch_dag, import_dag, merge_dag, reset_dag, revert_dag, tag_dag
+    from lakeops.airflow.dags.gc import gc_dag
+    from lakeops.airflow.dags.mirror import mirror_dag
+
+    lakeops_branch: DAG
+    lakeops_gc: DAG
+    lakeops_import: DAG
+    lakeops_merge: DAG
+    lakeops_mirror: DAG
+    lakeops_reset: DAG
+    lakeops_revert: DAG
+    lakeops_tag: DAG
+
+__all__ = [
+    "branch_dag",
+    "gc_dag",
+    "import_dag",
+    "lakeops_branch",
+    "lakeops_gc",
+    "lakeops_import",
+    "lakeops_merge",
+    "lakeops_mirror",
+    "lakeops_reset",
+    "lakeops_revert",
+    "lakeops_tag",
+    "merge_dag",
+    "mirror_dag",
+    "reset_dag",
+    "revert_dag",
+    "tag_dag",
+]
+
+_MODULES = {"gc_dag": "lakeops.airflow.dags.gc", "mirror_dag": "lakeops.airflow.dags.mirror"}
+
+
+def __getattr__(name: str) -> object:
+    # A DAG is made when it is asked for: Airflow registers each one that comes into being while it reads a file, so
+    # making all of them here would give a file DAGs that it never named.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    function = name if name.endswith("_dag") else f"{name.removeprefix('lakeops_')}_dag"
+    value = getattr(import_module(_MODULES.get(function, "lakeops.airflow.dags.admin")), function)
+    if function != name:
+        value = value()
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

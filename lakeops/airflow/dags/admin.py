@@ -1,0 +1,235 @@
+"""Forms for people: branch, merge, revert, tag, reset and import, each in Airflow's *Trigger* dialog.
+
+Every form first shows what it would do, in the log of the task ``preview`` and in its XCom. With *Dry run* on, which it
+is unless somebody turns it off, nothing else happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param, get_current_context, task
+
+from lakeops.airflow.operators import (
+    LakeopsCreateBranchOperator,
+    LakeopsCreateTagOperator,
+    LakeopsDeleteBranchOperator,
+    LakeopsDeleteTagOperator,
+    LakeopsImportOperator,
+    LakeopsMergeOperator,
+    LakeopsOperator,
+    LakeopsResetBranchOperator,
+    LakeopsRevertOperator,
+)
+
+NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
+"""Branches and tags. The task says more precisely what is wrong with a name."""
+
+REF = r"^\S+$"
+WHERE = {"repo": "{{ params.repository }}", "lakeops_conn_id": "{{ params.connection }}"}
+
+
+def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
+    """A field that must be filled in."""
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    return Param(**given, type="string", title=title, description=description, minLength=1, **schema)
+
+
+def maybe(title: str, description: str, **schema: Any) -> Param:
+    """A field that may stay empty."""
+    return Param(None, type=["null", "string"], title=title, description=description, **schema)
+
+
+def form(dag_id: str, arguments: Mapping[str, Any], **fields: Param) -> DAG:
+    """A DAG that is a form: its fields between those that all forms share. ``arguments`` come before the defaults."""
+    params = {
+        "repository": text("Repository", "Its name, without lakefs://", pattern="^[a-z0-9][a-z0-9-]{2,62}$"),
+        **fields,
+        "dry_run": Param(True, type="boolean", title="Dry run", description="Show what would be done, and do nothing."),
+        "connection": text("Connection", "Airflow's connection to the lake.", "lakeops_default", section="Connection"),
+    }
+    defaults: dict[str, Any] = {
+        "schedule": None,
+        "catchup": False,
+        "tags": ["lakeops", "admin"],
+        "doc_md": __doc__,
+        "params": params,
+    }
+    return DAG(dag_id, **{**defaults, **arguments})
+
+
+def action(description: str, *choices: str) -> Param:
+    """What to do, where a form can do several things."""
+    return Param(choices[0], type="string", enum=list(choices), title="Action", description=description)
+
+
+@task.short_circuit(retries=2, retry_delay=timedelta(seconds=5))
+def preview(verb: str, params: Any = None) -> bool:
+    """Show what would be done; go on unless that is all that was asked for."""
+    from lakeops.airflow.preview import preview as look
+
+    shown = look(verb, params, lakeops_conn_id=params["connection"])
+    dry = params["dry_run"]
+    print(f"Dry run, nothing is done. This {shown}" if dry else f"This {shown}")  # noqa: T201 - the task's log
+    get_current_context()["ti"].xcom_push(key="preview", value=shown)
+    return not dry
+
+
+@task.branch
+def chosen(params: Any = None) -> str:
+    """The task for the action."""
+    return str(params["action"])
+
+
+def do(verb: str, operator: type[LakeopsOperator], **arguments: Any) -> None:
+    """Show, then do."""
+    preview(verb) >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
+
+
+def do_one_of(noun: str, actions: dict[str, tuple[type[LakeopsOperator], dict[str, Any]]]) -> None:
+    """Show, then do what was chosen."""
+    choose = chosen()
+    preview(f"{{{{ params.action }}}} {noun}") >> choose
+    for verb, (operator, arguments) in actions.items():
+        choose >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
+
+
+def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
+    """Create or delete a branch."""
+    with form(
+        dag_id,
+        arguments,
+        action=action(
+            "Deleting drops uncommitted changes too; commits stay until retention takes them.", "create", "delete"
+        ),
+        branch=text("Branch", "The branch to create or delete.", pattern=NAME),
+        source=maybe("Source", "For a new branch: the ref that it starts at. Empty: the default branch.", pattern=REF),
+    ) as made:
+        do_one_of(
+            "branch",
+            {
+                "create": (
+                    LakeopsCreateBranchOperator,
+                    {"branch": "{{ params.branch }}", "source": "{{ params.source or '' }}"},
+                ),
+                "delete": (LakeopsDeleteBranchOperator, {"branch": "{{ params.branch }}"}),
+            },
+        )
+    return made
+
+
+def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
+    """Merge a ref into a branch."""
+    with form(
+        dag_id,
+        arguments,
+        source=text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
+        destination=maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
+        strategy=Param(
+            "fail",
+            type="string",
+            enum=["fail", "source-wins", "dest-wins"],
+            values_display={
+                "fail": "Publish nothing, and list the conflicts",
+                "source-wins": "The source wins",
+                "dest-wins": "The destination wins",
+            },
+            title="Conflicts",
+            description="What to do where both sides changed a path.",
+        ),
+        message=maybe("Message", "The merge commit's message."),
+    ) as made:
+        do(
+            "merge",
+            LakeopsMergeOperator,
+            source="{{ params.source }}",
+            destination="{{ params.destination or '' }}",
+            strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
+            message="{{ params.message or 'Merge ' ~ params.source }}",
+        )
+    return made
+
+
+def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
+    """Undo what a commit did, by one new commit."""
+    with form(
+        dag_id,
+        arguments,
+        branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
+        ref=text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
+        parent_number=Param(
+            None,
+            type=["null", "integer"],
+            minimum=1,
+            title="Parent",
+            description="For a merge commit: the number of the parent to go back to, mostly 1.",
+        ),
+        message=maybe("Message", "The commit's message. Empty: Revert '...'."),
+    ) as made:
+        do(
+            "revert",
+            LakeopsRevertOperator,
+            branch="{{ params.branch }}",
+            ref="{{ params.ref }}",
+            parent_number="{{ params.parent_number or '' }}",
+            message="{{ params.message or '' }}",
+        )
+    return made
+
+
+def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
+    """Create or delete a tag."""
+    with form(
+        dag_id,
+        arguments,
+        action=action("Tags do not move: to move one, delete and create it.", "create", "delete"),
+        tag=text("Tag", "The tag to create or delete.", pattern=NAME),
+        ref=maybe("Ref", "For a new tag: what it names. Empty: the default branch's head.", pattern=REF),
+    ) as made:
+        do_one_of(
+            "tag",
+            {
+                "create": (LakeopsCreateTagOperator, {"tag": "{{ params.tag }}", "ref": "{{ params.ref or '' }}"}),
+                "delete": (LakeopsDeleteTagOperator, {"tag": "{{ params.tag }}"}),
+            },
+        )
+    return made
+
+
+def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
+    """Drop uncommitted changes."""
+    with form(
+        dag_id,
+        arguments,
+        branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
+        prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
+    ) as made:
+        do("reset", LakeopsResetBranchOperator, branch="{{ params.branch }}", prefix="{{ params.prefix or '' }}")
+    return made
+
+
+def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
+    """Make a folder hold what a bucket's prefix holds, without copying."""
+    with form(
+        dag_id,
+        arguments,
+        source=text(
+            "Source",
+            "s3://bucket/prefix or file:///directory. The objects stay where they are.",
+            pattern="^(s3|file)://.+$",
+        ),
+        branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
+        prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
+        message=maybe("Message", "The commit's message. Empty: Import ..."),
+    ) as made:
+        do(
+            "import",
+            LakeopsImportOperator,
+            source="{{ params.source }}",
+            branch="{{ params.branch }}",
+            prefix="{{ params.prefix or '' }}",
+            message="{{ params.message or '' }}",
+        )
+    return made
