@@ -1,8 +1,9 @@
-"""``lakeops mirror setup-s3``: have S3 replicate a repository's storage namespace to another bucket."""
+"""``lakeops mirror setup-s3``: what S3 needs to replicate a storage namespace, printed, compared or written."""
 
 from __future__ import annotations
 
 import json as json_
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,12 +21,20 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _COLOURS = {"+": "green", "-": "red"}
+_MAKE_A_ROLE = "make one with 'trust' and 'policy', and run this again with --role ARN."
+
+
+class Format(StrEnum):
+    """How the settings are printed."""
+
+    JSON = "json"
+    TERRAFORM = "terraform"
 
 
 @app.command(
     "setup-s3",
     epilog="Example: lakeops mirror setup-s3 lakefs://flights --destination s3://elsewhere/flights "
-    "--role arn:aws:iam::123456789012:role/replicate",
+    "--role arn:aws:iam::123456789012:role/replicate --check",
 )
 def setup(
     uri: OptionalRepositoryUri = None,
@@ -40,52 +49,53 @@ def setup(
     replica_kms_key: Annotated[
         str, typer.Option("--replica-kms-key", metavar="ARN", help="The KMS key for replicas of encrypted objects.")
     ] = "",
+    form: Annotated[
+        Format, typer.Option("--format", help="As S3 and IAM take it, or as a Terraform configuration (.tf.json).")
+    ] = Format.JSON,
+    check: Annotated[
+        bool, typer.Option("--check", metavar="", help="Compare with the buckets; exit code 1 when they differ.")
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", metavar="", help="Write the buckets' versions, lifecycle and replication.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", metavar="", help="Take the replication rule away, as after a fail-over.")
+    ] = False,
     start_batch: Annotated[
-        bool, typer.Option("--start-batch", metavar="", help="Also start replicating what is there already.")
+        bool, typer.Option("--start-batch", metavar="", help="With --apply: replicate what is there already, too.")
     ] = False,
     batch_role: Annotated[
         str, typer.Option(metavar="ARN", help="The IAM role of that job; the replication's when left out.")
     ] = "",
-    print_policy: Annotated[
-        bool, typer.Option("--print-policy", metavar="", help="Only print what the role must be allowed to do.")
-    ] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", metavar="", help="Take the rule away again, as after a fail-over.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would change.")] = False,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Have S3 replicate a storage namespace to another bucket, deletions included; or no longer.
+    """Print what S3 needs to replicate a storage namespace to another bucket, deletions included.
 
-    Shows how the buckets' versions, lifecycle and replication would change, and asks. Other rules stay as they are.
+    With --check, compare it with what the buckets have. With --apply, show the change of the buckets' settings, ask,
+    and write it; other rules stay as they are. IAM roles and policies are printed only.
     """
     from lakeops.ops import setup_s3
 
+    if apply and (check or remove):
+        raise InvalidInput("--apply writes the settings; leave out --check and --remove")
+    if start_batch and not apply:
+        raise InvalidInput("--start-batch goes with --apply")
     out = Output(json)
+    job_id = None
     with open_lake(out) as lake:
         here, there = namespaces(lake, uri, source, destination)
-        if print_policy:
-            _policies(out, setup_s3.replication_of(here, there, role=role, replica_key=replica_kms_key))
+        given: dict[str, Any] = {"role": role, "noncurrent_days": noncurrent_days, "replica_key": replica_kms_key}
+        if not (check or apply or remove):
+            _print(out, setup_s3.replication_of(here, there, **given), form)
             return
         settings = lake.stores().settings
         if remove:
-            if start_batch:
-                raise InvalidInput("--remove takes a rule away, and --start-batch replicates by it; give one of them")
             plan = setup_s3.make_removal_plan(here, there, settings)
         else:
-            plan = setup_s3.make_plan(
-                here,
-                there,
-                settings,
-                role=role,
-                batch_role=batch_role,
-                noncurrent_days=noncurrent_days,
-                replica_key=replica_kms_key,
-            )
+            plan = setup_s3.make_plan(here, there, settings, batch_role=batch_role, **given)
         _warn(out, plan)
-        job_id = None
-        if dry_run:
+        if check:
             if not json:
                 _show(out, plan)
         else:
@@ -95,9 +105,21 @@ def setup(
             if start_batch:
                 job_id = setup_s3.start_batch(plan)
     if json:
-        out.document(_document(plan, applied=not dry_run, job_id=job_id))
-        return
-    _tell(out, plan, removed=remove, dry_run=dry_run, job_id=job_id)
+        out.document(_document(plan, applied=not check, job_id=job_id))
+    else:
+        _tell(out, plan, removed=remove, checked=check, job_id=job_id)
+    if check and plan.changes:
+        raise typer.Exit(1)
+
+
+def _print(out: Output, wish: Replication, form: Format) -> None:
+    from lakeops.store.s3.rules import documents, terraform
+
+    printed = terraform(wish) if form is Format.TERRAFORM else documents(wish)
+    out.answer(printed, *([line] for line in json_.dumps(printed, indent=2).splitlines()))
+    if not wish.role:
+        out.note("No role is named: ", "Terraform makes one." if form is Format.TERRAFORM else _MAKE_A_ROLE)
+    out.note("Each setting is one document of its bucket: add the bucket's other rules to it, or use --apply.")
 
 
 def _question(plan: Plan, *, start_batch: bool) -> str:
@@ -122,15 +144,16 @@ def _show(out: Output, plan: Plan) -> None:
             out.say("  ", text)
 
 
-def _tell(out: Output, plan: Plan, *, removed: bool, dry_run: bool, job_id: str | None) -> None:
+def _tell(out: Output, plan: Plan, *, removed: bool, checked: bool, job_id: str | None) -> None:
     wish = plan.wish
     what = f"s3://{wish.source}/{wish.prefix} to s3://{wish.destination}/{wish.prefix}"
-    if removed and not dry_run:
+    if removed and not (checked and plan.changes):
         out.line("There is no replication of ", what, " any more." if plan.changes else "; nothing to change.")
     elif not plan.changes:
         out.line("Replication of ", what, " is set up; nothing to change.")
-    elif dry_run:
-        out.line(counted(len(plan.changes), "setting"), " would change for replication of ", what, ".")
+    elif checked:
+        verb = "remove" if removed else "write"
+        out.line("Replication of ", what, f": {counted(len(plan.changes), 'setting')} to {verb}.")
     else:
         out.line("Set up replication of ", what, f": {counted(len(plan.changes), 'setting')} changed.")
     if job_id is not None:
@@ -140,18 +163,6 @@ def _tell(out: Output, plan: Plan, *, removed: bool, dry_run: bool, job_id: str 
         out.note("  ", plan.batch.command)
     elif plan.existing:
         out.note("What was there before is not replicated by the rule; 'lakeops mirror replicate' copies it.")
-
-
-def _policies(out: Output, wish: Replication) -> None:
-    from lakeops.store.s3.rules import role_policy, trust_policy
-
-    if out.as_json:
-        out.document({"policy": role_policy(wish), "trust": trust_policy()})
-        return
-    for title, policy in (("Permissions of the role:", role_policy(wish)), ("Who may take it:", trust_policy())):
-        out.note((title, "bold"))
-        for line in json_.dumps(policy, indent=2).splitlines():
-            out.line(line)
 
 
 def _document(plan: Plan, *, applied: bool, job_id: str | None) -> dict[str, Any]:

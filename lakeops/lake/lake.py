@@ -242,18 +242,18 @@ class Lake:
             NotFound: the source is no repository's storage namespace.
             StoreError: a store refused.
         """
-        from lakeops.ops.overlap import check_apart
-        from lakeops.ops.replicate import replicate
+        from lakeops.ops.replicate import replicate_to
         from lakeops.store.open import open_store
 
-        check_apart(self.catalog, self.stores(), destination, mirrors=True)
         stores = self.stores()
         here = stores.at(source)
         if source_endpoint is not None:
             here = open_store(source, replace(stores.settings, endpoint_url=source_endpoint))
-        return replicate(
+        return replicate_to(
+            self.catalog,
+            stores,
+            destination,
             here,
-            stores.at(destination),
             self._range_engine(),
             delete=delete,
             force=force,

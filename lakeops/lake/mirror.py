@@ -176,18 +176,18 @@ class Mirror(Repository):
             StoreError: a store refused.
             CatalogUnavailable: the source's database does not answer.
         """
-        from lakeops.ops.overlap import check_apart
-        from lakeops.ops.replicate import replicate
+        from lakeops.ops.replicate import replicate_to
 
         mirror = self.configuration
         if mirror.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
-        check_apart(self._ctx.catalog, self._ctx.stores, self.storage_namespace, own=self.id)
         with reaching(mirror.source, self._clock, given=source or self._source) as lake:
             origin = lake.repository(mirror.source.repository).storage_namespace
-            return replicate(
+            return replicate_to(
+                self._ctx.catalog,
+                self._ctx.stores,
+                self.storage_namespace,
                 lake.stores().at(origin),
-                self._ctx.stores.at(self.storage_namespace),
                 self._ctx.engine,
                 delete=delete,
                 force=force,

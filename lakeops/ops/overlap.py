@@ -44,16 +44,13 @@ LOOKED_AT = 10_000
 _MANAGED = (DATA.rstrip("/"), METADATA.rstrip("/"))
 
 
-def check_apart(
-    catalog: Catalog, stores: Stores, namespace: str, *, own: str | None = None, mirrors: bool = False
-) -> None:
+def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bool = False) -> None:
     """Refuse a namespace that lies in another repository's, or holds one.
 
     Args:
         catalog: whose repositories are known.
         stores: how claims of other lakes are looked for.
         namespace: a storage namespace.
-        own: the repository that it is of; a new one when None.
         mirrors: whether a mirror of this catalog may have this very namespace.
 
     Raises:
@@ -61,7 +58,7 @@ def check_apart(
     """
     here = real_place(namespace)
     for other in pages(catalog.repositories):
-        if other.id == own or not overlap(namespace, other.storage_namespace):
+        if not overlap(namespace, other.storage_namespace):
             continue
         if mirrors and other.read_only and real_place(other.storage_namespace) == here:
             continue

@@ -14,8 +14,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
+from lakeops.catalog.base import Catalog
 from lakeops.engine.base import Engine
 from lakeops.engine.copy import (
     Moved,
@@ -36,10 +37,12 @@ from lakeops.model.errors import (
 )
 from lakeops.ops.context import Progress, quiet
 from lakeops.ops.deletion_limit import exceeded
+from lakeops.ops.overlap import check_apart
 from lakeops.store.ahead import chunk_ahead
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
+from lakeops.store.open import Stores
 from lakeops.store.owners import Known, check_nobody_owns, known_at
 
 MANAGED = (DATA, RANGES, METARANGES)
@@ -76,6 +79,14 @@ class Replicated:
     def to_json(self) -> dict[str, Any]:
         """The numbers by name."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+class How(TypedDict, total=False):
+    """Options of ``replicate``."""
+
+    delete: bool
+    force: bool
+    progress: Progress
 
 
 def replicate(
@@ -116,6 +127,17 @@ def replicate(
     if delete:
         run.delete(source, force=force)
     return run.result()
+
+
+def replicate_to(
+    catalog: Catalog, stores: Stores, destination: str, source: ObjectStore, engine: Engine, **how: Unpack[How]
+) -> Replicated:
+    """``replicate`` to a storage namespace that no other repository of this lake or of another one may have.
+
+    A mirror of this catalog may have it. Raises what ``replicate`` raises, ``NamespaceTaken`` for such a place too.
+    """
+    check_apart(catalog, stores, destination, mirrors=True)
+    return replicate(source, stores.at(destination), engine, **how)
 
 
 @dataclass

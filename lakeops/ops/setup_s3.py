@@ -1,7 +1,9 @@
-"""Setting up S3's own replication between two namespaces: look, show what would change, then write.
+"""Setting up S3's own replication between two namespaces: compare it with what the buckets have, and write it.
 
-Nothing is written that was not shown: each setting is read again before it is replaced, and one that somebody else
-has changed meanwhile stops the run. Versions come first, because S3 takes no replication without them.
+Only settings of the buckets are written. The role that S3 replicates as belongs to whoever manages IAM: what it must be
+allowed is printed, and never written. Nothing is written that was not shown: each setting is read again before it is
+replaced, and one that somebody else has changed meanwhile stops the run. Versions come first, because S3 takes no
+replication without them.
 """
 
 from __future__ import annotations

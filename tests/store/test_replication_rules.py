@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 
 import botocore.session
@@ -17,6 +18,7 @@ from lakeops.store.s3.rules import (
     Replication,
     account_of,
     bucket_arn,
+    documents,
     lifecycle_dangers,
     lifecycle_id,
     merged_lifecycle,
@@ -26,6 +28,7 @@ from lakeops.store.s3.rules import (
     replication_id,
     replication_rule,
     role_policy,
+    terraform,
     trust_policy,
     without_replication,
 )
@@ -305,3 +308,86 @@ def test_what_the_role_needs():
     with_key = role_policy(Replication("here", "there", "", ROLE, replica_key=KMS))["Statement"]
     assert with_key[-1] == {"Effect": "Allow", "Action": ["kms:Encrypt", "kms:GenerateDataKey"], "Resource": KMS}
     assert "batchoperations.s3.amazonaws.com" in trust_policy()["Statement"][0]["Principal"]["Service"]
+
+
+# --- all of it, for those who write it themselves ---
+
+
+@pytest.mark.parametrize("prefix", ["", "flights/", "a/b/ü and spaces/"])
+@pytest.mark.parametrize("key", ["", KMS])
+def test_what_is_printed_is_what_would_be_written(prefix, key):
+    wish = Replication("here", "there", prefix, ROLE, replica_key=key)
+    printed = documents(wish)
+    assert printed["versioning"] == merged_versioning(None)
+    assert printed["lifecycle"] == merged_lifecycle(None, wish)
+    assert printed["replication"] == merged_replication(None, wish)
+    assert printed["policy"] == role_policy(wish)
+    assert printed["trust"] == trust_policy()
+
+
+def test_a_rule_under_another_id_counts():
+    """Terraform's users name their rules themselves."""
+    theirs = {**replication_rule(WISH, 1), "ID": "mirror", "Priority": 12}
+    found = {"Role": ROLE, "Rules": [FOREIGN_RULE, theirs]}
+    assert merged_replication(found, WISH) == found
+    other = {**theirs, "DeleteMarkerReplication": {"Status": "Disabled"}}
+    assert len(merged_replication({"Role": ROLE, "Rules": [other]}, WISH)["Rules"]) == 2
+    rules = {"Rules": [{**merged_lifecycle(None, WISH)["Rules"][0], "ID": "versions"}]}
+    assert merged_lifecycle(rules, WISH) == rules
+    longer = Replication("here", "there", "flights/", ROLE, noncurrent_days=10)
+    assert len(merged_lifecycle(rules, longer)["Rules"]) == 2
+
+
+def snake(document: object) -> object:
+    """A document of S3's with the names that Terraform gives its fields, and single blocks for lists of one rule."""
+    if isinstance(document, dict):
+        names = {"ReplicaKmsKeyID": "replica_kms_key_id", "ID": "id"}
+        return {
+            names.get(key, re.sub(r"(?<!^)(?=[A-Z])", "_", key).lower()): snake(value)
+            for key, value in document.items()
+        }
+    return document
+
+
+@pytest.mark.parametrize("key", ["", KMS])
+def test_terraform_says_the_same_field_by_field(key):
+    wish = Replication("here", "there", "flights/", ROLE, noncurrent_days=9, replica_key=key)
+    resources = terraform(wish)["resource"]
+    (replication,) = resources["aws_s3_bucket_replication_configuration"].values()
+    assert replication.pop("depends_on") == [
+        f"aws_s3_bucket_versioning.{name}" for name in resources["aws_s3_bucket_versioning"]
+    ]
+    assert replication == {"bucket": "here", "role": ROLE, "rule": [snake(replication_rule(wish, 1))]}
+    assert [*resources["aws_s3_bucket_lifecycle_configuration"].values()] == [
+        {"bucket": bucket, "rule": [snake(rule) for rule in merged_lifecycle(None, wish)["Rules"]]}
+        for bucket in ("here", "there")
+    ]
+    assert [*resources["aws_s3_bucket_versioning"].values()] == [
+        {"bucket": bucket, "versioning_configuration": snake(merged_versioning(None))} for bucket in ("here", "there")
+    ]
+    (policy,) = resources["aws_iam_role_policy"].values()
+    assert policy["role"] == "replicate"
+    assert json.loads(policy["policy"]) == role_policy(wish)
+    assert "aws_iam_role" not in resources
+
+
+def test_terraform_makes_a_role_where_none_is_named():
+    resources = terraform(Replication("here", "there", "x" * 200 + "/"))["resource"]
+    ((name, role),) = resources["aws_iam_role"].items()
+    assert len(role["name"]) <= 64
+    assert json.loads(role["assume_role_policy"]) == trust_policy()
+    (policy,) = resources["aws_iam_role_policy"].values()
+    assert policy["role"] == f"${{aws_iam_role.{name}.id}}"
+    (replication,) = resources["aws_s3_bucket_replication_configuration"].values()
+    assert replication["role"] == f"${{aws_iam_role.{name}.arn}}"
+    for kind in resources.values():
+        assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", each) for each in kind), "names that Terraform takes"
+
+
+def test_terraform_takes_nothing_in_a_prefix_for_an_expression():
+    wish = Replication("here", "there", "a${b}%{c}/", ROLE)
+    resources = terraform(wish)["resource"]
+    (replication,) = resources["aws_s3_bucket_replication_configuration"].values()
+    assert replication["rule"][0]["filter"] == {"prefix": "a$${b}%%{c}/"}
+    (policy,) = resources["aws_iam_role_policy"].values()
+    assert "arn:aws:s3:::here/a$${b}%%{c}/*" in policy["policy"]

@@ -1,7 +1,8 @@
 """The documents that set a bucket up for replication: pure, so that every field can be looked at before it is sent.
 
 Other people's rules stay as they are: a rule of lakeops has an id of its own, made from what it is about, and only
-the rule with that id is ever replaced. So writing the documents twice changes nothing the second time.
+the rule with that id is ever replaced. So writing the documents twice changes nothing the second time. A rule that
+somebody wrote under another id counts when it says the same.
 
 What S3 asks for: a rule that replicates delete markers filters by prefix alone (with a tag in the filter S3 refuses
 to), both buckets keep versions, a bucket has one replication role for all its rules, and rules of the first format
@@ -11,6 +12,7 @@ to), both buckets keep versions, a bucket has one replication role for all its r
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -109,8 +111,8 @@ def merged_replication(found: Document | None, wish: Replication) -> Document:
     kept_role = (found or {}).get("Role", "")
     if not (wish.role or kept_role):
         raise InvalidInput(
-            f"bucket {wish.source!r} has no replication role yet: pass --role ARN; --print-policy shows the rights "
-            "that it needs"
+            f"bucket {wish.source!r} has no replication role yet: pass --role ARN; without --check and --apply "
+            "the command prints the rights that the role needs"
         )
     if kept_role and wish.role and kept_role != wish.role:
         raise PreconditionFailed(
@@ -124,6 +126,8 @@ def merged_replication(found: Document | None, wish: Replication) -> Document:
             "no other beside them: write them anew with a filter first"
         )
     role = wish.role or kept_role
+    if _says_the_same(rules, replication_rule(_with_role(wish, role), 1)):
+        return {"Role": role, "Rules": rules}
     own = next((rule for rule in rules if rule.get("ID") == ours), None)
     taken = [rule.get("Priority", 0) for rule in rules if rule is not own]
     priority = own.get("Priority") if own else None
@@ -172,6 +176,8 @@ def lifecycle_rule(prefix: str, noncurrent_days: int) -> Document:
 def merged_lifecycle(found: Document | None, wish: Replication) -> Document:
     """The bucket's lifecycle with our rule in it, and all else as it was."""
     rule = lifecycle_rule(wish.prefix, wish.noncurrent_days)
+    if found and _says_the_same(found.get("Rules", ()), rule):
+        return found
     return {**(found or {}), "Rules": _replaced((found or {}).get("Rules", ()), rule)}
 
 
@@ -224,6 +230,85 @@ def trust_policy() -> Document:
     services = ["s3.amazonaws.com", "batchoperations.s3.amazonaws.com"]
     statement = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
     return {"Version": "2012-10-17", "Statement": [statement]}
+
+
+# --- all of it, for those who write it themselves ---
+
+
+def documents(wish: Replication) -> Document:
+    """Everything as S3 and IAM take it. Without a role in the wish, the replication has none."""
+    rules = [replication_rule(wish, 1)]
+    return {
+        "versioning": merged_versioning(None),
+        "lifecycle": merged_lifecycle(None, wish),
+        "replication": {"Role": wish.role, "Rules": rules} if wish.role else {"Rules": rules},
+        "policy": role_policy(wish),
+        "trust": trust_policy(),
+    }
+
+
+def terraform(wish: Replication) -> Document:
+    """The same as a Terraform configuration in JSON syntax, for a file ``*.tf.json``. Without a role it makes one."""
+    name = replication_id(wish)
+    buckets = {f"{name}-source": wish.source, f"{name}-destination": wish.destination}
+    rule = replication_rule(wish, 1)
+    replication: Document = {
+        "id": rule["ID"],
+        "priority": rule["Priority"],
+        "status": rule["Status"],
+        "filter": {"prefix": _literal(wish.prefix)},
+        "delete_marker_replication": {"status": "Enabled"},
+        "destination": {"bucket": bucket_arn(wish.destination, wish.role)},
+    }
+    if wish.replica_key:
+        replication["source_selection_criteria"] = {"sse_kms_encrypted_objects": {"status": "Enabled"}}
+        replication["destination"]["encryption_configuration"] = {"replica_kms_key_id": wish.replica_key}
+    lifecycle: Document = {
+        "id": lifecycle_id(wish.prefix),
+        "status": "Enabled",
+        "filter": {"prefix": _literal(wish.prefix)},
+        "expiration": {"expired_object_delete_marker": True},
+        "noncurrent_version_expiration": {"noncurrent_days": wish.noncurrent_days},
+        "abort_incomplete_multipart_upload": {"days_after_initiation": _ABORT_DAYS},
+    }
+    policy: Document = {"name": name, "policy": _literal(json.dumps(role_policy(wish)))}
+    resources: Document = {
+        "aws_s3_bucket_versioning": {
+            each: {"bucket": bucket, "versioning_configuration": {"status": "Enabled"}}
+            for each, bucket in buckets.items()
+        },
+        "aws_s3_bucket_lifecycle_configuration": {
+            each: {"bucket": bucket, "rule": [lifecycle]} for each, bucket in buckets.items()
+        },
+        "aws_s3_bucket_replication_configuration": {
+            name: {
+                "bucket": wish.source,
+                "role": wish.role or f"${{aws_iam_role.{name}.arn}}",
+                "rule": [replication],
+                "depends_on": [f"aws_s3_bucket_versioning.{each}" for each in buckets],
+            }
+        },
+        "aws_iam_role_policy": {name: {"role": wish.role.rpartition("/")[2], **policy}},
+    }
+    if not wish.role:
+        short = f"lakeops-mirror-{name.rpartition('-')[2]}"  # IAM takes 64 characters
+        resources["aws_iam_role"] = {name: {"name": short, "assume_role_policy": json.dumps(trust_policy())}}
+        resources["aws_iam_role_policy"][name]["role"] = f"${{aws_iam_role.{name}.id}}"
+    return {"resource": resources}
+
+
+def _literal(text: str) -> str:
+    """The text for Terraform, which would take ``${`` and ``%{`` for expressions."""
+    return text.replace("${", "$${").replace("%{", "%%{")
+
+
+def _says_the_same(rules: Sequence[Document], rule: Document) -> bool:
+    """Whether one of the rules is this one under another id."""
+
+    def meaning(one: Document) -> Document:
+        return {key: value for key, value in one.items() if key not in {"ID", "Priority"}}
+
+    return any(other.get("ID") != rule["ID"] and meaning(other) == meaning(rule) for other in rules)
 
 
 def _allow(actions: Sequence[str], resource: str) -> Document:
