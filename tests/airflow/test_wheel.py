@@ -32,7 +32,7 @@ found = {
     "lakeops": lakeops.__file__,
     "errors": bag.import_errors,
     "dags": {
-        dag.dag_id: [str(dag.schedule), dag.relative_fileloc, dag.params.dump(), sorted(dag.tags)]
+        dag.dag_id: [str(dag.schedule), dag.fileloc, dag.params.dump(), sorted(dag.tags)]
         for dag in bag.dags.values()
     },
     "plugins": {},
@@ -135,9 +135,9 @@ def test_one_line_gives_the_dags_that_it_names(look: Look, tmp_path: Path) -> No
     found = look(dags)
     assert found["errors"] == {}
     assert set(found["dags"]) == {"lakeops_gc", "lakeops_mirror", "nightly"}
-    assert found["dags"]["lakeops_gc"][:2] == ["@daily", "mine.py"]
+    assert found["dags"]["lakeops_gc"][:2] == ["@daily", str(dags / "mine.py")]
     schedule, file, params, tags = found["dags"]["nightly"]
-    assert (schedule, file, tags) == ("0 3 * * *", "other.py", ["ours"])
+    assert (schedule, file, tags) == ("0 3 * * *", str(dags / "other.py"), ["ours"])
     assert params["connection"] == "production"
     assert params["dry_run"] is False
 

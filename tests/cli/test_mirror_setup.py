@@ -231,7 +231,7 @@ def test_on_aws_the_batch_job_is_printed(run, as_on_aws):
     assert result.exit_code == 0, result.output
     assert "--start-batch" in result.stderr
     assert "aws s3control create-job --region us-east-1 --account-id 123456789012" in result.stderr
-    batch = run.json(*as_on_aws, "--apply")["batch"]
+    batch = run.json(*as_on_aws, "--apply", "--yes")["batch"]
     assert batch["job_id"] is None
     assert batch["command"].startswith("aws s3control create-job")
     assert batch["job"]["ManifestGenerator"]["S3JobManifestGenerator"]["Filter"]["EligibleForReplication"] is True
