@@ -6,6 +6,7 @@ import pytest
 from support.gc_protocol import RULES, SCENARIOS, violation
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_needed_is_lost_in_any_order(name):
     history, states = violation(name)
@@ -13,6 +14,7 @@ def test_nothing_needed_is_lost_in_any_order(name):
     assert states > 100
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_is_needed(rule):
     rest = frozenset(RULES) - {rule}

@@ -15,16 +15,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-GRACES, LAST, JUMP = (0, 2), 1, 3
-"""What collections may take for the grace period; until when time passes; how far the clock jumps, once each way.
-
-Two collections take the first, and the clock goes back once at most: there would be too many states,
-so the files that only others care for are left out too.
-"""
+JUMP = 3
+"""How far the clock jumps."""
 
 RULES = (
     "list first",
-    "expire in one transaction",
+    "commits expire before roots are read",
     "marks are fences",
     "fences never go back",
     "names are fresh",
@@ -36,9 +32,20 @@ RULES = (
     "marks that are given up fail",
     "mirrors are roots",
     "mirrors report live commits only",
+    "restored marks are over",
+    "swept marks are not restored",
+    "a new mark ends restoring",
+    "marks take over pending commits",
+    "what lives again does before roots are read",
+    "sweeps take over what an older list holds only",
 )
 
-Commits = tuple[tuple[str, tuple[str, str, bool]], ...]
+Commits = tuple[tuple[str, tuple[str, str, int]], ...]
+
+LIVE = -1
+"""Who expired a commit: nobody, or else the number of a run."""
+
+SWEPT = ("sweeping", "swept", "carried")
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,10 @@ class Run:
 
 @dataclass(frozen=True)
 class World:
-    """Everything at one instant. ``commits``: name to (range, object, live); ``memory`` is the writer's.
+    """Everything at one instant. ``commits``: name to (range, object, who expired it); ``memory`` is the writer's.
 
-    ``jumps`` are what the clock has still before it, in this order.
+    ``keeps`` says that the retention rules keep the old commit. ``jumps`` are what the clock has still before it, in
+    this order.
     """
 
     now: int
@@ -69,6 +77,7 @@ class World:
     staged: frozenset[str]
     mirror: frozenset[str]
     runs: tuple[Run, ...]
+    keeps: bool = False
     at: int = 0
     memory: tuple[Any, ...] = ()
     fence: int = -9
@@ -93,7 +102,7 @@ def lost(world: World) -> set[str]:
 # --- garbage collection ---
 
 
-def collection(world: World, index: int, rules: frozenset[str]) -> Moves:
+def collection(world: World, index: int, rules: frozenset[str], graces: tuple[int, ...]) -> Moves:
     """The next step of one collection."""
     run = world.runs[index]
 
@@ -101,46 +110,97 @@ def collection(world: World, index: int, rules: frozenset[str]) -> Moves:
         runs = [replace(one, **changes, at=at) if number == index else one for number, one in enumerate(after.runs)]
         return replace(after, runs=tuple(runs))
 
-    middle = ["list", "begin", "roots"] if "list first" in rules else ["begin", "roots", "list"]
+    middle = ["list", "begin", "expire", "roots"]
+    if "list first" not in rules:
+        middle = [*middle[1:], "list"]
     order = dict(zip(["start", *middle], [*middle, "finish"], strict=True))
     if run.at == "start":
-        for grace in GRACES[: 1 if len(world.runs) > 1 else None]:
+        for grace in graces:
             yield f"start, grace {grace}", to(order["start"], grace=grace, cutoff=world.now - grace)
     elif run.at == "list":
         cutoff = run.cutoff if "list first" in rules else world.now - run.grace
         old = frozenset(name for name, begun in world.files if begun < cutoff)
         yield "list", to(order["list"], listed=old)
     elif run.at == "begin":
-        after = _expired(world, rules)
-        runs = [replace(one, state="stale") if one.state in ("marking", "marked") else one for one in after.runs]
+        runs = [replace(one, state=_ended(one.state, rules)) for one in world.runs]
         fence = max(world.fence, run.cutoff) if "fences never go back" in rules else run.cutoff
-        yield "begin", to(order["begin"], replace(after, runs=tuple(runs), fence=fence), state="marking")
+        yield "begin", to(order["begin"], replace(world, runs=tuple(runs), fence=fence), state="marking")
+    elif run.at == "expire" and run.state == "marking":
+        changes = ((name, _decided(world, index, name, rules)) for name, _ in world.commits)
+        name, after = next(((name, after) for name, after in changes if after != world), ("nothing", world))
+        yield f"decide {name}", to("expire" if after != world else order["expire"], after)
     elif run.at == "roots":
-        live = {name for _, (*names, alive) in world.commits if alive for name in names}
-        if "expire in one transaction" not in rules:
+        live = {name for _, (*names, by) in world.commits if by == LIVE for name in names}
+        if "commits expire before roots are read" not in rules:
             live = needed(world)
         yield "roots", to(order["roots"], roots=frozenset(live | world.staged))
-    elif run.at == "finish" and run.state == "marking":
+    elif run.at == "finish" and (run.state == "marking" or _restored(run, rules)):
         holds = run.listed - run.roots
-        yield "finish", to("sweep", state="marked", holds=holds, left=holds)
-    elif run.at == "sweep" and run.state == "marked":
-        yield "begin sweep", to("delete", state="sweeping")
-    elif run.at == "delete":
+        after = world if "what lives again does before roots are read" in rules else _revived(world, index)
+        yield "finish", to("sweep", after, state="marked", holds=holds, left=holds)
+    elif run.at == "sweep" and (run.state == "marked" or _restored(run, rules)):
+        runs = [
+            replace(one, state="carried")
+            if one.state == "sweeping"
+            and (one.cutoff <= run.cutoff or "sweeps take over what an older list holds only" not in rules)
+            else one
+            for one in world.runs
+        ]
+        yield "begin sweep", to("delete", replace(world, runs=tuple(runs)), state="sweeping")
+    elif run.at == "delete":  # also when another sweep has taken it over: nobody can stop a request under way
         if not run.left:
-            yield "end", to("done", state="swept")
+            yield "end", to("done", state="swept" if run.state == "sweeping" else run.state)
         for name in run.left:
             files = tuple(item for item in world.files if item[0] != name)
             yield f"delete {name}", to("delete", replace(world, files=files), left=run.left - {name})
 
 
-def _expired(world: World, rules: frozenset[str]) -> World:
-    kept = {commit for _, commit in world.heads}
-    if "mirrors are roots" in rules:
-        kept |= world.mirror
-    if "expire in one transaction" not in rules:
-        return world
-    commits = tuple((name, (*files, alive and name in kept)) for name, (*files, alive) in world.commits)
+def _ended(state: str, rules: frozenset[str]) -> str:
+    """What becomes of an earlier mark when another one begins."""
+    if state == "restoring" and "a new mark ends restoring" not in rules:
+        return state
+    return "stale" if state in ("marking", "marked", "restoring") else state
+
+
+def _restored(run: Run, rules: frozenset[str]) -> bool:
+    return run.state in ("restoring", "restored") and "restored marks are over" not in rules
+
+
+def _kept(world: World, rules: frozenset[str]) -> set[str]:
+    kept = {commit for _, commit in world.heads} | ({"E"} if world.keeps else set())
+    return kept | world.mirror if "mirrors are roots" in rules else kept
+
+
+def _pending(world: World, by: int) -> bool:
+    return by != LIVE and world.runs[by].state not in SWEPT
+
+
+def _set(world: World, name: str, by: int) -> World:
+    commits = tuple((one, (*names, by if one == name else was)) for one, (*names, was) in world.commits)
     return replace(world, commits=commits)
+
+
+def _decided(world: World, index: int, name: str, rules: frozenset[str]) -> World:
+    """One step: a commit expires, is taken over from an earlier mark, or lives again."""
+    by = dict(world.commits)[name][2]
+    if "commits expire before roots are read" not in rules or not (by == LIVE or _pending(world, by)):
+        return world
+    if name in _kept(world, rules):
+        late = "what lives again does before roots are read" not in rules
+        return world if late else _set(world, name, LIVE)
+    if by != LIVE and "marks take over pending commits" not in rules:
+        return world
+    return _set(world, name, index)
+
+
+def _revived(world: World, index: int) -> World:
+    """Too late: what the rules keep lives again when the mark's list is written."""
+    del index
+    kept = _kept(world, frozenset(RULES))
+    for name, (*_, by) in world.commits:
+        if name in kept and _pending(world, by):
+            world = _set(world, name, LIVE)
+    return world
 
 
 # --- writers ---
@@ -151,7 +211,7 @@ def _too_late(world: World, started: int, rules: frozenset[str]) -> bool:
 
 
 def _dead(world: World, commit: str, rules: frozenset[str]) -> bool:
-    return "rest on live commits only" in rules and not dict(world.commits)[commit][2]
+    return "rest on live commits only" in rules and dict(world.commits)[commit][2] != LIVE
 
 
 def _put(world: World, name: str, begun: int) -> World:
@@ -187,7 +247,7 @@ def _publishing(content: str, other: str | None = None, *, drops: str | None = N
                 yield "refused", _end(world)
                 return
             entry = dict(world.commits)[other][1] if other else "staged"
-            commits = (*world.commits, ("C1", (name, entry, True)))
+            commits = (*world.commits, ("C1", (name, entry, LIVE)))
             moved = tuple((branch, "C1" if branch == "main" else at) for branch, at in world.heads)
             yield "publish", replace(world, at=9, commits=commits, heads=moved, staged=frozenset())
 
@@ -219,7 +279,7 @@ def link_an_old_object(world: World, rules: frozenset[str]) -> Moves:
         yield from second(world, rules, 2)
     elif world.at == 2:
         started, cleared = world.memory
-        deadly = ["marked", "sweeping"] + ["swept"] * ("swept marks count for links" in rules)
+        deadly = ["marked", "sweeping"] + ["swept", "carried"] * ("swept marks count for links" in rules)
         unknown = [
             run.state for index, run in enumerate(world.runs)
             if index not in cleared and run.state in deadly and "links look into marks" in rules
@@ -258,53 +318,132 @@ def _see(world: World, rules: frozenset[str], at: int) -> Moves:
 def report(world: World, rules: frozenset[str]) -> Moves:
     """A mirror says that it needs an old commit."""
     if world.at == 0:
-        expired = "mirrors report live commits only" in rules and not dict(world.commits)["E"][2]
+        expired = "mirrors report live commits only" in rules and dict(world.commits)["E"][2] != LIVE
         yield "report", _end(world) if expired else replace(world, at=9, mirror=frozenset({"E"}))
 
 
-SCENARIOS: dict[str, tuple[Writer, int, frozenset[str], bool]] = {
-    "commit": (_publishing("range of another attempt"), 1, frozenset({"staged"}), False),
-    "commit, contents as an old commit's": (_publishing("old range"), 1, frozenset({"staged"}), False),
-    "branch at an old commit": (branch_at_an_old_commit, 1, frozenset(), False),
-    "revert to an old commit": (_publishing("new range", "E"), 1, frozenset(), False),
-    "merge of a branch that is deleted": (_publishing("new range", "E", drops="dev"), 1, frozenset(), True),
-    "slow upload": (upload, 1, frozenset(), False),
-    "slow upload, the clock goes back first": (upload, 1, frozenset(), False),
-    "slow upload, the clock goes back between two collections": (upload, 2, frozenset(), False),
-    "link of an old object": (link_an_old_object, 1, frozenset(), False),
-    "mirror's report": (report, 1, frozenset(), False),
-    "link of an old object between two collections": (link_an_old_object, 2, frozenset(), False),
+def restore(world: World, rules: frozenset[str]) -> Moves:
+    """Take the newest mark back, and make a branch at the old commit."""
+    if world.at == 0:
+        anything_open = any(run.state in ("marking", "marked") for run in world.runs)
+        for index, run in enumerate(world.runs):
+            over = run.state == "stale" and not anything_open
+            if over or run.state in ("marking", "marked") or _swept(run, rules):
+                runs = [replace(one, state="restoring") if one is run else one for one in world.runs]
+                yield "restore", replace(world, runs=tuple(runs), at=1, memory=(index,))
+    elif world.at == 1:
+        (index,) = world.memory
+        if world.runs[index].state != "restoring":
+            yield "another mark began", _end(world)
+            return
+        for name, (*_, by) in world.commits:
+            if by != LIVE and (_pending(world, by) or by == index):
+                yield f"live again {name}", _set(world, name, LIVE)
+        runs = [replace(one, state="restored") if number == index else one for number, one in enumerate(world.runs)]
+        if not any(_pending(world, by) for _, (*_, by) in world.commits):
+            yield "restored", replace(world, runs=tuple(runs), at=2, memory=())
+    elif world.at == 2:
+        refused = _dead(world, "E", rules)
+        yield "branch", _end(world) if refused else replace(world, at=9, heads=(*world.heads, ("old", "E")))
+
+
+def _swept(run: Run, rules: frozenset[str]) -> bool:
+    return run.state in ("sweeping", "swept") and "swept marks are not restored" not in rules
+
+
+def correct_rules(world: World, rules: frozenset[str]) -> Moves:
+    """Rules that keep the old commit, set at any time; once it lives again, a branch at it."""
+    if world.at == 0:
+        yield "set rules", replace(world, at=1, keeps=True)
+    elif world.at == 1:
+        refused = _dead(world, "E", rules)
+        if not refused:
+            yield "branch", replace(world, at=9, heads=(*world.heads, ("old", "E")))
+
+
+BEYOND = (JUMP, -JUMP)
+BOTH = (0, 2)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A writer beside collections.
+
+    Attributes:
+        writer: what it does.
+        runs: how many collections there are.
+        staged: what is staged at first.
+        dev: whether the old commit is a branch's head.
+        graces: what collections may take for the grace period.
+        last: until when time passes.
+        jumps: how the clock jumps.
+        files: what there is beside what the head needs; all of it is old.
+        young: which of it is not old at first.
+    """
+
+    writer: Writer
+    runs: int = 1
+    staged: frozenset[str] = frozenset()
+    dev: bool = False
+    graces: tuple[int, ...] = BOTH
+    last: int = 1
+    jumps: tuple[int, ...] = BEYOND
+    files: tuple[str, ...] = ("old range", "old object", "staged", "unused")
+    young: frozenset[str] = frozenset()
+
+
+OLD_COMMIT = ("old range", "old object")
+STAGED = frozenset({"staged"})
+
+SCENARIOS = {
+    "commit": Scenario(_publishing("range of another attempt"), staged=STAGED),
+    "commit, contents as an old commit's": Scenario(_publishing("old range"), staged=STAGED),
+    "branch at an old commit": Scenario(branch_at_an_old_commit),
+    "revert to an old commit": Scenario(_publishing("new range", "E")),
+    "merge of a branch that is deleted": Scenario(_publishing("new range", "E", drops="dev"), dev=True),
+    "slow upload": Scenario(upload),
+    "slow upload, the clock goes back first": Scenario(upload, jumps=(-JUMP, JUMP)),
+    "link of an old object": Scenario(link_an_old_object),
+    "mirror's report": Scenario(report),
+    "link of an old object between two collections": Scenario(
+        link_an_old_object, 2, graces=(0,), last=2, jumps=(), files=("unused",), young=frozenset({"unused"})
+    ),
+    "restore": Scenario(restore),
+    "restore between two collections": Scenario(restore, 2, graces=(0,), last=0, jumps=(), files=OLD_COMMIT),
+    "rules corrected between two collections": Scenario(
+        correct_rules, 2, graces=(0,), last=0, jumps=(), files=OLD_COMMIT
+    ),
+    "slow upload, the clock goes back between two collections": Scenario(
+        upload, 2, graces=(0,), jumps=(-JUMP,), files=()
+    ),
 }
-"""The writer, how many collections run, what is staged at first, and whether the old commit is a branch's head."""
 
 
-def start(name: str) -> World:
-    _, runs, staged, dev = SCENARIOS[name]
-    files = ("range", "object", "old range", "old object", "staged", "unused")
-    commits = (("C0", ("range", "object", True)), ("E", ("old range", "old object", True)))
-    heads = (("main", "C0"), *((("dev", "E"),) if dev else ()))
-    jumps = (-JUMP, JUMP) if "goes back first" in name else (JUMP, -JUMP)
-    if runs > 1:
-        jumps = (-JUMP,) if "goes back" in name else ()
-        files, commits = ("range", "object", *(["unused"] if "link" in name else [])), commits[:1]
-    world = World(0, tuple((file, -4) for file in files), commits, heads, staged, frozenset(), (Run(),) * runs)
-    return replace(world, jumps=jumps)
+def start(scenario: Scenario) -> World:
+    """How a scenario begins."""
+    files = ("range", "object", *scenario.files)
+    commits: Commits = (("C0", ("range", "object", LIVE)), ("E", (*OLD_COMMIT, LIVE)))
+    heads = (("main", "C0"), *((("dev", "E"),) if scenario.dev else ()))
+    begun = tuple((file, 0 if file in scenario.young else -4) for file in files)
+    known = commits if "old range" in files else commits[:1]
+    runs = (Run(),) * scenario.runs
+    return World(0, begun, known, heads, scenario.staged, frozenset(), runs, jumps=scenario.jumps)
 
 
 def violation(name: str, rules: frozenset[str] = frozenset(RULES)) -> tuple[list[str] | None, int]:
     """The shortest history of a scenario in which something needed is lost, and how many states were looked at."""
-    writer = SCENARIOS[name][0]
-    first = start(name)
+    scenario = SCENARIOS[name]
+    first = start(scenario)
     origin: dict[World, tuple[World, str] | None] = {first: None}
     queue = deque([first])
     while queue:
         world = queue.popleft()
         if lost(world):
             return _history(origin, world), len(origin)
-        moves = list(writer(world, rules))
+        moves = list(scenario.writer(world, rules))
         for index in range(len(world.runs)):
-            moves += collection(world, index, rules)
-        if world.now < LAST:
+            moves += collection(world, index, rules, scenario.graces)
+        if world.now < scenario.last:
             moves.append(("time", replace(world, now=world.now + 1)))
         for jump in world.jumps[:1]:
             moves.append((f"the clock jumps by {jump}", replace(world, now=world.now + jump, jumps=world.jumps[1:])))
