@@ -21,11 +21,11 @@ hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def migrated() -> Iterator[None]:
-    """Catalogs of this process get the migrations' schema without running them again; see ``support.migrated``."""
-    from support.migrated import schema_made_once
+def quick_sqlite() -> Iterator[None]:
+    """Catalogs of this process cost what tests ask of them; see ``support.quick_sqlite``."""
+    from support.quick_sqlite import no_waits_for_the_disk, schema_made_once
 
-    with schema_made_once():
+    with schema_made_once(), no_waits_for_the_disk():
         yield
 
 
