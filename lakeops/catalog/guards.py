@@ -52,7 +52,7 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.marks import Grace
+from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import next_prefix
 from lakeops.model.records import Ref
@@ -242,9 +242,12 @@ def _repository(row: AnyRow | None, repository_id: str) -> AnyRow:
 @decoding(REPOSITORY, "id")
 def _check_numbers(row: AnyRow) -> None:
     """Check what transitions compute with. Raises ``Corrupted``."""
-    number(row.grace_seconds)
-    for value in (row.grace_before, row.grace_until, row.fence, row.pruned):
-        optional_number(value)
+    for seconds in (number(row.grace_seconds), optional_number(row.grace_before) or 0):
+        if not 0 <= seconds <= LONGEST:
+            raise ValueError(f"{seconds} seconds are no grace period")
+    for moment in (row.grace_until, row.fence):
+        from_ticks(optional_number(moment) or 0)
+    optional_number(row.pruned)
 
 
 def _branch(row: AnyRow | None, repository_id: str, name: str) -> BranchState:

@@ -14,6 +14,7 @@ from lakeops import Commit, Repository
 from lakeops.catalog import tables as t
 from lakeops.catalog.digests import row_digest
 from lakeops.catalog.rows import commit_values
+from lakeops.model.errors import Corrupted
 from lakeops.model.findings import Severity
 from lakeops.model.ids import make_commit
 
@@ -265,3 +266,12 @@ def _sweep_unreferenced(repo: Repository) -> None:
     store = repo._ctx.store
     for prefix in ("_lakefs/ranges/", "_lakefs/metaranges/"):
         assert store.delete([item.key for item in store.list(prefix) if item.key not in keep]) == []
+
+
+@pytest.mark.parametrize("column", ["grace_seconds", "grace_before", "grace_until", "fence"])
+@pytest.mark.parametrize("number", [2**62, -(2**62)])
+def test_a_number_that_is_no_time_is_a_finding(repo, column, number):
+    sql(repo, change(t.REPOSITORY, **{column: number})(repo.id))
+    assert "row_unreadable" in {finding.kind for finding in repo.fsck()}
+    with pytest.raises(Corrupted):
+        repo.gc.mark()
