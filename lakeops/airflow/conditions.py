@@ -174,7 +174,9 @@ class Replicated(Condition):
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
         """The ref's record, with the commit that it can show now."""
-        found = repository.as_mirror().arrived(RefName(RefKind(self.ref_kind), self.name))
+        from lakeops.lake import Mirror
+
+        found = Mirror.of(repository).arrived(RefName(RefKind(self.ref_kind), self.name))
         return None if found is None else {"id": self.name, "commit_id": found}
 
     def __str__(self) -> str:

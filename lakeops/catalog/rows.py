@@ -17,8 +17,7 @@ from lakeops.catalog.staged_digests import VALUES, staged_digest
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
 from lakeops.model.errors import Corrupted
 from lakeops.model.mirrors import Mirror, MirrorRef, RefKind, Registration, Wait
-from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split
-from lakeops.model.schema import maker
+from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split, maker
 from lakeops.model.sources import SourceReference
 
 AnyRow = Row[*tuple[Any, ...]]

@@ -1,15 +1,27 @@
-"""The tree of commands: which file each one is in. A file is imported when one of its commands is asked for."""
+"""The tree of commands, and where every command ends: with an exit code, and its error as one line or JSON document.
+
+A command's module is imported when the command is asked for, so no command pays for the others. Nothing below prints
+an error or decides an exit code by itself. A traceback is shown only for an error that nobody expected, and only with
+``LAKEOPS_DEBUG=1``.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, MutableMapping, Sequence
+from importlib import import_module
+from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.main
+from typer.core import TyperGroup
 
-from lakeops.cli.late import LateCommands
 from lakeops.cli.options import Json
-from lakeops.cli.output import Output
-from lakeops.cli.root import USAGE, Root
+from lakeops.cli.output import Output, StdoutClosed, Styled
+from lakeops.model.errors import LakeopsError, MergeConflict
 from lakeops.version import __version__
 
 HELP = """Git for an object store: branches, atomic commits and merges for data.
@@ -32,43 +44,103 @@ OBJECTS = "Objects"
 HISTORY = "Changes and history"
 HOUSE = "Housekeeping"
 
-COMMANDS = LateCommands(
-    {
-        "repo": REPOSITORIES,
-        "branch": REPOSITORIES,
-        "tag": REPOSITORIES,
-        "fs": OBJECTS,
-        "import": OBJECTS,
-        "commit": HISTORY,
-        "diff": HISTORY,
-        "merge": HISTORY,
-        "cherry-pick": HISTORY,
-        "log": HISTORY,
-        "show": HISTORY,
-        "merge-base": HISTORY,
-        "reflog": HISTORY,
-        "gc": HOUSE,
-        "mirror": HOUSE,
-        "fsck": HOUSE,
-        "doctor": HOUSE,
-        "config": HOUSE,
-    }
-)
+MODULES = {
+    "repo": ("repo", REPOSITORIES),
+    "branch": ("branch", REPOSITORIES),
+    "tag": ("tag", REPOSITORIES),
+    "fs": ("fs", OBJECTS),
+    "import": ("history", OBJECTS),
+    "commit": ("history", HISTORY),
+    "diff": ("diff", HISTORY),
+    "merge": ("merge", HISTORY),
+    "cherry-pick": ("merge", HISTORY),
+    "log": ("history", HISTORY),
+    "show": ("history", HISTORY),
+    "merge-base": ("history", HISTORY),
+    "reflog": ("history", HISTORY),
+    "gc": ("gc", HOUSE),
+    "mirror": ("mirror", HOUSE),
+    "fsck": ("fsck", HOUSE),
+    "doctor": ("doctor", HOUSE),
+    "config": ("config", HOUSE),
+}
+"""Every command's module in ``lakeops.cli``, and its panel on the help page."""
+
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+USAGE = 2
+
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
-class Lakeops(Root):
-    """The root of all commands."""
+class LazyCommands(MutableMapping[str, Any]):
+    """The commands by name, each imported when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._names = dict.fromkeys(MODULES)
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer keeps the class of commands private
+        if name not in self._loaded:
+            module, panel = MODULES[name]
+            found = typer.main.get_command(import_module(f"lakeops.cli.{module}").app)
+            # A module holds a group that is called like the command, or several commands.
+            found = getattr(found, "commands", {}).get(name, found)
+            found.name = name
+            found.rich_help_panel = panel  # typer reads it from any command
+            self._loaded[name] = found
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:  # noqa: ANN401
+        self._names[name], self._loaded[name] = None, command
+
+    def __delitem__(self, name: str) -> None:
+        del self._names[name]
+        self._loaded.pop(name, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Root(TyperGroup):
+    """The outermost command group. It never lets an exception out, only an exit code."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - what typer passes on
         super().__init__(**options)
-        self.commands = COMMANDS
+        self.commands = LazyCommands()
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # noqa: ARG002 - typer's signature
         """The commands' names, without importing them."""
-        return list(COMMANDS)
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: ARG002 - this group always ends the process itself
+        windows_expand_args: bool = True,
+        **extra: Any,  # noqa: ANN401 - the signature is typer's
+    ) -> NoReturn:
+        """Run a command line and leave with its exit code."""
+        given = list(sys.argv[1:] if args is None else args)
+        out = Output("--json" in given)
+        try:
+            code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
+            out.flush()
+            if code == INTERRUPTED:
+                out.fail({"kind": "interrupted", "message": "interrupted"})
+        except Exception as error:  # noqa: BLE001 - the last place that can turn it into a message
+            _drop_unwritten()
+            code = _report(out, error)
+            _drop_unwritten()
+        sys.exit(code or 0)
 
 
-app = typer.Typer(cls=Lakeops, help=HELP, epilog=EPILOG, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Root, help=HELP, epilog=EPILOG, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -85,3 +157,62 @@ def lakeops(
             context.fail("Missing command.")
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(USAGE)
+
+
+def _report(out: Output, error: Exception) -> int:
+    try:
+        return _explain(out, error)
+    except StdoutClosed:
+        return PIPE_CLOSED
+
+
+def _explain(out: Output, error: Exception) -> int:
+    """Print what went wrong; returns the exit code."""
+    match error:
+        case StdoutClosed():
+            raise error
+        case LakeopsError():
+            out.fail(error.to_json(), _details(error))
+            return error.exit_code
+        case typer.Abort():
+            out.fail({"kind": "aborted", "message": "aborted; nothing was changed"})
+            return 1
+        case typer.TyperException():
+            out.fail({"kind": "usage", "message": _usage(error)})
+            return error.exit_code
+    if os.environ.get("LAKEOPS_DEBUG"):
+        traceback.print_exception(error)
+    message = f"unexpected {type(error).__name__}: {error}".splitlines()[0]
+    out.fail({"kind": "internal", "message": _CREDENTIALS.sub("***@", message)})
+    if not os.environ.get("LAKEOPS_DEBUG"):
+        out.note("LAKEOPS_DEBUG=1 shows where it happened.")
+    return 1
+
+
+def _details(error: LakeopsError) -> list[Sequence[Styled]]:
+    if isinstance(error, MergeConflict):
+        return [((("! conflict", "magenta"), " ", path)) for path in error.conflicts]
+    return []
+
+
+def _usage(error: typer.TyperException) -> str:
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message} Try '{context.command_path} --help'."
+
+
+def _drop_unwritten() -> None:
+    """Drop what stdout did not take (a closed pipe, a full disk), so that the interpreter ends without a word.
+
+    The interpreter flushes once more at its end. It would overrule the exit code when that fails again.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, sys.stdout.fileno())
+        except OSError:  # a stdout without a file behind it, as in an embedding program
+            pass
+        finally:
+            os.close(nowhere)

@@ -1,4 +1,4 @@
-"""``lakeops branch``: create, list, show and delete branches, and take back what happened on one."""
+"""``lakeops branch``: create, list, show, delete and protect branches, and take back changes of one."""
 
 from __future__ import annotations
 
@@ -7,134 +7,141 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli import protect
 from lakeops.cli.diff import change_line
-from lakeops.cli.options import BranchUri, Json, ParentNumber, RepositoryUri, Yes, ref_in
-from lakeops.cli.output import SHORT_ID, Output, commit_id, counted
-from lakeops.cli.session import SHOWN, agree, open_lake
+from lakeops.cli.options import BranchUri, ParentNumber, RepositoryUri, ref_in, value
+from lakeops.cli.output import SHORT_ID, commit_id
+from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Ref
 from lakeops.model.retention import UNDO_DAYS
+from lakeops.model.words import counted
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
 
 app = typer.Typer(help="Create, list, delete, reset, revert and protect branches.", add_completion=False)
-app.add_typer(protect.app)
+
+Pattern = Annotated[
+    str, typer.Argument(metavar="PATTERN", help="A branch name, or a glob like 'release-*'.", show_default=False)
+]
 
 
-@app.command("create", epilog="Example: lakeops branch create lakefs://flights/dev --source lakefs://flights/main")
+class Protection(str):
+    """A pattern as a record of its own."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, str]:
+        """The record's only key, as in lakeFS's API."""
+        return {"pattern": str(self)}
+
+
+@command(app, "protect", example="branch protect lakefs://flights main")
+def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Let branches that match a pattern change through merges only."""
+    session.repository(uri).protect(pattern)
+    session.answer(Protection(pattern), ["Branches that match ", (pattern, "green"), " now change through merges only"])
+
+
+@command(app, "unprotect")
+def unprotect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Remove a protection pattern."""
+    session.repository(uri).unprotect(pattern)
+    session.answer(Protection(pattern), ["Pattern ", (pattern, "green"), " no longer protects branches"])
+
+
+@command(app, "protections")
+def protections(session: Session, uri: RepositoryUri) -> None:
+    """List the patterns of protected branches."""
+    patterns = map(Protection, session.repository(uri).protections())
+    session.table(patterns, ("Pattern",), lambda pattern: ((pattern, "cyan"),))
+
+
+@command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")
 def create(
+    session: Session,
     uri: BranchUri,
-    source: Annotated[
-        str,
-        typer.Option(
-            "--source", "-s", metavar="lakefs://REPO/REF", help="Where it begins: any ref.", show_default=False
-        ),
-    ],
-    json: Json = False,
+    source: Annotated[str, value("--source -s", "lakefs://REPO/REF", "Where it begins: any ref.")],
 ) -> None:
     """Create a branch at any ref. Nothing is copied."""
-    out = Output(json)
     repository_id, name = uri.only_ref()
-    with open_lake(out) as lake:
-        branch = lake.repository(repository_id).create_branch(name, ref_in(repository_id, source))
-        ref = Ref(name, branch.commit_id)
-    out.answer(ref, ["Branch ", (name, "green"), " created at ", (ref.commit_id, "yellow")])
+    start = ref_in(repository_id, source)
+    ref = Ref(name, session.lake.repository(repository_id).create_branch(name, start).commit_id)
+    session.answer(ref, ["Branch ", (name, "green"), " created at ", (ref.commit_id, "yellow")])
 
 
-@app.command("list")
-def list_all(uri: RepositoryUri, json: Json = False) -> None:
+@command(app, "list")
+def list_all(session: Session, uri: RepositoryUri) -> None:
     """List the branches of a repository and the commits they point to."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        branches = lake.repository(uri.only_repository()).branches()
-        out.table(branches, ("Branch", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
+    branches = session.repository(uri).branches()
+    session.table(branches, ("Branch", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
 
 
-@app.command("show")
-def show(uri: BranchUri, json: Json = False) -> None:
+@command(app, "show")
+def show(session: Session, uri: BranchUri) -> None:
     """Show the commit that a branch points to."""
-    out = Output(json)
-    repository_id, name = uri.only_ref()
-    with open_lake(out) as lake:
-        ref = Ref(name, lake.repository(repository_id).branch(name).commit_id)
-    out.answer(ref, ["Branch: ", (ref.id, "cyan")], ["Commit: ", (ref.commit_id, "yellow")])
+    branch = session.branch(uri)
+    ref = Ref(branch.id, branch.commit_id)
+    session.answer(ref, ["Branch: ", (ref.id, "cyan")], ["Commit: ", (ref.commit_id, "yellow")])
 
 
-@app.command("delete")
-def delete(uri: BranchUri, yes: Yes = False, json: Json = False) -> None:
+@command(app, "delete", asks=True)
+def delete(session: Session, uri: BranchUri) -> None:
     """Delete a branch and its uncommitted changes."""
-    out = Output(json)
-    repository_id, name = uri.only_ref()
-    with open_lake(out) as lake:
-        repository = lake.repository(repository_id)
-        branch = repository.branch(name)
-        agree(out, yes, f"Delete branch {name!r}?", lambda: _show_deletion(out, branch))
-        ref = repository.delete_branch(name)
-    out.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
-    out.note(f"For {UNDO_DAYS} days at least: lakeops branch create {uri} --source {ref.commit_id}")
+    repository, name = session.named(uri)
+    branch = repository.branch(name)
+    session.confirm(f"Delete branch {name!r}?", lambda: _show_deletion(session, branch))
+    ref = repository.delete_branch(name)
+    session.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
+    session.note(f"For at least {UNDO_DAYS} days: lakeops branch create {uri} --source {ref.commit_id}")
 
 
-@app.command("reset", epilog="Example: lakeops branch reset lakefs://flights/dev --prefix raw/ --yes")
+@command(app, "reset", example="branch reset lakefs://flights/dev --prefix raw/ --yes", asks=True)
 def reset(
+    session: Session,
     uri: BranchUri,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="PREFIX", help="Only changes under this prefix.", show_default=False)
-    ] = None,
-    path: Annotated[
-        str | None,
-        typer.Option("--object", metavar="PATH", help="Only the change of this object.", show_default=False),
-    ] = None,
-    yes: Yes = False,
-    json: Json = False,
+    prefix: Annotated[str | None, value("--prefix", "PREFIX", "Only changes under this prefix.")] = None,
+    path: Annotated[str | None, value("--object", "PATH", "Only the change of this object.")] = None,
 ) -> None:
     """Drop uncommitted changes: all, those under a prefix, or one object's."""
-    out = Output(json)
-    repository_id, name = uri.only_ref()
     if prefix is not None and path is not None:
         raise InvalidInput("give --prefix or --object, not both")
-    with open_lake(out) as lake:
-        branch = lake.repository(repository_id).branch(name)
-        agree(out, yes, f"Reset branch {name!r}?", lambda: _show_changes(out, branch, prefix, path))
-        count = branch.reset(prefix=prefix, path=path)
-        ref = Ref(name, branch.commit_id)
-    out.answer(
-        {**ref.to_json(), "reset": count},
-        ["Branch ", (name, "green"), f" reset: {counted(count, 'uncommitted change')} dropped"],
+    branch = session.branch(uri)
+    session.confirm(f"Reset branch {branch.id!r}?", lambda: _show_changes(session, branch, prefix, path))
+    count = branch.reset(prefix, path)
+    session.answer(
+        {**Ref(branch.id, branch.commit_id).to_json(), "reset": count},
+        ["Branch ", (branch.id, "green"), f" reset: {counted(count, 'uncommitted change')} dropped"],
     )
 
 
-@app.command("revert", epilog="Example: lakeops branch revert lakefs://flights/main main~1")
+@command(app, "revert", example="branch revert lakefs://flights/main main~1")
 def revert(
+    session: Session,
     uri: BranchUri,
     ref: Annotated[str, typer.Argument(metavar="REF", help="The commit to undo.", show_default=False)],
     parent_number: ParentNumber = None,
-    json: Json = False,
 ) -> None:
     """Undo what a commit did, with a new commit."""
-    out = Output(json)
-    repository_id, name = uri.only_ref()
-    with open_lake(out) as lake:
-        branch = lake.repository(repository_id).branch(name)
-        commit = branch.revert(ref_in(repository_id, ref), parent_number)
-    out.answer(commit, ["Reverted ", ref, " on ", (name, "green"), ": commit ", (commit.id, "yellow")])
+    branch = session.branch(uri)
+    commit = branch.revert(ref_in(uri.repository, ref), parent_number)
+    session.answer(commit, ["Reverted ", ref, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
 
 
-def _show_deletion(out: Output, branch: Branch) -> None:
-    out.say("This deletes ", (branch.id, "red"), ", now at ", (branch.commit_id[:SHORT_ID], "yellow"), ".")
-    _show_changes(out, branch)
+def _show_deletion(session: Session, branch: Branch) -> None:
+    session.message("This deletes ", (branch.id, "red"), ", now at ", (branch.commit_id[:SHORT_ID], "yellow"), ".")
+    _show_changes(session, branch)
 
 
-def _show_changes(out: Output, branch: Branch, prefix: str | None = None, path: str | None = None) -> None:
+def _show_changes(session: Session, branch: Branch, prefix: str | None = None, path: str | None = None) -> None:
     """List uncommitted changes that would be lost."""
-    changes = branch.uncommitted(prefix=prefix or path or "")
+    changes = branch.uncommitted(prefix or path or "")
     if path is not None:
         changes = (change for change in changes if change.path == path)
-    first = list(islice(changes, SHOWN))
+    first = list(islice(changes, MAX_LISTED))
     rest = sum(1 for _ in changes)
-    out.say(f"{counted(len(first) + rest, 'uncommitted change')} would be lost{':' if first else '.'}")
+    session.message(f"{counted(len(first) + rest, 'uncommitted change')} would be lost{':' if first else '.'}")
     for change in first:
-        out.say("  ", *change_line(change))
+        session.message("  ", *change_line(change))
     if rest:
-        out.say(f"  ... and {rest:,} more")
+        session.message(f"  ... and {rest:,} more")

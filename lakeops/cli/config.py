@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lakeops.cli.options import Json
-from lakeops.cli.output import Output
+from lakeops.cli.session import Session, command
 
 if TYPE_CHECKING:
     from lakeops.settings import Settings
@@ -46,17 +45,16 @@ def config() -> None:
     """Look at settings."""
 
 
-@app.command("show")
-def show(json: Json = False) -> None:
+@command(app, "show")
+def show(session: Session) -> None:
     """Show the settings in force, secrets masked, and where each comes from."""
     from lakeops.settings import Settings
 
-    out = Output(json)
     settings = list(effective(Settings.load()))
-    if json:
-        out.document({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
+    if session.as_json:
+        session.document({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
         return
-    out.table(
+    session.table(
         settings,
         ("Setting", "Source", "Value"),
         lambda setting: (
@@ -75,7 +73,7 @@ def effective(settings: Settings) -> Iterator[Setting]:
 
 
 def mask(url: str) -> str:
-    """A URL without its password and without its query, where drivers take passwords too."""
+    """A URL without its password, and without its query, which may hold one too."""
     if "://" not in url:
         return url
     return _QUERY.sub("?***", _PASSWORD.sub(r"\g<user>:***@", url))
@@ -92,7 +90,7 @@ def _shown(value: object) -> str | int | float | bool | None:
 
 
 def _origins() -> dict[str, str]:
-    """Where settings come from that are not defaults: name to source, the source that counts."""
+    """The source of each setting that is not a default. Environment beats file."""
     from pydantic_settings import (
         EnvSettingsSource,
         InitSettingsSource,

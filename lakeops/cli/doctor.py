@@ -1,4 +1,4 @@
-"""``lakeops doctor``: looks at everything a lake needs, and says what is wrong."""
+"""``lakeops doctor``: checks everything that a lake needs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lakeops.cli.config import effective
-from lakeops.cli.options import Json
-from lakeops.cli.output import Output, counted
+from lakeops.cli.options import flag
+from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
+from lakeops.model.words import counted
 from lakeops.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ OK = "ok"
 ABSENT = "absent"
 PROBLEM = "problem"
 STYLES = {OK: "green", ABSENT: "yellow", PROBLEM: "red"}
-"""A check's results and their colours; what is absent is needed for some work only."""
+"""The results of a check and their colours. ``absent`` is something that only some work needs."""
 
 PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic-settings", "typer")
 OPTIONAL_PACKAGES = {"psycopg": "PostgreSQL", "apache-airflow": "Airflow", "pyspark": "Spark"}
@@ -38,7 +39,7 @@ OPTIONAL_PACKAGES = {"psycopg": "PostgreSQL", "apache-airflow": "Airflow", "pysp
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at, what came of it, and what was found."""
+    """One check: its result, and what was found."""
 
     name: str
     status: str
@@ -132,30 +133,26 @@ def _java() -> Check:
 app = typer.Typer(add_completion=False)
 
 
-@app.command("doctor")
+@command(app, "doctor")
 def doctor(
-    upgrade: Annotated[
-        bool, typer.Option("--upgrade", metavar="", help="First bring the catalog's schema to this version.")
-    ] = False,
-    json: Json = False,
+    session: Session,
+    upgrade: Annotated[bool, flag("--upgrade", "First bring the catalog's schema to this version.")] = False,
 ) -> None:
     """Check settings, catalog, stores and packages.
 
     Leaves with exit code 1 when something is wrong.
     """
-    out = Output(json)
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)
-    if json:
-        out.document({"ok": not problems, "checks": [check.to_json() for check in checks]})
+    if session.as_json:
+        session.document({"ok": not problems, "checks": [check.to_json() for check in checks]})
     else:
-        out.table(
+        session.table(
             checks,
             ("", "Check", "Found"),
             lambda check: ((check.status, STYLES[check.status]), check.name, check.detail),
         )
-        out.note(
-            (f"{counted(problems, 'problem')} found.", "red") if problems else ("Everything is in order.", "green")
-        )
+        found = (f"{counted(problems, 'problem')} found.", "red")
+        session.note(found if problems else ("Everything is in order.", "green"))
     if problems:
         raise typer.Exit(1)

@@ -1,12 +1,418 @@
-"""``lakeops fs``: objects at a ref."""
+"""``lakeops fs``: upload, download, list, show and remove objects.
+
+A download writes below its destination and nowhere else, and a file appears under its name complete or not at all.
+Many files move in parallel, and all of them stop at the first failure.
+"""
 
 from __future__ import annotations
 
+import shutil
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, cast
+
 import typer
 
-from lakeops.cli import download, objects, upload
+from lakeops.cli.options import Metadata, ObjectUri, SkipSpecial, flag, parse_metadata, uri, value
+from lakeops.cli.output import Output, Styled, is_terminal
+from lakeops.cli.session import MAX_LISTED, Report, Session, command
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound
+from lakeops.model.names import as_folder, check_path
+from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.text import excerpt
+from lakeops.model.uris import LakeUri
+from lakeops.model.words import counted, human_size, moment
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch
+    from lakeops.ops.put import FileUpload
 
 app = typer.Typer(help="Upload, download, list and remove objects.", add_completion=False)
 
-for part in (upload, download, objects):
-    app.add_typer(part.app)
+STDIN = "-"
+PARALLELISM = 8
+Parallelism = Annotated[
+    int, typer.Option("--parallelism", "-p", min=1, max=64, metavar="N", help="How many files at a time.")
+]
+
+_PIECE = 1024 * 1024
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+# --- upload ---
+
+
+@command(app, "upload", example="fs upload -s raw/ lakefs://flights/dev/raw/ --recursive", progress=True)
+def upload(
+    session: Session,
+    to: Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where to: a path, or a folder ending in a slash.")],
+    source: Annotated[str, value("--source -s", "FILE", "A file, a folder, or - for stdin.")],
+    recursive: Annotated[bool, flag("--recursive -r", "Upload every file below a folder.")] = False,
+    content_type: Annotated[
+        str | None, value("--content-type", "TYPE", "application/octet-stream if not given.")
+    ] = None,
+    meta: Metadata = None,
+    skip_special: SkipSpecial = False,
+    parallelism: Parallelism = PARALLELISM,
+) -> None:
+    """Upload files to a branch.
+
+    They are uncommitted changes until the branch is committed.
+    """
+    repository_id, name, path = to.with_prefix()
+    metadata = parse_metadata(meta)
+    uploads = _files_to_upload(source, path, recursive=recursive, skip_special=skip_special)
+    branch = session.lake.repository(repository_id).branch(name)
+    with session.progress("Uploading", size=True) as report, branch.batch() as batch:
+        put = partial(batch.put, metadata=metadata, content_type=content_type)
+        if source == STDIN:
+            entries = [put(check_path(path), sys.stdin.buffer)]
+        else:
+            counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
+            entries = transfer(session, uploads, partial(_upload, put, counter), counter, parallelism)
+    if session.as_json:
+        records = [entry.to_json() for entry in entries]
+        session.document(records if recursive else records[0])
+        return
+    size = human_size(sum(entry.size_bytes for entry in entries))
+    what = counted(len(entries), "object") if recursive else entries[0].path
+    session.line("Uploaded ", what, f" ({size}) to ", (branch.id, "green"), ", not committed yet")
+
+
+def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[FileUpload]:
+    """Which file goes where. Every name is checked before anything is sent."""
+    from lakeops.ops.put import of_file, of_folder, translated
+
+    if source == STDIN:
+        if recursive:
+            raise InvalidInput("stdin is one object; leave out --recursive")
+        return []
+    start = Path(source)
+    if not recursive:
+        return [of_file(start, path)]
+    with translated(start):
+        start.stat()
+    if not start.is_dir():
+        raise InvalidInput(f"{excerpt(source)} is not a directory; leave out --recursive")
+    return of_folder(start, path, skip_special=skip_special)
+
+
+def _upload(put: Callable[[str, BinaryIO], Entry], counter: ByteCounter, item: FileUpload) -> Entry:
+    from lakeops.ops.put import reading
+
+    with reading(item.file, follow=item.follow) as file:
+        return put(item.path, counter.counting(file))
+
+
+# --- download ---
+
+
+@dataclass(frozen=True)
+class Download:
+    """One object to download, and the file below ``root`` that it goes to."""
+
+    entry: Entry
+    root: Path
+    target: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """The object's record, and the file."""
+        return {**self.entry.to_json(), "file": str(self.target)}
+
+
+@command(app, "download", example="fs download lakefs://flights/main/raw/ raw/ --recursive", progress=True)
+def download(
+    session: Session,
+    source: Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "An object, or a folder with --recursive.")],
+    destination: Annotated[
+        str,
+        typer.Argument(metavar="DESTINATION", help="A file or directory; the working directory if not given."),
+    ] = ".",
+    recursive: Annotated[bool, flag("--recursive -r", "Download every object in this folder.")] = False,
+    parallelism: Parallelism = PARALLELISM,
+) -> None:
+    """Download objects to files.
+
+    Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
+    and its file stays as it was.
+    """
+    repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
+    handle = session.lake.repository(repository_id).ref(ref)
+    with session.progress("Downloading", size=True) as report:
+        if recursive:
+            prefix, root = as_folder(path), Path(destination)
+            found = [entry for entry in handle.list(prefix) if not isinstance(entry, CommonPrefix)]
+            if not found:
+                raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}")
+            downloads = [Download(entry, root, below(root, entry.path.removeprefix(prefix))) for entry in found]
+        else:
+            root, target = _target(destination, path)
+            downloads = [Download(handle.stat(path), root, target)]
+        counter = ByteCounter(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
+        transfer(session, downloads, partial(_download, handle.open_entry, counter), counter, parallelism)
+    if session.as_json:
+        records = [item.to_json() for item in downloads]
+        session.document(records if recursive else records[0])
+        return
+    size = human_size(sum(item.entry.size_bytes for item in downloads))
+    what = counted(len(downloads), "object") if recursive else path
+    session.line("Downloaded ", what, f" ({size}) to ", (str(root if recursive else downloads[0].target), "green"))
+
+
+def _target(destination: str, path: str) -> tuple[Path, Path]:
+    """The directory that one object goes to, and its file there. The destination may be either."""
+    given = Path(destination)
+    if destination.endswith("/") or given.is_dir():
+        return given, below(given, path.rpartition("/")[2])
+    return given.parent, given
+
+
+def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: Download) -> None:
+    with open_entry(item.entry, verify=True) as contents:
+        write_below(item.root, item.target, counter.counting(contents))
+
+
+def below(root: Path, relative: str) -> Path:
+    """Where a downloaded object goes: a path below ``root``.
+
+    Raises:
+        InvalidPath: the object's path cannot be a file's there, because it leads elsewhere or aliases another.
+    """
+    if any(part in {"", ".", ".."} for part in relative.split("/")):
+        raise InvalidPath(
+            f"object path {excerpt(relative)} cannot be a file below {excerpt(str(root))}: "
+            "it has an empty part, '.' or '..'; nothing was written for it"
+        )
+    return root / relative
+
+
+def write_below(root: Path, target: Path, source: BinaryIO) -> int:
+    """Write a file below ``root``, replacing one of that name; returns its size in bytes.
+
+    Raises:
+        InvalidPath: a symbolic link on the way leads elsewhere.
+        InvalidInput: the operating system refuses.
+    """
+    from lakeops.ops.put import appearing, translated
+
+    with translated(target):
+        _make_folders(root, target.parent)
+        with appearing(target) as file:
+            shutil.copyfileobj(source, file, _PIECE)
+            return file.tell()
+
+
+def _make_folders(root: Path, folder: Path) -> None:
+    """Make the folders between ``root`` and ``folder``. The root itself may be a link, what is below may not."""
+    root.mkdir(parents=True, exist_ok=True)
+    current = root
+    for part in folder.relative_to(root).parts:
+        current /= part
+        if current.is_symlink():
+            raise InvalidPath(f"{excerpt(str(current))} is a symbolic link that leads elsewhere; nothing was written")
+        current.mkdir(exist_ok=True)
+
+
+# --- many files at a time ---
+
+
+class ByteCounter:
+    """Adds up the bytes that several threads move, and reports the sum.
+
+    Args:
+        report: where to.
+        label: what is being done.
+        total: how many bytes there are.
+    """
+
+    def __init__(self, report: Report, label: str, total: int) -> None:
+        self._report = report
+        self._label = label
+        self._total = total
+        self._done = 0
+        self._stopped = False
+        self._lock = Lock()
+
+    def counting(self, file: BinaryIO) -> BinaryIO:
+        """The file, counted while it is read. It can only be read."""
+        return cast("BinaryIO", _CountedFile(file, self))
+
+    def stop(self) -> None:
+        """Let the next read of every file fail."""
+        self._stopped = True
+
+    def add(self, size: int) -> None:
+        """Count some more bytes. Raises ``LakeopsError`` once stopped."""
+        if self._stopped:
+            raise LakeopsError("stopped, because another file failed or the command was interrupted")
+        with self._lock:
+            self._done += size
+            self._report(self._label, self._done, self._total)
+
+
+class _CountedFile:
+    def __init__(self, file: BinaryIO, counter: ByteCounter) -> None:
+        self._file = file
+        self._counter = counter
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._counter.add(len(data))
+        return data
+
+
+def transfer(
+    out: Output, items: Sequence[Item], move: Callable[[Item], Result], counter: ByteCounter, parallelism: int
+) -> list[Result]:
+    """What ``move`` returned for every item, in the items' order.
+
+    After a failure, or Ctrl-C, no move begins, and those that run stop at their next read. The failure is raised, and
+    a note says how many items were moved.
+    """
+    pool = ThreadPoolExecutor(max(1, min(parallelism, len(items))))
+    try:
+        futures = [pool.submit(move, item) for item in items]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = next((future for future in futures if future in done and future.exception()), None)
+    finally:
+        counter.stop()
+        pool.shutdown(cancel_futures=True)
+    if failed is not None:
+        moved = sum(1 for future in futures if not future.cancelled() and not future.exception())
+        if len(items) > 1:
+            out.note(f"Stopped after {counted(moved, 'file')} of {len(items):,}; run it again to go on.")
+        failed.result()
+    return [future.result() for future in futures]
+
+
+# --- list, show and remove ---
+
+
+@command(app, "ls", example="fs ls lakefs://flights/main/raw/")
+def ls(
+    session: Session,
+    under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
+    recursive: Annotated[bool, flag("--recursive -r", "List every object below the prefix.")] = False,
+) -> None:
+    """List objects and folders under a prefix."""
+    repository_id, ref, prefix = under.with_prefix()
+    items = session.lake.repository(repository_id).ref(ref).list(prefix, delimiter="" if recursive else "/")
+    session.stream(items, partial(_columns, compact=is_terminal(sys.stdout)))
+
+
+@command(app, "stat")
+def stat(
+    session: Session,
+    at: ObjectUri,
+    pre_sign: Annotated[
+        str,
+        typer.Option("--pre-sign", metavar="true|false", help="Show a URL that anyone can read for a while instead."),
+    ] = "false",
+) -> None:
+    """Show an object's size, time, address, checksum and metadata."""
+    if pre_sign not in {"true", "false"}:
+        raise InvalidInput(f"--pre-sign takes true or false, not {pre_sign!r}")
+    repository_id, ref, path = at.with_path()
+    handle = session.lake.repository(repository_id).ref(ref)
+    entry = handle.stat(path)
+    address = handle.presign(path) if pre_sign == "true" else entry.physical_address
+    session.answer(
+        {**entry.to_json(), "physical_address": address},
+        [("Path: ", "bold"), entry.path],
+        [("Modified Time: ", "bold"), moment(entry.mtime)],
+        [("Size: ", "bold"), f"{entry.size_bytes} bytes"],
+        [("Human Size: ", "bold"), human_size(entry.size_bytes)],
+        [("Physical Address: ", "bold"), address],
+        [("Checksum: ", "bold"), entry.checksum],
+        [("Content-Type: ", "bold"), entry.content_type],
+        *((("Metadata: ", "bold"), f"{key} = {text}") for key, text in sorted(entry.metadata.items())),
+    )
+
+
+@command(app, "cat")
+def cat(session: Session, at: ObjectUri) -> None:
+    """Print an object's contents as they are.
+
+    With --json: the object's record, with the contents in base64.
+    """
+    repository_id, ref, path = at.with_path()
+    handle = session.lake.repository(repository_id).ref(ref)
+    if session.as_json:
+        content = b64encode(handle.read(path)).decode("ascii")
+        session.document({**handle.stat(path).to_json(), "encoding": "base64", "content": content})
+        return
+    with handle.open(path) as file:
+        session.binary(iter(lambda: file.read(_PIECE), b""))
+
+
+@command(app, "presign")
+def presign(
+    session: Session,
+    at: ObjectUri,
+    expires: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long the URL works.")] = 900,
+) -> None:
+    """Print a URL that reads an object without credentials for a while."""
+    repository_id, ref, path = at.with_path()
+    url = session.lake.repository(repository_id).ref(ref).presign(path, expires)
+    session.answer({"path": path, "url": url, "expires_in": expires}, [url])
+
+
+@command(app, "rm", asks=True)
+def rm(
+    session: Session,
+    at: ObjectUri,
+    recursive: Annotated[bool, flag("--recursive -r", "Remove everything in this folder.")] = False,
+) -> None:
+    """Remove an object, or a folder, from a branch.
+
+    It is an uncommitted change: branch reset takes it back.
+    """
+    repository_id, name, path = at.with_prefix() if recursive else at.with_path()
+    branch = session.lake.repository(repository_id).branch(name)
+    if recursive:
+        session.confirm("Remove them?", lambda: _show_objects(session, branch, as_folder(path)), optional=True)
+        count = branch.delete_prefix(as_folder(path)) + _delete_if_there(branch, path)
+    else:
+        branch.delete(path)
+        count = 1
+    session.answer({"path": path, "removed": count}, [f"Removed {counted(count, 'object')} from ", (name, "green")])
+
+
+def _delete_if_there(branch: Branch, path: str) -> int:
+    """Delete the object that is called like a folder, if there is one."""
+    if not path or path.endswith("/"):
+        return 0
+    try:
+        branch.delete(path)
+    except ObjectNotFound:
+        return 0
+    return 1
+
+
+def _show_objects(session: Session, branch: Branch, prefix: str) -> None:
+    entries = branch.list(prefix)
+    first = list(islice(entries, MAX_LISTED))
+    rest = sum(1 for _ in entries)
+    session.message(f"This removes {counted(len(first) + rest, 'object')} from ", (branch.id, "red"), ":")
+    for entry in first:
+        session.message(("  - ", "red"), entry.path)
+    if rest:
+        session.message(f"  ... and {rest:,} more")
+
+
+def _columns(item: Entry | CommonPrefix, *, compact: bool) -> Iterable[Styled]:
+    """One line of a listing, in columns of fixed width so that it can be printed while it is read."""
+    date = 19 if compact else 29
+    kind = [] if compact else [("common_prefix" if isinstance(item, CommonPrefix) else "object").ljust(15)]
+    if isinstance(item, CommonPrefix):
+        return [*kind, " " * (date + 14), (item.path, "blue")]
+    return [*kind, moment(item.mtime)[:date], f"  {human_size(item.size_bytes).rjust(10)}  ", item.path]

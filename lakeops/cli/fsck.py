@@ -1,4 +1,4 @@
-"""``lakeops fsck``: is everything there, and is it what was written."""
+"""``lakeops fsck``: checks that everything is there and holds what was written."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import Json, NoProgress, RepositoryUri
-from lakeops.cli.output import SHORT_ID, Output, Part, counted
-from lakeops.cli.session import open_lake
+from lakeops.cli.options import RepositoryUri, flag
+from lakeops.cli.output import SHORT_ID, Styled
+from lakeops.cli.session import Session, command
 from lakeops.model.findings import Finding, Severity
+from lakeops.model.words import counted
 
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck
@@ -19,43 +20,39 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
-_TOLD = {"commits": "commit", "ranges": "range", "entries": "entry", "staged": "staged row", "objects": "object"}
+_NOUNS = {"commits": "commit", "ranges": "range", "entries": "entry", "staged": "staged row", "objects": "object"}
 
 
-@app.command("fsck", epilog="Example: lakeops fsck lakefs://flights --data")
+@command(app, "fsck", example="fsck lakefs://flights --data", progress=True)
 def fsck(
+    session: Session,
     uri: RepositoryUri,
-    data: Annotated[
-        bool, typer.Option("--data", metavar="", help="Look at the objects too: there, as large, the same contents.")
-    ] = False,
-    no_progress: NoProgress = False,
-    json: Json = False,
+    data: Annotated[bool, flag("--data", "Also check that each object is there, with its size and contents.")] = False,
 ) -> None:
     """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
 
     Changes nothing. Leaves with exit code 1 when there are errors; warnings and information leave it at 0.
     """
-    out = Output(json)
-    name = uri.only_repository()
+    repository = session.repository(uri)
     severities: Counter[Severity] = Counter()
-    with open_lake(out, f"Checking {name}", hide_progress=no_progress) as lake:
-        check = lake.repository(name).fsck(data=data)
+    with session.progress(f"Checking {repository.id}"):
+        check = repository.fsck(data=data)
         findings = _counted(check, severities)
-        if json:
-            failed = out.growing("findings", findings, lambda: _summary(check, severities))
+        if session.as_json:
+            failed = session.stream_document("findings", findings, lambda: _summary(check, severities))
             if failed is not None:
                 raise typer.Exit(failed.exit_code)
         else:
             for finding in findings:
-                for parts in finding_lines(finding):
-                    out.line(*parts)
-            out.line(*_words(check, severities))
+                for pieces in finding_lines(finding):
+                    session.line(*pieces)
+            session.line(*_result(check, severities))
     if severities[Severity.ERROR]:
         raise typer.Exit(1)
 
 
-def finding_lines(finding: Finding) -> Iterator[Sequence[Part]]:
-    """A finding as people read it: what is wrong where, who needs it, what to do."""
+def finding_lines(finding: Finding) -> Iterator[Sequence[Styled]]:
+    """A finding as people read it: what is wrong where, which commits need it, what to do."""
     severity = (finding.severity.value.ljust(8), STYLES[finding.severity])
     yield (severity, (finding.kind, "bold"), " ", finding.where, ": ", finding.message)
     if finding.commits:
@@ -79,9 +76,9 @@ def _summary(check: Fsck, severities: Counter[Severity]) -> dict[str, object]:
     }
 
 
-def _words(check: Fsck, severities: Counter[Severity]) -> Iterator[Part]:
-    looked = ", ".join(counted(check.checked[key], noun) for key, noun in _TOLD.items() if check.checked[key])
-    yield f"Checked {looked or 'nothing'}: "
+def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
+    checked = ", ".join(counted(check.checked[key], noun) for key, noun in _NOUNS.items() if check.checked[key])
+    yield f"Checked {checked or 'nothing'}: "
     if not severities[Severity.ERROR] and not severities[Severity.WARNING]:
         yield ("everything is in order.", "green")
         return

@@ -1,19 +1,22 @@
-"""``lakeops gc``: retention rules, and taking away what no live commit needs."""
+"""``lakeops gc``: retention rules, and the deletion of files that no live commit needs."""
 
 from __future__ import annotations
 
+import json as json_text
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli import gc_rules, options
-from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
-from lakeops.cli.output import Output, Part, counted, human_size, moment
-from lakeops.cli.session import SHOWN, agree, open_lake
+from lakeops.cli.options import RepositoryUri, flag, uri
+from lakeops.cli.output import Styled
+from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.clock import unix_seconds
+from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.uris import LakeUri
+from lakeops.model.words import counted, human_size, moment
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -21,236 +24,276 @@ if TYPE_CHECKING:
     from lakeops.ops.gc.rules import IdleRef
 
 app = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
-app.add_typer(gc_rules.app, name="rules")
+rules = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)
+app.add_typer(rules, name="rules")
 
 MarkId = Annotated[str, typer.Argument(metavar="MARK_ID", help="What gc mark printed.", show_default=False)]
-
-ConfirmClock = Annotated[
-    bool, typer.Option("--confirm-clock", metavar="", help="The clock is right, although nobody worked for days.")
-]
+DryRun = Annotated[bool, flag("--dry-run -n", "Show what would happen, and change nothing.")]
+ConfirmClock = Annotated[bool, flag("--confirm-clock", "The clock is right, although nobody worked for days.")]
 
 
-@app.command("grace", epilog="Example: lakeops gc grace lakefs://flights 48h")
+# --- rules ---
+
+
+@command(rules, "get")
+def get_rules(session: Session, uri: RepositoryUri) -> None:
+    """Show the retention rules."""
+    repository = session.repository(uri)
+    found = repository.gc.rules()
+    if found is None:
+        raise NotFound(
+            f"repository {repository.id!r} has no retention rules: every commit lives; set some with "
+            f"`lakeops gc rules set lakefs://{repository.id} FILE`"
+        )
+    session.answer(found, *_rule_lines(found))
+
+
+@command(rules, "set", example="gc rules set lakefs://flights rules.json")
+def set_rules(
+    session: Session,
+    uri: RepositoryUri,
+    file: Annotated[
+        str, typer.Argument(metavar="[FILE]", help="A JSON file; stdin when it is - or left out.", show_default=False)
+    ] = "-",
+) -> None:
+    """Replace the retention rules with those of a JSON file.
+
+    {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
+    """
+    text = _read(file)
+    kept = session.repository(uri).gc.set_rules(text) or {}
+    session.answer(kept, ["Retention rules of ", (str(uri), "green"), ":"], *_rule_lines(kept))
+
+
+@command(rules, "delete")
+def delete_rules(session: Session, uri: RepositoryUri) -> None:
+    """Remove the retention rules: from then on no commit expires."""
+    collection = session.repository(uri).gc
+    before = collection.rules()
+    collection.set_rules(None)
+    shown = json_text.dumps(before) if before else "none"
+    session.answer({"removed": before}, ["From now on no commit expires; the rules were ", shown])
+
+
+def _read(file: str) -> str:
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{file!r} is not text in UTF-8") from None
+
+
+def _rule_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
+    yield ("Default: ", counted(found["default_retention_days"], "day"))
+    for key, name in (("branches", "branch_id"), ("tags", "tag_id")):
+        for entry in found.get(key, ()):
+            words = []
+            if "retention_days" in entry:
+                words.append(f"kept {counted(entry['retention_days'], 'day')}")
+            if "expire_after_days" in entry:
+                words.append(f"deleted after {counted(entry['expire_after_days'], 'day')}")
+            yield (name.removesuffix("_id").capitalize(), " ", (entry[name], "cyan"), ": ", ", ".join(words))
+    titles = {"mirror_lag_days": "Mirrors may lag", "log_days": "Log", "key_days": "Idempotency keys"}
+    for key, title in titles.items():
+        if key in found:
+            yield (f"{title}: ", counted(found[key], "day"))
+
+
+# --- grace period and clock ---
+
+
+@command(app, "grace", example="gc grace lakefs://flights 48h")
 def grace(
+    session: Session,
     uri: RepositoryUri,
     seconds: Annotated[
         str | None, typer.Argument(metavar="[SECONDS|24h]", help="The new grace period.", show_default=False)
     ] = None,
-    json: Json = False,
 ) -> None:
     """Show or change the age below which garbage collection touches nothing."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        collection = lake.repository(uri.only_repository()).gc
-        found = collection.grace() if seconds is None else collection.set_grace(seconds)
-    lines: list[Sequence[Part]] = [["Grace period of ", (str(uri), "green"), ": ", _hours(found["grace_seconds"])]]
-    if found["pending_seconds"] is not None:
-        until = moment(found["pending_from"])
-        lines.append([f"From {until} on: {_hours(found['pending_seconds'])}; until then the longer one counts"])
-    out.answer(found, *lines)
+    collection = session.repository(uri).gc
+    found = collection.grace() if seconds is None else collection.set_grace(seconds)
+    now, pending = (None if found[key] is None else f"{found[key] / 3600:g} h" for key in _GRACE)
+    lines: list[Sequence[Styled]] = [["Grace period of ", (str(uri), "green"), f": {now}"]]
+    if pending is not None:
+        lines.append([f"From {moment(found['pending_from'])} on: {pending}; until then the longer one counts"])
+    session.answer(found, *lines)
 
 
-def _hours(seconds: int) -> str:
-    return f"{seconds / 3600:g} h"
+_GRACE = ("grace_seconds", "pending_seconds")
 
 
-@app.command("confirm-clock", epilog="Example: lakeops gc confirm-clock")
+@command(app, "confirm-clock", example="gc confirm-clock")
 def confirm_clock(
+    session: Session,
     uri: Annotated[
-        LakeUri | None, options.uri("[lakefs://REPO]", "A repository of the catalog; all of them share its clock.")
+        LakeUri | None, uri("[lakefs://REPO]", "A repository of the catalog; all of them share its clock.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Say that the catalog's clock is right, after garbage collection asked."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        if uri is not None:
-            lake.repository(uri.only_repository())
-        now = lake.catalog.confirm_clock()
-    out.answer({"time": unix_seconds(now)}, ["The time is ", (moment(unix_seconds(now)), "green")])
+    if uri is not None:
+        session.repository(uri)
+    now = unix_seconds(session.lake.catalog.confirm_clock())
+    session.answer({"time": now}, ["The time is ", (moment(now), "green")])
 
 
-@app.command("mark", epilog="Example: lakeops gc mark lakefs://flights --dry-run")
-def mark(
-    uri: RepositoryUri,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", metavar="", help="Show it, and change nothing.")] = False,
-    confirm_clock: ConfirmClock = False,
-    no_progress: NoProgress = False,
-    json: Json = False,
-) -> None:
-    """Expire commits, and find what no live one needs. Deletes nothing."""
-    out = Output(json)
-    with open_lake(out, "mark", hide_progress=no_progress) as lake:
-        repository = lake.repository(uri.only_repository())
-        if confirm_clock:
-            repository.gc.confirm_clock()
-        if dry_run:
-            foretold = repository.gc.mark(dry_run=True)
-            out.answer(
-                foretold, ["A mark made now would hold this; nothing was changed:"], *_report_lines(foretold.report)
-            )
-            return
-        made = repository.gc.mark()
-        report = repository.gc.report(made.id)
-    out.answer(made, ["Mark ", (made.id, "green")], *_report_lines(report))
+# --- mark, sweep and what belongs to a mark ---
+
+
+@command(app, "mark", example="gc mark lakefs://flights --dry-run", progress=True)
+def mark(session: Session, uri: RepositoryUri, dry_run: DryRun = False, confirm_clock: ConfirmClock = False) -> None:
+    """Expire commits, and find the files that no live commit needs. Deletes nothing."""
+    collection = session.repository(uri).gc
+    if confirm_clock:
+        collection.confirm_clock()
+    if dry_run:
+        with session.progress("mark"):
+            plan = collection.mark(dry_run=True)
+        session.answer(plan, ["A mark made now would hold this; nothing was changed:"], *_report_lines(plan.report))
+        return
+    with session.progress("mark"):
+        made = collection.mark()
+    found = collection.report(made.id)
+    session.answer(made, ["Mark ", (made.id, "green")], *_report_lines(found))
     if made.rows:
-        out.note(f"Nothing was deleted. To delete it: lakeops gc sweep {uri} {made.id}")
-    if report["commits"]["expired_now"] + report["commits"]["expired_earlier"]:
-        out.note(f"To let its commits live again instead: lakeops gc restore {uri} {made.id}")
+        session.note(f"Nothing was deleted. To delete it: lakeops gc sweep {uri} {made.id}")
+    if found["commits"]["expired_now"] + found["commits"]["expired_earlier"]:
+        session.note(f"To let its commits live again instead: lakeops gc restore {uri} {made.id}")
 
 
-@app.command("restore", epilog="Example: lakeops gc restore lakefs://flights MARK_ID")
-def restore(uri: RepositoryUri, mark_id: MarkId, no_progress: NoProgress = False, json: Json = False) -> None:
+@command(app, "restore", example="gc restore lakefs://flights MARK_ID", progress=True)
+def restore(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
     """Take a mark back before it is swept: its commits live again."""
-    out = Output(json)
-    with open_lake(out, "restore", hide_progress=no_progress) as lake:
-        done = lake.repository(uri.only_repository()).gc.restore(mark_id)
-    out.answer(done, [f"{counted(done.commits, 'commit')} live again; mark ", (mark_id, "green"), " is never swept"])
+    collection = session.repository(uri).gc
+    with session.progress("restore"):
+        done = collection.restore(mark_id)
+    commits = counted(done.commits, "commit")
+    session.answer(done, [f"{commits} live again; mark ", (mark_id, "green"), " can no longer be swept"])
     if done.newer:
-        out.note(f"A newer mark decided about its commits: lakeops gc restore {uri} {done.newer}")
+        session.note(f"A newer mark decided about its commits: lakeops gc restore {uri} {done.newer}")
 
 
-@app.command("report")
-def report(uri: RepositoryUri, mark_id: MarkId, json: Json = False) -> None:
+@command(app, "report")
+def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
     """Show what a mark holds, what was kept and why."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        found = lake.repository(uri.only_repository()).gc.report(mark_id)
-    out.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
+    found = session.repository(uri).gc.report(mark_id)
+    session.answer(found, ["Mark ", (mark_id, "green"), " is ", found["mark"]["state"]], *_report_lines(found))
 
 
-@app.command("list")
-def list_marks(uri: RepositoryUri, json: Json = False) -> None:
+@command(app, "list")
+def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        marks = lake.repository(uri.only_repository()).gc.marks()
-    out.table(marks, ("Mark", "State", "Objects", "Size", "Made"), _row)
+    session.table(session.repository(uri).gc.marks(), ("Mark", "State", "Objects", "Size", "Made"), _mark_row)
 
 
-@app.command("sweep", epilog="Example: lakeops gc sweep lakefs://flights MARK_ID --yes")
+@command(app, "sweep", example="gc sweep lakefs://flights MARK_ID --yes", progress=True, asks=True)
 def sweep(
+    session: Session,
     uri: RepositoryUri,
     mark_id: MarkId,
-    force: Annotated[
-        bool, typer.Option("--force", metavar="", help="Also when it is a large share of the repository.")
-    ] = False,
+    force: Annotated[bool, flag("--force", "Also when it is a large share of the repository.")] = False,
     confirm_clock: ConfirmClock = False,
-    yes: Yes = False,
-    no_progress: NoProgress = False,
-    json: Json = False,
 ) -> None:
     """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended."""
-    out = Output(json)
-    with open_lake(out, "sweep", hide_progress=no_progress) as lake:
-        repository = lake.repository(uri.only_repository())
-        agree(out, yes, f"Delete what mark {mark_id} holds?", lambda: _show(out, repository, mark_id))
-        if confirm_clock:
-            repository.gc.confirm_clock()
+    repository = session.repository(uri)
+    session.confirm(f"Delete what mark {mark_id} holds?", lambda: _show_mark(session, repository, mark_id))
+    if confirm_clock:
+        repository.gc.confirm_clock()
+    with session.progress("sweep"):
         done = repository.gc.sweep(mark_id, force=force)
-    out.answer(done, [f"Deleted {counted(done.deleted, 'file')} ({human_size(done.bytes)})"])
+    session.answer(done, [f"Deleted {counted(done.deleted, 'file')} ({human_size(done.bytes)})"])
     if done.mark.refused:
-        out.note(("Warning:", "yellow"), f" the store refused to delete {counted(done.mark.refused, 'file')}:")
-        for key, reason in done.mark.failures[:SHOWN]:
-            out.note("  ", (key, "dim"), f" ({reason})")
-        out.note("The next mark holds them too.")
+        session.note(("Warning:", "yellow"), f" the store refused to delete {counted(done.mark.refused, 'file')}:")
+        for key, reason in done.mark.failures[:MAX_LISTED]:
+            session.note("  ", (key, "dim"), f" ({reason})")
+        session.note("The next mark holds them too.")
     if done.versioned:
         from lakeops.ops.gc.report import VERSIONED
 
-        out.note(("Note:", "yellow"), " ", VERSIONED)
+        session.note(("Note:", "yellow"), " ", VERSIONED)
 
 
-@app.command("prune", epilog="Example: lakeops gc prune lakefs://flights --dry-run")
-def prune(
-    uri: RepositoryUri,
-    dry_run: Annotated[bool, typer.Option("--dry-run", metavar="", help="Only count them.")] = False,
-    no_progress: NoProgress = False,
-    json: Json = False,
-) -> None:
+@command(app, "prune", example="gc prune lakefs://flights --dry-run", progress=True)
+def prune(session: Session, uri: RepositoryUri, dry_run: DryRun = False) -> None:
     """Remove old history, ref moves and keys from the catalog, as each sweep does."""
-    out = Output(json)
-    with open_lake(out, "prune", hide_progress=no_progress) as lake:
-        done = lake.repository(uri.only_repository()).gc.prune(dry_run=dry_run)
+    collection = session.repository(uri).gc
+    with session.progress("prune"):
+        done = collection.prune(dry_run=dry_run)
     counts = (
         counted(done.commits, "expired commit"),
         counted(done.moves, "ref move"),
         counted(done.keys, "idempotency key"),
         counted(done.tokens, "staging token"),
     )
-    out.answer(done, ["Would remove " if dry_run else "Removed ", ", ".join(counts)])
+    session.answer(done, ["Would remove " if dry_run else "Removed ", ", ".join(counts)])
 
 
-@app.command("idle")
+@command(app, "idle", asks=True)
 def idle(
-    uri: RepositoryUri,
-    delete: Annotated[bool, typer.Option("--delete", metavar="", help="Delete them.")] = False,
-    yes: Yes = False,
-    json: Json = False,
+    session: Session, uri: RepositoryUri, delete: Annotated[bool, flag("--delete", "Delete them.")] = False
 ) -> None:
     """List branches and tags that are idle for longer than the rules allow."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        collection = lake.repository(uri.only_repository()).gc
-        refs = collection.idle_refs()
-        if delete:
-            doomed = [ref for ref in refs if not ref.kept]
-            if doomed:
-                show = partial(_show_idle, out, doomed)
-                agree(out, yes, f"Delete {counted(len(doomed), 'idle ref')}?", show)
-            refs = collection.expire_refs()
-    out.table(refs, ("Type", "Name", "Idle", "Stays"), _idle_row)
+    collection = session.repository(uri).gc
+    refs = collection.idle_refs()
+    if delete:
+        doomed = [ref for ref in refs if not ref.kept]
+        if doomed:
+            session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", lambda: _show_idle(session, doomed))
+        refs = collection.expire_refs()
+    session.table(
+        refs,
+        ("Type", "Name", "Idle", "Stays"),
+        lambda ref: (ref.type, (ref.id, "cyan"), counted(ref.idle_days, "day"), ref.kept or "-"),
+    )
 
 
-def _show_idle(out: Output, refs: Sequence[IdleRef]) -> None:
-    for ref in refs[:SHOWN]:
-        out.say(f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
-    if len(refs) > SHOWN:
-        out.say(f"and {len(refs) - SHOWN:,} more")
+def _show_idle(session: Session, refs: Sequence[IdleRef]) -> None:
+    for ref in refs[:MAX_LISTED]:
+        session.message(f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
+    if len(refs) > MAX_LISTED:
+        session.message(f"and {len(refs) - MAX_LISTED:,} more")
 
 
-def _idle_row(ref: IdleRef) -> Sequence[Part]:
-    return (ref.type, (ref.id, "cyan"), counted(ref.idle_days, "day"), ref.kept or "-")
+def _show_mark(session: Session, repository: Repository, mark_id: str) -> None:
+    for pieces in _report_lines(repository.gc.report(mark_id)):
+        session.message(*pieces)
 
 
-def _show(out: Output, repository: Repository, mark_id: str) -> None:
-    for parts in _report_lines(repository.gc.report(mark_id)):
-        out.say(*parts)
-
-
-def _row(mark: Mark) -> Sequence[Part]:
+def _mark_row(mark: Mark) -> Sequence[Styled]:
     made = moment(unix_seconds(mark.created))
     return ((mark.id, "cyan"), mark.state.value, f"{mark.objects:,}", human_size(mark.bytes), made)
 
 
-def _report_lines(report: Mapping[str, Any]) -> Iterator[Sequence[Part]]:
-    objects, listed = report["objects"], report["listed"]["count"]
-    size = human_size(report["bytes"])
-    yield (f"Garbage:   {objects:,} of {counted(listed, 'object')} ({size}, {report['share']:.1%})",)
-    files = {kind: counts["count"] for kind, counts in report["metadata"].items() if counts["count"]}
+def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:
+    objects, listed = found["objects"], found["listed"]["count"]
+    size = human_size(found["bytes"])
+    yield (f"Garbage:   {objects:,} of {counted(listed, 'object')} ({size}, {found['share']:.1%})",)
+    files = {kind: counts["count"] for kind, counts in found["metadata"].items() if counts["count"]}
     if files:
         yield ("           ", ", ".join(counted(count, f"{kind} file") for kind, count in files.items()))
-    for row in report["by_age"]:
+    for row in found["by_age"]:
         yield (f"  {row['age']}: {counted(row['objects'], 'object')} ({human_size(row['bytes'])})",)
-    for name in report["sample"].get("object", ())[:5]:
+    for name in found["sample"].get("object", ())[:5]:
         yield ("  ", (name, "dim"))
-    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in report["commits"]["live"].items() if count)
-    commits = report["commits"]
+    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in found["commits"]["live"].items() if count)
+    commits = found["commits"]
     earlier = f", {commits['expired_earlier']:,} by earlier marks" if commits["expired_earlier"] else ""
     again = f", {commits['live_again']:,} live again" if commits["live_again"] else ""
     yield (f"Commits:   {commits['expired_now']:,} expired now{earlier}{again}; alive: {live}",)
-    kept = report["kept"]
+    kept = found["kept"]
     yield (
         (
             f"Kept:      {kept['referenced']:,} referred to, {kept['grace']['count']:,} younger than "
-            f"{report['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
+            f"{found['grace_hours']:g} h; {kept['staged']:,} staged, {counted(kept['uploads'], 'upload')} in flight"
         ),
     )
-    strays = report["strays"]
+    strays = found["strays"]
     if strays["count"]:
-        yield (
-            (f"Not ours:  {counted(strays['count'], 'file')} ({human_size(strays['bytes'])}), left alone", "yellow"),
-        )
+        count, size = counted(strays["count"], "file"), human_size(strays["bytes"])
+        yield ((f"Not ours:  {count} ({size}), left alone", "yellow"),)
         for name in strays["sample"][:5]:
             yield ("  ", (name, "dim"))
-    for note in report["notes"]:
+    for note in found["notes"]:
         yield (("Note:", "yellow"), " ", note)

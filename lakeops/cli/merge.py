@@ -1,4 +1,4 @@
-"""``lakeops merge``: bring what one branch changed to another, whole or not at all."""
+"""``lakeops merge`` and ``cherry-pick``: bring changes of one branch to another."""
 
 from __future__ import annotations
 
@@ -6,60 +6,52 @@ from typing import Annotated
 
 import typer
 
-from lakeops.cli.options import (
-    IdempotencyKey,
-    Json,
-    Metadata,
-    NoProgress,
-    parse_metadata,
-    two_refs,
-    uri,
-)
-from lakeops.cli.output import Output
-from lakeops.cli.session import open_lake
+from lakeops.cli.options import BranchUri, IdempotencyKey, Metadata, ParentNumber, RefUri, parse_metadata, uri, value
+from lakeops.cli.session import Session, command
 from lakeops.model.records import Strategy
 from lakeops.model.uris import LakeUri
 
 app = typer.Typer(add_completion=False)
 
 
-@app.command("merge", epilog="Example: lakeops merge lakefs://flights/dev lakefs://flights/main")
+@command(app, "merge", example="merge lakefs://flights/dev lakefs://flights/main", progress=True)
 def merge(
+    session: Session,
     source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
     destination: Annotated[LakeUri, uri("lakefs://REPO/DEST", "The branch that takes the changes.")],
     strategy: Annotated[
         Strategy | None, typer.Option(help="The side that settles every conflict.", show_default=False)
     ] = None,
-    message: Annotated[
-        str | None, typer.Option("--message", "-m", metavar="TEXT", help="The commit's message.", show_default=False)
-    ] = None,
+    message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
     meta: Metadata = None,
     idempotency_key: IdempotencyKey = None,
-    no_progress: NoProgress = False,
-    json: Json = False,
 ) -> None:
     """Merge what a ref changed into a branch.
 
     When both sides changed the same paths, nothing is published and all of them are listed.
     """
-    out = Output(json)
-    repository_id, ref, name = two_refs(source, destination)
-    with open_lake(out, f"Merging {ref} into {name}", hide_progress=no_progress) as lake:
-        result = lake.repository(repository_id).merge(
-            ref,
-            name,
-            strategy=strategy,
-            message=message,
-            metadata=parse_metadata(meta),
-            idempotency_key=idempotency_key,
+    metadata = parse_metadata(meta)
+    repository, ref, name = session.two_refs(source, destination)
+    with session.progress(f"Merging {ref} into {name}"):
+        result = repository.merge(
+            ref, name, strategy=strategy, message=message, metadata=metadata, idempotency_key=idempotency_key
         )
     if result.up_to_date:
-        out.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
+        session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
         return
     summary = result.summary
-    out.answer(
+    session.answer(
         result,
         ["Merged ", ref, " into ", (name, "green"), ": commit ", (result.reference or "", "yellow")],
         ["Summary: ", (f"{summary.added:,} added", "green"), ", ", (f"{summary.removed:,} removed", "red"), ", ",
          (f"{summary.changed:,} changed", "yellow")],
     )  # fmt: skip
+
+
+@command(app, "cherry-pick", example="cherry-pick lakefs://flights/dev~1 lakefs://flights/main", progress=True)
+def cherry_pick(session: Session, ref: RefUri, destination: BranchUri, parent_number: ParentNumber = None) -> None:
+    """Apply what one commit did onto a branch, with a new commit."""
+    repository, picked, name = session.two_refs(ref, destination)
+    with session.progress(f"Picking {picked} onto {name}"):
+        commit = repository.cherry_pick(picked, name, parent_number)
+    session.answer(commit, ["Picked ", picked, " onto ", (name, "green"), ": commit ", (commit.id, "yellow")])

@@ -1,4 +1,4 @@
-"""``lakeops mirror``: read-only copies of repositories elsewhere, and what brings their objects there."""
+"""``lakeops mirror``: read-only copies of repositories elsewhere, and fail-over to them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli import mirror_copy, mirror_failover, mirror_registrations, mirror_setup
-from lakeops.cli.options import Json, NoProgress, RepositoryUri, Yes
-from lakeops.cli.output import SHORT_ID, Output, Part, commit_id, counted, human_size, moment, seconds, span
-from lakeops.cli.session import agree, open_lake
+from lakeops.cli import mirror_setup, replication
+from lakeops.cli.options import RepositoryUri, flag, value
+from lakeops.cli.output import SHORT_ID, Styled, commit_id
+from lakeops.cli.session import MAX_LISTED, Session, command
+from lakeops.model.errors import NotFound
+from lakeops.model.words import counted, human_size, moment, seconds, span
 
 if TYPE_CHECKING:
     from lakeops.model.mirrors import MirrorStatus, RefStatus
+    from lakeops.ops.mirror.promote_writable import Loss, LostRef
 
 app = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 
-for part in (mirror_copy, mirror_setup, mirror_failover, mirror_registrations):
+for part in (replication, mirror_setup):
     app.add_typer(part.app)
 
-_HEADER = ("Ref", "Promoted", "Candidate", "Behind", "Missing", "Last check")
+
+# --- a mirror's life ---
 
 
-@app.command(
+@command(
+    app,
     "create",
-    epilog="Example: lakeops mirror create lakefs://flights s3://eu-bucket/flights "
+    example="mirror create lakefs://flights s3://eu-bucket/flights "
     "--source postgresql+psycopg://mirror@db.us/lakeops#flights",
 )
 def create(
+    session: Session,
     uri: RepositoryUri,
     namespace: Annotated[
         str,
@@ -39,11 +45,11 @@ def create(
     ],
     source: Annotated[
         str,
-        typer.Option(
-            metavar="LAKE#REPO",
-            help="The source: a home directory, a settings file, a database URL without password, or env:VARIABLE that "
+        value(
+            "--source",
+            "LAKE#REPO",
+            "The source: a home directory, a settings file, a database URL without password, or env:VARIABLE that "
             "holds one; then the repository, where it has another name.",
-            show_default=False,
         ),
     ],
     branch: Annotated[
@@ -52,169 +58,154 @@ def create(
     tag: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN", help="Tags to follow; may be repeated. All by default.")
     ] = None,
-    no_tags: Annotated[bool, typer.Option("--no-tags", metavar="", help="Follow no tags.")] = False,
+    no_tags: Annotated[bool, flag("--no-tags", "Follow no tags.")] = False,
     read_only_source: Annotated[
         bool,
-        typer.Option(
-            "--read-only-source",
-            metavar="",
-            help="Write nothing to the source's catalog; set mirror_lag_days in its rules instead.",
-        ),
+        flag("--read-only-source", "Write nothing to the source's catalog; set mirror_lag_days in its rules instead."),
     ] = False,
     trust_imported: Annotated[
-        bool,
-        typer.Option("--trust-imported", metavar="", help="Do not look for imported objects, which lie elsewhere."),
+        bool, flag("--trust-imported", "Do not look for imported objects, which are stored elsewhere.")
     ] = False,
-    json: Json = False,
 ) -> None:
-    """Create a mirror: a read-only repository that follows another lake's. It shows nothing before it is synced."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        mirror = lake.create_mirror(
-            uri.only_repository(),
-            namespace,
-            source=source,
-            branches=branch or ("*",),
-            tags=() if no_tags else tag or ("*",),
-            reports=not read_only_source,
-            check_imported=not trust_imported,
-        )
-        record, configuration = mirror.record, mirror.configuration
-    out.answer(
+    """Create a mirror: a read-only repository that follows one of another lake. It is empty until it is synced."""
+    mirror = session.lake.create_mirror(
+        uri.only_repository(),
+        namespace,
+        source=source,
+        branches=branch or ("*",),
+        tags=() if no_tags else tag or ("*",),
+        reports=not read_only_source,
+        check_imported=not trust_imported,
+    )
+    record, configuration = mirror.record, mirror.configuration
+    session.answer(
         {**record.to_json(), "mirror": configuration.to_json()},
         ["Mirror ", (f"lakefs://{record.id}", "green"), " created in ", record.storage_namespace],
         ["Source: ", configuration.source.text],
     )
 
 
-@app.command("sync")
-def sync(uri: RepositoryUri, no_progress: NoProgress = False, json: Json = False) -> None:
-    """Show what has arrived: one pass, which never waits. Run it again and again."""
-    out = Output(json)
-    with open_lake(out, "Syncing", hide_progress=no_progress) as lake:
-        status = lake.mirror(uri.only_repository()).sync()
-        now = int(lake.catalog.now().timestamp())
-    _tell(out, status, now)
+@command(app, "sync", progress=True)
+def sync(session: Session, uri: RepositoryUri) -> None:
+    """Make one pass over a mirror: promote each branch and tag whose objects have all arrived.
+
+    A pass never waits for objects. Run it on a schedule, for instance every minute.
+    """
+    mirror = session.lake.mirror(uri.only_repository())
+    with session.progress("Syncing"):
+        status = mirror.sync()
+    _print_status(session, status, session.now())
 
 
-@app.command("status", epilog="Example: lakeops mirror status lakefs://flights --max-lag 15m")
-def show(
+@command(app, "status", example="mirror status lakefs://flights --max-lag 15m")
+def status(
+    session: Session,
     uri: RepositoryUri,
     max_lag: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Fail when a ref is further behind: seconds, or 15m, 2h, 1d.", show_default=False
-        ),
+        str | None, value("--max-lag", "TIME", "Fail when a ref is further behind: seconds, or 15m, 2h, 1d.")
     ] = None,
-    json: Json = False,
 ) -> None:
     """Show how far a mirror is behind its source, as the last pass saw it.
 
-    Fails (exit code 1) when something arrived damaged, when nothing arrives any more of what is waited for, and past
-    the lag that is given.
+    Leaves with exit code 1 when something arrived damaged, when objects that a ref waits for have stopped arriving,
+    and when the mirror is further behind than --max-lag.
     """
-    out = Output(json)
     allowed = None if max_lag is None else seconds(max_lag)
-    with open_lake(out) as lake:
-        status = lake.mirror(uri.only_repository()).status()
-        now = int(lake.catalog.now().timestamp())
-    _tell(out, status, now)
-    problems = status.problems(now, max_lag=allowed)
+    found = session.lake.mirror(uri.only_repository()).status()
+    now = session.now()
+    _print_status(session, found, now)
+    problems = found.problems(now, max_lag=allowed)
     for problem in problems:
-        out.note(("Problem:", "red"), " ", problem)
+        session.note(("Problem:", "red"), " ", problem)
     if problems:
         raise typer.Exit(1)
 
 
-@app.command("skip", epilog="Example: lakeops mirror skip lakefs://flights main")
+@command(app, "skip", example="mirror skip lakefs://flights main")
 def skip(
+    session: Session,
     uri: RepositoryUri,
     name: Annotated[str, typer.Argument(metavar="BRANCH", help="The branch, or with --tag the tag.")],
-    tag: Annotated[bool, typer.Option("--tag", metavar="", help="BRANCH is a tag.")] = False,
-    json: Json = False,
+    tag: Annotated[bool, flag("--tag", "BRANCH is a tag.")] = False,
 ) -> None:
-    """Wait for the newest head in place of the commit that a branch waits for: something of it will never come."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        mirror = lake.mirror(uri.only_repository())
-        found = mirror.skip(tag=name) if tag else mirror.skip(name)
+    """Drop the commit that a branch waits for, and wait for the newest head.
+
+    Use it when some object of that commit will never arrive.
+    """
+    mirror = session.lake.mirror(uri.only_repository())
+    found = mirror.skip(tag=name) if tag else mirror.skip(name)
     waits = "waits for nothing" if found.candidate is None else f"waits for commit {found.candidate[:SHORT_ID]} now"
-    out.answer(found.to_json(), [f"{found.kind} ", (name, "green"), f" {waits}"])
+    session.answer(found, [f"{found.kind} ", (name, "green"), f" {waits}"])
 
 
-@app.command("patience", epilog="Example: lakeops mirror patience lakefs://flights 30m")
+@command(app, "patience", example="mirror patience lakefs://flights 30m")
 def patience(
+    session: Session,
     uri: RepositoryUri,
     time: Annotated[str, typer.Argument(metavar="TIME", help="Seconds, or 30m, 2h, 1d.", show_default=False)],
-    json: Json = False,
 ) -> None:
-    """Set for how long nothing may arrive of what a ref waits for before newer heads are looked at."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        mirror = lake.mirror(uri.only_repository()).set_patience(seconds(time))
-    out.answer(mirror.to_json(), ["Newer heads are looked at when nothing arrives for ", span(mirror.patience)])
+    """Set how long a mirror waits while no object arrives before it takes a newer head instead."""
+    mirror = session.lake.mirror(uri.only_repository()).set_patience(seconds(time))
+    session.answer(mirror, ["A newer head is taken when no object arrives for ", span(mirror.patience)])
 
 
-@app.command("list")
-def list_all(json: Json = False) -> None:
+@command(app, "list")
+def list_all(session: Session) -> None:
     """List the mirrors of this lake and what they follow."""
-    out = Output(json)
-    with open_lake(out) as lake:
-        out.table(
-            lake.catalog.mirrors(),
-            ("Mirror", "Last pass", "Source"),
-            lambda mirror: (
-                (mirror.repository_id, "cyan"),
-                "never" if mirror.last_sync is None else moment(mirror.last_sync),
-                mirror.source.text + (" (promoted to writable)" if mirror.promoted_writable is not None else ""),
-            ),
-        )
-
-
-@app.command("delete")
-def delete(uri: RepositoryUri, yes: Yes = False, json: Json = False) -> None:
-    """Forget a mirror: its refs and history here. Its objects stay where they are; the source loses nothing."""
-    out = Output(json)
-    name = uri.only_repository()
-    with open_lake(out) as lake:
-        mirror = lake.mirror(name)
-        record = mirror.record
-
-        def show() -> None:
-            out.say("This forgets mirror ", (f"lakefs://{name}", "red"), " of ", mirror.configuration.source.text, ".")
-            out.say("Objects stay in ", record.storage_namespace)
-
-        agree(out, yes, f"Delete mirror {name!r}?", show)
-        registration = mirror.configuration.registration
-        told = mirror.delete()
-    if not told:
-        out.note(
-            ("Note:", "yellow"),
-            f" the source could not be told, and keeps commits for {registration!r} until `lakeops mirror drop` there.",
-        )
-    out.answer(
-        {**record.to_json(), "source_told": told},
-        ["Mirror ", (f"lakefs://{name}", "green"), " deleted; its objects stay in ", record.storage_namespace],
+    session.table(
+        session.lake.catalog.mirrors(),
+        ("Mirror", "Last pass", "Source"),
+        lambda mirror: (
+            (mirror.repository_id, "cyan"),
+            "never" if mirror.last_sync is None else moment(mirror.last_sync),
+            mirror.source.text + (" (promoted to writable)" if mirror.promoted_writable is not None else ""),
+        ),
     )
 
 
-def _tell(out: Output, status: MirrorStatus, now: int) -> None:
-    if out.as_json:
-        out.document(status.to_json())
+@command(app, "delete", asks=True)
+def delete(session: Session, uri: RepositoryUri) -> None:
+    """Forget a mirror: its refs and history here. Its objects stay where they are, and the source stays as it is."""
+    mirror = session.lake.mirror(uri.only_repository())
+    record, configuration = mirror.record, mirror.configuration
+
+    def show() -> None:
+        source = configuration.source.text
+        session.message("This forgets mirror ", (f"lakefs://{record.id}", "red"), " of ", source, ".")
+        session.message("Objects stay in ", record.storage_namespace)
+
+    session.confirm(f"Delete mirror {record.id!r}?", show)
+    source_told = mirror.delete()
+    if not source_told:
+        session.note(
+            ("Note:", "yellow"),
+            f" the source could not be told. It keeps commits for {configuration.registration!r} until you run "
+            "`lakeops mirror drop` there.",
+        )
+    session.answer(
+        {**record.to_json(), "source_told": source_told},
+        ["Mirror ", (f"lakefs://{record.id}", "green"), " deleted; its objects stay in ", record.storage_namespace],
+    )
+
+
+def _print_status(session: Session, status: MirrorStatus, now: int) -> None:
+    if session.as_json:
+        session.document(status.to_json())
         return
     mirror = status.mirror
     if mirror.promoted_writable is not None:
-        out.line("Promoted to a writable repository at ", moment(mirror.promoted_writable), "; it follows no source.")
+        time = moment(mirror.promoted_writable)
+        session.line("Promoted to a writable repository at ", time, "; it follows no source.")
         return
     seen = "never" if mirror.last_sync is None else f"{span(max(0, now - mirror.last_sync))} ago"
-    out.line("Source: ", mirror.source.text, ", last seen ", seen)
-    refs = [*status.branches.values(), *status.tags.values()]
-    out.table(refs, _HEADER, lambda ref: _cells(ref, now))
+    session.line("Source: ", mirror.source.text, ", last seen ", seen)
+    header = ("Ref", "Promoted", "Candidate", "Behind", "Missing", "Last check")
+    session.table([*status.branches.values(), *status.tags.values()], header, lambda ref: _status_row(ref, now))
     if mirror.error is not None:
-        out.line(("The last pass failed:", "red"), " ", mirror.error)
+        session.line(("The last pass failed:", "red"), " ", mirror.error)
 
 
-def _cells(ref: RefStatus, now: int) -> tuple[Part, ...]:
+def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
     commits = "" if ref.lag_commits is None else f"{counted(ref.lag_commits, 'commit')}, "
     caught_up = ref.promoted == ref.source_head
     missing = f"{counted(ref.missing_objects, 'object')}, {human_size(ref.missing_bytes)}"
@@ -226,3 +217,122 @@ def _cells(ref: RefStatus, now: int) -> tuple[Part, ...]:
         missing if ref.missing_objects else "-",
         "-" if ref.last_check is None else f"{span(max(0, now - ref.last_check))} ago",
     )
+
+
+# --- fail-over ---
+
+
+@command(app, "promote-writable", asks=True)
+def promote_writable(
+    session: Session,
+    uri: RepositoryUri,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check afterwards that everything the mirror shows is there.")
+    ] = True,
+) -> None:
+    """Fail over: turn a mirror into a writable repository at what it shows now. This cannot be undone.
+
+    It no longer follows its source. What would be lost is shown first. From then on the source's retention rules and
+    protected branches count here. At the end, everything that the mirror shows is checked.
+    """
+    mirror = session.lake.mirror(uri.only_repository())
+    mirror.configuration.check_following()
+    name, loss = mirror.id, mirror.loss()
+    session.confirm(f"Open {name!r} for writing and leave its source?", lambda: _show_loss(session, name, loss))
+    done = mirror.promote_writable()
+    flaws = mirror.check() if check else None
+    record = session.lake.repository(name).record
+    lost = "The source was not asked: what it has had since the last pass is lost."
+    if loss.asked:
+        lost = f"{counted(len(loss.refs), 'ref')} of the source were further." if loss.refs else "Nothing is lost."
+    if flaws is not None:
+        lost += " Everything that the mirror shows is there." if not flaws else ""
+    session.answer(
+        {**record.to_json(), "mirror": done.to_json(), "lost": loss.to_json(), "flaws": flaws},
+        ["Repository ", (f"lakefs://{name}", "green"), " is writable now and follows no source."],
+        [lost],
+        [f"Older commits cannot be read yet: lakeops mirror prove lakefs://{name}"],
+    )
+    for flaw in flaws or ():
+        session.note(("Lost:", "red"), " ", flaw)
+    if flaws:
+        raise typer.Exit(1)
+
+
+@command(app, "prove", progress=True)
+def prove(session: Session, uri: RepositoryUri) -> None:
+    """After a fail-over, let those older commits live again that are complete.
+
+    Their metaranges are read, and no objects.
+    """
+    mirror = session.lake.mirror(uri.only_repository())
+    with session.progress("prove"):
+        proved = mirror.prove()
+    commits = counted(proved.commits, "commit")
+    session.answer(proved, [f"{commits} live again; {proved.unproved:,} are not complete, or were never shown"])
+
+
+def _show_loss(session: Session, name: str, loss: Loss) -> None:
+    session.message("This opens ", (f"lakefs://{name}", "red"), " for writing. It will no longer follow its source.")
+    if loss.asked:
+        session.message("The source was asked just now.")
+    else:
+        seen = "never" if loss.last_sync is None else moment(loss.last_sync)
+        session.message(
+            ("The source cannot be reached;", "yellow"), f" it was last seen {seen}, more may be lost than is shown."
+        )
+    session.message(f"{counted(len(loss.refs), 'ref')} would lose commits{':' if loss.refs else '.'}")
+    for ref in loss.refs[:MAX_LISTED]:
+        session.message("  ", (f"{ref.kind} {ref.id}", "cyan"), ": ", _lost(ref))
+    if len(loss.refs) > MAX_LISTED:
+        session.message(f"  ... and {len(loss.refs) - MAX_LISTED:,} more")
+
+
+def _lost(ref: LostRef) -> str:
+    head = ref.source_head[:SHORT_ID]
+    if ref.promoted is None:
+        return f"nothing of it has arrived; the source has {head}"
+    commits = "an unknown number of commits" if ref.commits is None else counted(ref.commits, "commit")
+    return f"{commits}, from {ref.promoted[:SHORT_ID]} to {head}"
+
+
+# --- mirrors as their source knows them ---
+
+
+@command(app, "registrations")
+def registrations(session: Session, uri: RepositoryUri) -> None:
+    """At the source: list the mirrors that report, and how many commits are kept for each.
+
+    The mirror that reported longest ago comes first. A mirror that is gone keeps its commits until it is dropped.
+    """
+    registered = sorted(session.repository(uri).registrations(), key=lambda one: (one.at, one.id))
+    now = session.now()
+    session.table(
+        registered,
+        ("Mirror", "Last report", "Commits kept"),
+        lambda one: (
+            (one.id, "cyan"),
+            f"{moment(one.at)} ({span(max(0, now - one.at))} ago)",
+            f"{len(one.commits):,}",
+        ),
+    )
+
+
+@command(app, "drop", asks=True)
+def drop(
+    session: Session,
+    uri: RepositoryUri,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="As listed by registrations.", show_default=False)],
+) -> None:
+    """At the source: stop keeping commits for a mirror that is gone. One that is alive reports again."""
+    repository = session.repository(uri)
+    found = next((one for one in repository.registrations() if one.id == name), None)
+    if found is None:
+        raise NotFound(f"no mirror {name!r} has reported to repository {repository.id!r}")
+    kept = counted(len(found.commits), "commit")
+    session.confirm(
+        f"Keep nothing for {name!r}?",
+        lambda: session.message(f"{kept} may expire then. If the mirror is alive, this breaks it."),
+    )
+    repository.drop_registration(name)
+    session.answer(found, ["Nothing is kept for ", (name, "green"), " any more"])

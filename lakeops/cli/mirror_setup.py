@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.options import Json, Yes
-from lakeops.cli.output import Output, Part, counted
-from lakeops.cli.places import Destination, OptionalRepositoryUri, Source, namespaces
-from lakeops.cli.session import agree, open_lake
+from lakeops.cli.output import Output, Styled
+from lakeops.cli.replication import Destination, OptionalRepositoryUri, Source, namespaces
+from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
+from lakeops.model.words import counted
 
 if TYPE_CHECKING:
     from lakeops.ops.setup_s3 import Plan
@@ -31,12 +31,15 @@ class Format(StrEnum):
     TERRAFORM = "terraform"
 
 
-@app.command(
+@command(
+    app,
     "setup-s3",
-    epilog="Example: lakeops mirror setup-s3 lakefs://flights --destination s3://elsewhere/flights "
+    example="mirror setup-s3 lakefs://flights --destination s3://elsewhere/flights "
     "--role arn:aws:iam::123456789012:role/replicate --check",
+    asks=True,
 )
 def setup(
+    out: Session,
     uri: OptionalRepositoryUri = None,
     source: Source = None,
     destination: Destination = None,
@@ -67,8 +70,6 @@ def setup(
     batch_role: Annotated[
         str, typer.Option(metavar="ARN", help="The IAM role of that job; the replication's when left out.")
     ] = "",
-    yes: Yes = False,
-    json: Json = False,
 ) -> None:
     """Print what S3 needs to replicate a storage namespace to another bucket, deletions included.
 
@@ -81,33 +82,32 @@ def setup(
         raise InvalidInput("--apply writes the settings; leave out --check and --remove")
     if start_batch and not apply:
         raise InvalidInput("--start-batch goes with --apply")
-    out = Output(json)
     job_id = None
-    with open_lake(out) as lake:
-        here, there = namespaces(lake, uri, source, destination)
-        given: dict[str, Any] = {"role": role, "noncurrent_days": noncurrent_days, "replica_key": replica_kms_key}
-        if not (check or apply or remove):
-            _print(out, setup_s3.replication_of(here, there, **given), form)
-            return
-        settings = lake.stores().settings
-        if remove:
-            plan = setup_s3.make_removal_plan(here, there, settings)
-        else:
-            plan = setup_s3.make_plan(here, there, settings, batch_role=batch_role, **given)
-        _warn(out, plan)
-        if check:
-            if not json:
-                _show(out, plan)
-        else:
-            if plan.changes or start_batch:
-                agree(out, yes, _question(plan, start_batch=start_batch), lambda: _show(out, plan))
-            setup_s3.carry_out(plan)
-            if start_batch:
-                job_id = setup_s3.start_batch(plan)
-    if json:
+    lake = out.lake
+    here, there = namespaces(lake, uri, source, destination)
+    given: dict[str, Any] = {"role": role, "noncurrent_days": noncurrent_days, "replica_key": replica_kms_key}
+    if not (check or apply or remove):
+        _print(out, setup_s3.replication_of(here, there, **given), form)
+        return
+    settings = lake.stores().settings
+    if remove:
+        plan = setup_s3.make_removal_plan(here, there, settings)
+    else:
+        plan = setup_s3.make_plan(here, there, settings, batch_role=batch_role, **given)
+    _warn(out, plan)
+    if check:
+        if not out.as_json:
+            _show(out, plan)
+    else:
+        if plan.changes or start_batch:
+            out.confirm(_question(plan, start_batch=start_batch), lambda: _show(out, plan))
+        setup_s3.carry_out(plan)
+        if start_batch:
+            job_id = setup_s3.start_batch(plan)
+    if out.as_json:
         out.document(_document(plan, applied=not check, job_id=job_id))
     else:
-        _tell(out, plan, removed=remove, checked=check, job_id=job_id)
+        _print_result(out, plan, removed=remove, checked=check, job_id=job_id)
     if check and plan.changes:
         raise typer.Exit(1)
 
@@ -138,13 +138,13 @@ def _warn(out: Output, plan: Plan) -> None:
 
 def _show(out: Output, plan: Plan) -> None:
     for step in plan.changes:
-        out.say((f"{step.setting} of bucket {step.bucket.name}", "bold"))
+        out.message((f"{step.setting} of bucket {step.bucket.name}", "bold"))
         for line in step.diff():
-            text: Part = (line, _COLOURS[line[0]]) if line[0] in _COLOURS else line
-            out.say("  ", text)
+            text: Styled = (line, _COLOURS[line[0]]) if line[0] in _COLOURS else line
+            out.message("  ", text)
 
 
-def _tell(out: Output, plan: Plan, *, removed: bool, checked: bool, job_id: str | None) -> None:
+def _print_result(out: Output, plan: Plan, *, removed: bool, checked: bool, job_id: str | None) -> None:
     wish = plan.wish
     what = f"s3://{wish.source}/{wish.prefix} to s3://{wish.destination}/{wish.prefix}"
     if removed and not (checked and plan.changes):

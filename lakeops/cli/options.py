@@ -1,7 +1,8 @@
-"""Arguments and options that several commands share, each written once."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,21 +21,42 @@ def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for th
     return typer.Argument(parser=LakeUri.parse, metavar=shape, help=text, show_default=False)
 
 
+def flag(name: str, text: str) -> Any:  # noqa: ANN401
+    """An option without a value."""
+    return typer.Option(*name.split(), metavar="", help=text)
+
+
+def value(names: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
+    """An option with a value. Its default is not shown; the text says what happens without the option."""
+    return typer.Option(*names.split(), metavar=metavar, help=text, show_default=False, **more)
+
+
+def url_of(place: str) -> str:
+    """The place as a URL. What has no scheme is a directory of this machine."""
+    if "://" in place:
+        return place
+    from lakeops.store.layout import quote_path
+
+    return "file://" + quote_path(str(Path(place).resolve()))
+
+
 Json = Annotated[
     bool, typer.Option("--json", metavar="", help="Print JSON on stdout and nothing else.", callback=_json_anywhere)
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask.")]
-NoProgress = Annotated[bool, typer.Option("--no-progress", metavar="", help="Show no progress bar.")]
-Metadata = Annotated[
-    list[str] | None, typer.Option("--meta", metavar="KEY=VALUE", help="Metadata; may be repeated.", show_default=False)
-]
+Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
+NoProgress = Annotated[bool, flag("--no-progress", "Show no progress bar.")]
+Message = Annotated[str, value("--message -m", "TEXT", "What was done and why.")]
+Metadata = Annotated[list[str] | None, value("--meta", "KEY=VALUE", "Metadata; may be repeated.")]
 IdempotencyKey = Annotated[
-    str | None,
-    typer.Option(metavar="KEY", help="Run again with the same key, the same commit is returned.", show_default=False),
+    str | None, value("--idempotency-key", "KEY", "Run again with the same key, the same commit is returned.")
 ]
 ParentNumber = Annotated[
     int | None,
     typer.Option("--parent-number", "-m", metavar="N", help="Of a merge commit: the parent to compare with, from 1."),
+]
+Amount = Annotated[int | None, value("--amount -n", "N", "At most this many commits.", min=0)]
+SkipSpecial = Annotated[
+    bool, flag("--skip-special", "Leave out links, pipes, devices and names that are not UTF-8. Otherwise refuse them.")
 ]
 RepositoryUri = Annotated[LakeUri, uri("lakefs://REPO", "The repository.")]
 BranchUri = Annotated[LakeUri, uri("lakefs://REPO/BRANCH", "The branch.")]
@@ -52,12 +74,6 @@ def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
             raise InvalidInput(f"--meta takes KEY=VALUE, not {pair!r}")
         found[key] = value
     return found
-
-
-def two_refs(left: LakeUri, right: LakeUri) -> tuple[str, str, str]:
-    """The repository that two URIs share, and their refs. Raises ``InvalidUri``."""
-    repository, ref = left.only_ref()
-    return repository, ref, ref_in(repository, str(right))
 
 
 def ref_in(repository: str, text: str) -> str:

@@ -1,8 +1,8 @@
-"""What every command says, and where: answers on stdout, talk on stderr.
+"""What every command prints, and where: answers on stdout, everything else on stderr.
 
 With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it
 a person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
-``text.safe``; nothing here draws over what it has written.
+``words.safe``, so no name that somebody chose can control the terminal.
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lakeops.model.errors import LakeopsError
-from lakeops.model.words import counted, human_size, moment, safe, seconds, span
+from lakeops.model.words import safe
 
-__all__ = ["counted", "human_size", "moment", "safe", "seconds", "span"]
-
-
-Part = str | tuple[str, str]
+Styled = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
 
 SHORT_ID = 16
@@ -41,7 +35,7 @@ class Jsonable(Protocol):
 
 
 class StdoutClosed(Exception):
-    """Whoever read stdout is gone, as in ``lakeops log ... | head``."""
+    """The program that reads stdout has ended, as in ``lakeops log ... | head``."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -49,36 +43,36 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def paints(stream: TextIO) -> bool:
-    """Whether colours go to this stream: a terminal that can show them, and nobody said ``NO_COLOR``."""
+def has_colours(stream: TextIO) -> bool:
+    """Whether colours go to this stream: a terminal that can show them, and ``NO_COLOR`` is not set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def plain(part: Part) -> str:
-    """A part's text, made safe, without colour."""
-    return safe(part if isinstance(part, str) else part[0])
+def plain(piece: Styled) -> str:
+    """A piece's text, made safe, without colour."""
+    return safe(piece if isinstance(piece, str) else piece[0])
 
 
-def paint(parts: Iterable[Part], stream: TextIO) -> str:
+def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
     """One line of text for a stream."""
-    if not paints(stream):
-        return "".join(plain(part) for part in parts)
+    if not has_colours(stream):
+        return "".join(plain(piece) for piece in pieces)
     return "".join(
-        plain(part)
-        if isinstance(part, str)
-        else typer.style(plain(part), fg=None if part[1] in {"bold", "dim"} else part[1],
-                         bold=part[1] == "bold" or None, dim=part[1] == "dim" or None)
-        for part in parts
+        plain(piece)
+        if isinstance(piece, str)
+        else typer.style(plain(piece), fg=None if piece[1] in {"bold", "dim"} else piece[1],
+                         bold=piece[1] == "bold" or None, dim=piece[1] == "dim" or None)
+        for piece in pieces
     )  # fmt: skip
 
 
-def commit_id(full: str) -> Part:
+def commit_id(full: str) -> Styled:
     """A commit id for a table: short for people, whole for programs that read columns."""
     return (full[:SHORT_ID] if is_terminal(sys.stdout) else full, "yellow")
 
 
 class Output:
-    """The voice of one command.
+    """What one command prints.
 
     Args:
         as_json: whether stdout carries JSON.
@@ -87,26 +81,45 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
 
-    def line(self, *parts: Part) -> None:
+    # --- the answer, on stdout ---
+
+    def line(self, *pieces: Styled) -> None:
         """Print one line of the answer."""
-        _write(paint(parts, sys.stdout) + "\n")
+        _write(paint(pieces, sys.stdout) + "\n")
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Print one JSON document, on one line."""
         _write(json.dumps(value, separators=(", ", ": ")) + "\n")
 
-    def growing(
+    def answer(self, record: Jsonable | dict[str, Any], *lines: Sequence[Styled]) -> None:
+        """Print a command's whole answer: the record as JSON, or these lines for people."""
+        if self.as_json:
+            self.document(record if isinstance(record, dict) else record.to_json())
+            return
+        for pieces in lines:
+            self.line(*pieces)
+
+    def stream(self, records: Iterable[Jsonable], pieces: Callable[[Any], Iterable[Styled]]) -> None:
+        """Print records while they are read: one JSON document a line, or one line for people each."""
+        for record in records:
+            if self.as_json:
+                self.document(record.to_json())
+            else:
+                self.line(*pieces(record))
+
+    def stream_document(
         self, name: str, records: Iterable[Jsonable], rest: Callable[[], dict[str, Any]]
     ) -> LakeopsError | None:
-        """Print one JSON document whose list is written as it comes, so that it may be of any length.
+        """Print one JSON document while its list is read, so that the list may be of any length.
 
         Args:
             name: the list's key.
             records: the list.
-            rest: the document's other keys, asked for at the end.
+            rest: gives the document's other keys, at the end.
 
         Returns:
-            What ended the list early; the document is whole then too, with an ``error`` in place of the rest.
+            The error that ended the list early. The document is complete even then, with ``error`` in place of the
+            other keys.
         """
         _write(f'{{"{name}": [')
         failed = None
@@ -119,21 +132,13 @@ class Output:
         _write("], " + json.dumps(last)[1:] + "\n")
         return failed
 
-    def answer(self, record: Jsonable | dict[str, Any], *lines: Sequence[Part]) -> None:
-        """Print a command's whole answer: the record as JSON, or these lines for people."""
-        if self.as_json:
-            self.document(record if isinstance(record, dict) else record.to_json())
-            return
-        for parts in lines:
-            self.line(*parts)
-
-    def table(self, records: Iterable[Jsonable], header: Sequence[str], row: Callable[[Any], Sequence[Part]]) -> None:
+    def table(self, records: Iterable[Jsonable], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
         """Print records: a JSON array, a table on a terminal, or aligned columns without a header.
 
         Args:
             records: what to print.
             header: the columns' titles.
-            row: one record's cells.
+            row: gives one record's cells.
         """
         if self.as_json:
             self.document([record.to_json() for record in records])
@@ -143,7 +148,7 @@ class Output:
             self.note("Nothing to show.")
         elif is_terminal(sys.stdout):
             with _pipe():
-                draw(header, rows)
+                _draw(header, rows)
         else:
             widths = [max(map(len, map(plain, column))) for column in zip(*rows, strict=True)]
             for cells in rows:
@@ -158,30 +163,32 @@ class Output:
                 sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
 
-    def say(self, *parts: Part) -> None:
-        """Tell a person something that is no answer, on stderr and after what was printed so far."""
-        self.flush()
-        sys.stderr.write(paint(parts, sys.stderr) + "\n")
-        sys.stderr.flush()
-
-    def note(self, *parts: Part) -> None:
-        """Tell a person how it went; programs that asked for JSON are not told."""
-        if not self.as_json:
-            self.say(*parts)
-
-    def fail(self, error: dict[str, Any], details: Iterable[Sequence[Part]] = ()) -> None:
-        """Print an error: as JSON on stdout, or as one line on stderr followed by its details."""
-        if self.as_json:
-            self.document({"error": error})
-            return
-        self.say(("Error:", "red"), " ", error["message"])
-        for parts in details:
-            self.say(*parts)
-
     def flush(self) -> None:
         """Push out what was printed so far."""
         with _pipe():
             sys.stdout.flush()
+
+    # --- everything else, on stderr ---
+
+    def message(self, *pieces: Styled) -> None:
+        """Print a line on stderr, after what was printed so far."""
+        self.flush()
+        sys.stderr.write(paint(pieces, sys.stderr) + "\n")
+        sys.stderr.flush()
+
+    def note(self, *pieces: Styled) -> None:
+        """Print a line on stderr, unless JSON is asked for."""
+        if not self.as_json:
+            self.message(*pieces)
+
+    def fail(self, error: dict[str, Any], details: Iterable[Sequence[Styled]] = ()) -> None:
+        """Print an error: as JSON on stdout, or as one line on stderr followed by its details."""
+        if self.as_json:
+            self.document({"error": error})
+            return
+        self.message(("Error:", "red"), " ", error["message"])
+        for pieces in details:
+            self.message(*pieces)
 
 
 def _write(text: str) -> None:
@@ -197,16 +204,16 @@ def _pipe() -> Iterator[None]:
         raise StdoutClosed from None
 
 
-def draw(header: Sequence[str], rows: Sequence[Sequence[Part]]) -> None:
-    """Print a table on stdout, no wider than the terminal; the last column takes what is left and may wrap."""
+def _draw(header: Sequence[str], rows: Sequence[Sequence[Styled]]) -> None:
+    """Print a table on stdout, no wider than the terminal. The last column takes what is left and may wrap."""
+    from rich.console import Console  # late: only tables on a terminal need it
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for title in header[:-1]:
         table.add_column(title, no_wrap=True, overflow="ellipsis")
     table.add_column(header[-1], overflow="fold")
     for row in rows:
-        table.add_row(*(_cell(part) for part in row))
+        table.add_row(*(Text(plain(cell), style="" if isinstance(cell, str) else cell[1]) for cell in row))
     Console().print(table, highlight=False)
-
-
-def _cell(part: Part) -> Text:
-    return Text(plain(part), style="" if isinstance(part, str) else part[1])

@@ -1,144 +1,195 @@
-"""Opening the lake for one command. The core is imported here, late: ``--help`` and completion go without it."""
+"""One run of a command: its arguments are read, the lake is opened when it is first needed, and the answer is printed.
+
+``command`` declares a command. It adds the options that many commands share, and hands over a ``Session``. The core
+is imported when the lake is opened, so ``--help`` and completion go without it.
+"""
 
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, cast
 
 import typer
 
-from lakeops.cli.output import Output, human_size, is_terminal, safe
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.cli.options import Json, NoProgress, Yes, ref_in
+from lakeops.cli.output import Output, is_terminal
+from lakeops.model.errors import InvalidInput
+from lakeops.model.uris import LakeUri
+from lakeops.model.words import human_size, safe
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake
+    from lakeops.lake import Branch, Lake, Ref, Repository
 
+P = ParamSpec("P")
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 
-
-@contextmanager
-def watched(out: Output, label: str, *, hidden: bool, size: bool = False) -> Iterator[Report]:
-    """Somewhere to report progress to: a bar on a terminal, otherwise nowhere.
-
-    Args:
-        out: the command's output.
-        label: what is being done until a report says more.
-        hidden: show nothing in any case.
-        size: whether amounts are bytes.
-    """
-    if hidden or out.as_json or not is_terminal(sys.stderr):
-        yield lambda _label, _done, _total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    words, amount = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[amount]}", markup=False)
-    columns = (SpinnerColumn(), words, BarColumn(), amount, TimeElapsedColumn())
-    show = human_size if size else "{:,}".format
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(safe(label), total=None, amount="")
-
-        def report(label: str, done: int, total: int) -> None:
-            amount = f"{show(done)} of {show(total)}" if total else ""
-            bar.update(task, description=safe(label), completed=done, total=total or None, amount=amount)
-
-        yield report
+MAX_LISTED = 20
+"""How many losses are listed one by one before a question. The rest is only counted."""
 
 
-class Tally:
-    """Adds up the bytes that several threads move, and reports the sum.
+def command(
+    app: typer.Typer, name: str, *, example: str = "", progress: bool = False, asks: bool = False
+) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
+    """Declares a command of ``app``. The function's first parameter is the session, the others are read by typer.
+
+    Every command takes ``--json``.
 
     Args:
-        report: where to.
-        label: what is being done.
-        total: how many bytes there are.
+        app: the group that the command belongs to.
+        name: the command's name in the group.
+        example: a command line for the help page, without ``lakeops``.
+        progress: the command shows progress, and takes ``--no-progress``.
+        asks: the command asks before it changes anything, and takes ``--yes``.
     """
 
-    def __init__(self, report: Report, label: str, total: int) -> None:
-        self._report = report
-        self._label = label
-        self._total = total
-        self._done = 0
-        self._stopped = False
-        self._lock = Lock()
+    def declare(run: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
+        shared = {"yes": (asks, Yes), "no_progress": (progress, NoProgress), "json": (True, Json)}
+        options = [
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
+            for option, (wanted, annotation) in shared.items()
+            if wanted
+        ]
 
-    def counting(self, file: BinaryIO) -> CountedFile:
-        """The file, counted as it is read."""
-        return CountedFile(file, self)
+        @wraps(run)
+        def invoke(*, json: bool, yes: bool = False, no_progress: bool = False, **given: Any) -> None:  # noqa: ANN401
+            with Session(json, yes=yes, hide_progress=no_progress) as session:
+                cast("Callable[..., None]", run)(session, **given)
 
-    def stop(self) -> None:
-        """Let every file that is still being read end with an error."""
-        self._stopped = True
+        signature = inspect.signature(run, eval_str=True)
+        own = list(signature.parameters.values())[1:]
+        invoke.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined] # for typer
+        app.command(name, epilog=f"Example: lakeops {example}" if example else None)(invoke)
+        return run
 
-    def add(self, size: int) -> None:
-        """Count some more bytes. Raises ``LakeopsError`` once stopped."""
-        if self._stopped:
-            raise LakeopsError("stopped, because another file failed or the command was interrupted")
-        with self._lock:
-            self._done += size
-            self._report(self._label, self._done, self._total)
+    return declare
 
 
-class CountedFile:
-    """A binary file that can only be read, and tells a tally how much of it was."""
-
-    def __init__(self, file: BinaryIO, tally: Tally) -> None:
-        self._file = file
-        self._tally = tally
-
-    def read(self, size: int = -1) -> bytes:
-        """The next bytes, at most ``size`` of them."""
-        data = self._file.read(size)
-        self._tally.add(len(data))
-        return data
-
-
-@contextmanager
-def open_lake(out: Output, label: str = "", *, hide_progress: bool = True) -> Iterator[Lake]:
-    """The lake that the settings name; ``label`` says what long work shows progress of, unless it is hidden."""
-    from lakeops.lake import Lake
-
-    if not gc.isenabled():  # main() switched it off for the imports, which are done now
-        gc.freeze()
-        gc.enable()
-    with Lake.open() as lake, watched(out, label, hidden=hide_progress) as report:
-        lake.progress = report
-        yield lake
-
-
-SHOWN = 20
-"""How many single losses are listed before the rest is only counted."""
-
-
-def can_ask(out: Output) -> bool:
-    """Whether a person is there to answer."""
-    return not out.as_json and is_terminal(sys.stdin) and is_terminal(sys.stderr)
-
-
-def agree(out: Output, yes: bool, question: str, show: Callable[[], None]) -> None:
-    """Return when the user wants it; leave the command otherwise.
+class Session(Output):
+    """What a command works with: the lake, the handles that its arguments name, questions, progress and output.
 
     Args:
-        out: shows what would go, and asks, on stderr.
-        yes: the user has agreed beforehand: nothing is shown or asked.
-        question: what is about to happen, as a question.
-        show: prints what would go.
-
-    Raises:
-        InvalidInput: nobody can be asked.
-        Abort: the answer is no.
+        as_json: whether stdout carries JSON.
+        yes: the user has agreed beforehand, so nothing is asked.
+        hide_progress: whether to show no progress bar.
     """
-    if yes:
-        return
-    if not can_ask(out):
-        if not out.as_json:
-            show()
-        raise InvalidInput(f"{question} Nobody can be asked here; pass --yes to do it")
-    show()
-    typer.confirm(question, abort=True, err=True)
+
+    def __init__(self, as_json: bool, *, yes: bool = False, hide_progress: bool = False) -> None:
+        super().__init__(as_json)
+        self.yes = yes
+        self._hide_progress = hide_progress
+        self._opened = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The lake that the settings name."""
+        from lakeops.lake import Lake
+
+        if not gc.isenabled():  # main() switched it off for the imports, which are done now
+            gc.freeze()
+            gc.enable()
+        return self._opened.enter_context(Lake.open())
+
+    def now(self) -> int:
+        """The catalog's time, in Unix seconds."""
+        return int(self.lake.catalog.now().timestamp())
+
+    # --- what URIs name ---
+
+    def repository(self, uri: LakeUri) -> Repository:
+        """The repository of ``lakefs://REPO``."""
+        name = uri.only_repository()
+        return self.lake.repository(name)
+
+    def ref(self, uri: LakeUri) -> Ref:
+        """The ref of ``lakefs://REPO/REF``."""
+        name, ref = uri.only_ref()
+        return self.lake.repository(name).ref(ref)
+
+    def branch(self, uri: LakeUri) -> Branch:
+        """The branch of ``lakefs://REPO/BRANCH``."""
+        name, branch = uri.only_ref()
+        return self.lake.repository(name).branch(branch)
+
+    def named(self, uri: LakeUri) -> tuple[Repository, str]:
+        """The repository of ``lakefs://REPO/REF``, and the name of the ref."""
+        name, ref = uri.only_ref()
+        return self.lake.repository(name), ref
+
+    def two_refs(self, left: LakeUri, right: LakeUri) -> tuple[Repository, str, str]:
+        """The repository that two URIs share, and their refs. Raises ``InvalidUri``."""
+        name, ref = left.only_ref()
+        other = ref_in(name, str(right))
+        return self.lake.repository(name), ref, other
+
+    # --- the person at the terminal ---
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a person is there to answer."""
+        return not self.as_json and is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+    def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> None:
+        """Ask before a change. Returns when the user agrees, and leaves the command otherwise.
+
+        Args:
+            question: what is about to happen, as a question.
+            show: prints what would be lost.
+            optional: go on when nobody can be asked.
+
+        Raises:
+            InvalidInput: nobody can be asked.
+            Abort: the answer is no.
+        """
+        if self.yes or (optional and not self.can_ask):
+            return
+        if not self.can_ask:
+            if not self.as_json:
+                show()
+            raise InvalidInput(f"{question} Nobody can be asked here; pass --yes to do it")
+        show()
+        typer.confirm(question, abort=True, err=True)
+
+    @contextmanager
+    def progress(self, label: str, *, size: bool = False) -> Iterator[Report]:
+        """Show the progress of the verbs that run inside the ``with``: a bar on a terminal, nothing elsewhere.
+
+        Args:
+            label: what is being done, until a report says more.
+            size: whether amounts are bytes.
+        """
+        if self._hide_progress or self.as_json or not is_terminal(sys.stderr):
+            yield lambda _label, _done, _total: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        words, amount = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]"))
+        columns = (SpinnerColumn(), words, BarColumn(), amount, TimeElapsedColumn())
+        shown = human_size if size else "{:,}".format
+        # Answers that are printed meanwhile go above the bar. When stdout leads elsewhere they must go there.
+        redirect = is_terminal(sys.stdout)
+        with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
+            task = bar.add_task(safe(label), total=None, amount="")
+
+            def report(label: str, done: int, total: int) -> None:
+                amount = f"{shown(done)} of {shown(total)}" if total else ""
+                bar.update(task, description=safe(label), completed=done, total=total or None, amount=amount)
+
+            self.lake.progress = report
+            yield report

@@ -1,6 +1,6 @@
 """The composition root: settings -> Lake -> Repository -> Branch and Ref handles.
 
-Handles are cheap, hold no state of their own and may be used from several threads; each method is one verb of
+A handle is cheap, keeps no state of its own, and may be used from several threads. Its methods are the verbs of
 ``lakeops.ops``.
 """
 

@@ -1,193 +1,186 @@
-"""A mirror's handle: a read-only repository that follows another lake's."""
+"""A mirror's handle: a read-only repository that follows a repository of another lake; and how that lake is found."""
 
 from __future__ import annotations
 
+import os
+import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+from lakeops.lake.connection import Connection
 from lakeops.lake.repository import Repository
-from lakeops.lake.source import reaching
-from lakeops.model.clock import Clock
-from lakeops.model.errors import InvalidInput, LakeopsError, NotAMirror
+from lakeops.lake.verbs import ops, verb
+from lakeops.model.clock import Clock, SystemClock
+from lakeops.model.errors import (
+    CatalogError,
+    CatalogUnavailable,
+    CatalogVersion,
+    InvalidInput,
+    InvalidSettings,
+    LakeopsError,
+    NotAMirror,
+)
 from lakeops.model.mirrors import Mirror as MirrorRecord
 from lakeops.model.mirrors import MirrorStatus, RefKind, RefName, RefStatus, check_patience
+from lakeops.model.names import check_repository
+from lakeops.model.sources import SourceKind, SourceReference, check_no_password, parse_source
+from lakeops.model.text import excerpt, flaw
 from lakeops.ops.context import Context
+from lakeops.settings import CATALOG_FILE, Settings
 
 if TYPE_CHECKING:
-    from lakeops.lake.lake import Lake
     from lakeops.ops.mirror.promote_writable import Loss
-    from lakeops.ops.mirror.prove import Proved
     from lakeops.ops.mirror.source import Source
     from lakeops.ops.replicate import Replicated
 
+_MAX_SOURCE_BYTES = 4096
+
 
 class Mirror(Repository):
-    """A mirror. Everything that reads a repository reads it, too; its heads are whole at every moment."""
+    """A mirror. It can be read like any repository, and each of its heads is complete at every moment.
 
-    def __init__(self, context: Context, clock: Clock, source: Lake | None = None) -> None:
+    ``source`` in the methods below is the source's lake. Pass it where it is open already, or where the mirror's
+    configuration cannot lead to it.
+    """
+
+    def __init__(self, context: Context, clock: Clock, source: Connection | None = None) -> None:
         super().__init__(context)
         self._clock = clock
         self._source = source
+
+    @classmethod
+    def of(cls, repository: Repository) -> Self:
+        """A repository's handle as a mirror's. Raises ``NotAMirror``."""
+        context = repository._ctx  # noqa: SLF001 - a mirror is a repository
+        context.catalog.mirror(repository.id)
+        return cls(context, SystemClock())
 
     @property
     def configuration(self) -> MirrorRecord:
         """Where its source is, which refs it follows, and how the last pass ended."""
         return self._ctx.catalog.mirror(self.id)
 
-    def sync(self, source: Lake | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
-        """One pass: see what the source shows, look for what has arrived, show what is complete. It never waits.
+    def sync(self, source: Connection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
+        """Make one pass: read the source's heads, look for what has arrived, promote what is complete. Never waits.
 
         Args:
-            source: the source's lake, where it is open already or cannot be found by the mirror's configuration.
-            only: refs to look at; all of them when left out.
+            source: the source's lake.
+            only: refs to look for; all when left out. What the source shows is recorded for all refs in any case.
 
         Raises:
             NotAMirror: it was promoted to a writable repository.
             NotAReplica: source or storage namespace belong to another repository.
-            ReplicaMismatch, Corrupted: something arrived that is not what the source recorded.
+            ReplicaMismatch, Corrupted: something arrived that is not what the source recorded. Refs that do not need
+                it have been promoted.
             CatalogUnavailable, CatalogError, InvalidSettings: the source cannot be reached.
         """
-        from lakeops.ops.mirror.sync import sync
+        return ops.mirror.sync.sync(self._ctx, lambda: self._reach(source), only=only)
 
-        return sync(self._ctx, lambda: self._reach(source), only=only)
+    def discover(self, source: Connection | None = None) -> MirrorStatus:
+        """Do the first half of a pass: record what the source shows, and have it keep what the mirror needs.
 
-    def discover(self, source: Lake | None = None) -> MirrorStatus:
-        """The first half of a pass: record what the source shows, and have it keep what the mirror needs.
-
-        Nothing is looked for and nothing is promoted. Arguments and errors are ``sync``'s.
+        It does not look for what has arrived, and promotes nothing. Errors are those of ``sync``.
         """
-        from lakeops.ops.mirror.sync import discover
+        return ops.mirror.sync.discover(self._ctx, lambda: self._reach(source))
 
-        return discover(self._ctx, lambda: self._reach(source))
+    arrived = verb(lambda: ops.mirror.sync.arrived)
+    status = verb(lambda: ops.mirror.status.status)
 
-    def arrived(self, ref: RefName) -> str | None:
-        """The commit that a ref can show now; None while something of it is missing. Promotes nothing.
+    def skip(self, branch: str | None = None, *, tag: str | None = None, source: Connection | None = None) -> RefStatus:
+        """Drop a ref's candidate and wait for the newest head of the branch, or for what the tag is now.
+
+        Use it when a part of the candidate will never arrive. ``set_patience`` does the same without a person.
 
         Raises:
-            NotAMirror, ReplicaMismatch, Corrupted: see ``sync``.
-        """
-        from lakeops.ops.mirror.sync import arrived
-
-        return arrived(self._ctx, ref)
-
-    def skip(self, branch: str | None = None, *, tag: str | None = None, source: Lake | None = None) -> RefStatus:
-        """Wait for the newest head of a branch, or for what a tag is now, in place of the candidate; its status.
-
-        For a candidate of which something will never come. It gives way by itself as well: see ``set_patience``.
-
-        Raises:
-            InvalidInput: not one of ``branch`` and ``tag`` is given.
+            InvalidInput: neither ``branch`` nor ``tag`` is given, or both are.
             NotAMirror: it was promoted to a writable repository.
             RefNotFound: the mirror follows no such branch or tag.
         """
-        from lakeops.ops.mirror.skip import skip
-
         if (branch is None) == (tag is None):
             raise InvalidInput("skip the candidate of a branch or of a tag: name one of them")
         ref = RefName(RefKind.TAG if branch is None else RefKind.BRANCH, branch or tag or "")
-        skip(self._ctx, lambda: self._reach(source), ref)
+        ops.mirror.skip.skip(self._ctx, lambda: self._reach(source), ref)
         status = self.status()
         return status.branches[ref.name] if ref.kind is RefKind.BRANCH else status.tags[ref.name]
 
     def set_patience(self, seconds: int) -> MirrorRecord:
-        """For how many seconds nothing of a candidate may arrive before a newer head is looked at.
+        """Set for how long nothing of a candidate may arrive before the mirror takes a newer head instead.
 
-        Raises ``InvalidInput``, ``NotAMirror``.
+        Raises:
+            InvalidInput: it is no length of time that makes sense.
+            NotAMirror: it was promoted to a writable repository.
         """
         return self._ctx.catalog.set_patience(self.id, check_patience(seconds))
 
-    def status(self) -> MirrorStatus:
-        """How far each ref is, as the last pass saw it; the source is not asked."""
-        from lakeops.ops.mirror.status import status
-
-        return status(self._ctx)
-
-    def loss(self, source: Lake | None = None) -> Loss:
-        """What ``promote_writable`` would lose: the source is asked, and the last pass where it does not answer."""
-        from lakeops.ops.mirror.promote_writable import loss
-
-        with self._try(source) as found:
-            return loss(self._ctx, found)
-
-    def promote_writable(self, source: Lake | None = None) -> MirrorRecord:
-        """Fail over: a writable repository at what the mirror shows, which follows its source no longer.
-
-        It cannot be undone; what the source has beyond it is lost here. See ``loss``.
+    def loss(self, source: Connection | None = None) -> Loss:
+        """What ``promote_writable`` would lose. Asks the source, or takes the last pass when the source is down.
 
         Raises:
             NotAMirror: it was promoted before.
-            MirrorOvertaken: a pass went on meanwhile; try again.
         """
-        from lakeops.ops.mirror.promote_writable import promote_writable
-
         with self._try(source) as found:
-            return promote_writable(self._ctx, found)
+            return ops.mirror.promote_writable.loss(self._ctx, found)
 
-    def prove(self) -> Proved:
-        """After a fail-over: let commits live again that are whole, of those that the mirror did not show then.
+    def promote_writable(self, source: Connection | None = None) -> MirrorRecord:
+        """Fail over: turn the mirror into a writable repository that no longer follows its source.
 
-        Reads what each such commit does not share with a whole one, and looks for its objects without reading them.
-        May be killed and repeated, until a mark gives up what is left.
+        It cannot be undone. What the source has beyond what the mirror shows is lost here: see ``loss``. A call that
+        was killed can be made again.
 
         Raises:
-            ReadOnlyRepository: it is still a mirror.
+            NotAMirror: it was promoted before.
+            NotTheOwner: another catalog has opened the same storage namespace for writing.
+            MirrorOvertaken: a pass ran at the same time; try again.
         """
-        from lakeops.ops.mirror.prove import prove
-
-        return prove(self._ctx)
-
-    def check(self) -> list[str]:
-        """What is missing or damaged of everything that is shown, in words; nothing when all is whole.
-
-        Nothing is taken for granted, so it costs as much as what is shown is large. For after a fail-over.
-        """
-        from lakeops.ops.mirror.status import check_shown
-
-        return check_shown(self._ctx)
-
-    def delete(self, source: Lake | None = None) -> bool:
-        """Forget the mirror; its objects stay where they are. Whether its source was told, where it has to be."""
-        from lakeops.ops.mirror.create import delete_mirror
-
         with self._try(source) as found:
-            return delete_mirror(self._ctx, found)
+            return ops.mirror.promote_writable.promote_writable(self._ctx, found)
 
-    def source_namespace(self, source: Lake | None = None) -> str:
-        """The storage namespace that is to be replicated to the mirror's own; the source is asked."""
-        reference = self.configuration.source
-        with reaching(reference, self._clock, given=source or self._source) as lake:
-            return lake.repository(reference.repository).storage_namespace
+    prove = verb(lambda: ops.mirror.prove.prove)
+    check = verb(lambda: ops.mirror.status.check_shown)
 
-    def replicate(self, source: Lake | None = None, *, delete: bool = False, force: bool = False) -> Replicated:
-        """Copy what the source's storage namespace has and the mirror's lacks, where the store does not by itself.
+    def delete(self, source: Connection | None = None) -> bool:
+        """Forget the mirror. Its objects stay where they are. Returns whether the source knows that it is gone.
+
+        A source that was never told about the mirror needs no word, so the answer is True then too.
+
+        Raises:
+            NotAMirror: it was promoted to a writable repository.
+        """
+        with self._try(source) as found:
+            return ops.mirror.create.delete_mirror(self._ctx, found)
+
+    def source_namespace(self, source: Connection | None = None) -> str:
+        """The storage namespace that must be replicated to the mirror's own. Asks the source."""
+        with self._origin(source) as (_, namespace):
+            return namespace
+
+    def replicate(self, source: Connection | None = None, *, delete: bool = False, force: bool = False) -> Replicated:
+        """Copy what the source's storage namespace has and the mirror's lacks, for stores that do not replicate.
 
         Args:
-            source: the source's lake; see ``sync``.
+            source: the source's lake.
             delete: afterwards remove what the source does not have.
-            force: remove even a large share of what is there.
+            force: remove it even when it is a large share of what is there.
 
         Raises:
             NotAMirror: it was promoted to a writable repository, which no source may overwrite.
-            NotAllReplicated: some objects failed; running it again goes on from there.
+            NotAllReplicated: some objects failed. Run it again: it goes on from there.
             NotFound: the source is no repository's storage namespace.
             NamespaceTaken: the mirror's storage namespace overlaps with a repository.
             PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
             StoreError: a store refused.
             CatalogUnavailable: the source's database does not answer.
         """
-        from lakeops.ops.replicate import replicate_to
-
-        mirror = self.configuration
-        if mirror.promoted_writable is not None:
+        if self.configuration.promoted_writable is not None:
             raise NotAMirror(f"{self.id!r} is a writable repository now; nothing is copied over it")
-        with reaching(mirror.source, self._clock, given=source or self._source) as lake:
-            origin = lake.repository(mirror.source.repository).storage_namespace
-            return replicate_to(
+        with self._origin(source) as (lake, namespace):
+            return ops.replicate.replicate_to(
                 self._ctx.catalog,
                 self._ctx.stores,
                 self.storage_namespace,
-                lake.stores().at(origin),
+                lake.stores().at(namespace),
                 self._ctx.engine,
                 delete=delete,
                 force=force,
@@ -195,19 +188,122 @@ class Mirror(Repository):
             )
 
     @contextmanager
-    def _reach(self, given: Lake | None) -> Iterator[Source]:
-        from lakeops.ops.mirror.source import Source
-
+    def _origin(self, given: Connection | None) -> Iterator[tuple[Connection, str]]:
+        """The source's lake, and the storage namespace of the repository there."""
         reference = self.configuration.source
         with reaching(reference, self._clock, given=given or self._source) as lake:
-            yield Source(lake.catalog, reference.repository)
+            yield lake, lake.catalog.repository(reference.repository).storage_namespace
 
     @contextmanager
-    def _try(self, given: Lake | None) -> Iterator[Source | None]:
-        """The source, or None where it cannot be reached."""
+    def _reach(self, given: Connection | None) -> Iterator[Source]:
+        reference = self.configuration.source
+        with reaching(reference, self._clock, given=given or self._source) as lake:
+            yield ops.mirror.source.Source(lake.catalog, reference.repository)
+
+    @contextmanager
+    def _try(self, given: Connection | None) -> Iterator[Source | None]:
+        """The source, or None when it cannot be reached."""
         with ExitStack() as stack:
             try:
                 source: Source | None = stack.enter_context(self._reach(given))
             except LakeopsError:
                 source = None
             yield source
+
+
+def reference_to(source: Connection | str, repository: str | None, name: str) -> SourceReference:
+    """How to find the source again. Raises ``InvalidInput`` where that would store a password.
+
+    Args:
+        source: an open lake, or a reference as text.
+        repository: the repository there; what the text says, or else the mirror's name, when None.
+        name: the mirror's name.
+    """
+    if isinstance(source, str):
+        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES)
+        if reason is None and not source.isprintable():
+            reason = "has a character that cannot be printed"
+        if reason is not None:
+            raise InvalidInput(f"{excerpt(source)} is no mirror's source: it {reason}")
+        reference = parse_source(source, repository or name)
+        if repository is not None and reference.repository != repository:
+            raise InvalidInput(f"the source is given as {reference.repository!r} and as {repository!r}; name it once")
+        return reference
+    if not hasattr(source, "settings"):
+        raise InvalidInput(f"a mirror's source is a lake or a reference to one, not {excerpt(source)}")
+    settings = source.settings
+    kind, place = SourceKind.HOME, str(settings.home)
+    if settings.database_url is not None:
+        kind, place = SourceKind.DATABASE, check_no_password(settings.database_url.get_secret_value())
+    return SourceReference(
+        kind, place, check_repository(repository or name), settings.s3_endpoint_url, settings.s3_region
+    )
+
+
+@contextmanager
+def reaching(reference: SourceReference, clock: Clock, *, given: Connection | None = None) -> Iterator[Connection]:
+    """The source lake: the given one, or the one that the reference leads to, closed afterwards.
+
+    Raises:
+        CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings: it cannot be opened; no message holds a
+            password.
+    """
+    if given is not None:
+        yield given
+        return
+    try:
+        lake = open_source(reference, clock)
+    except (CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings) as error:
+        raise type(error)(f"the source {_shown(reference)} cannot be reached: {error.message}") from None
+    with lake:
+        yield lake
+
+
+def open_source(reference: SourceReference, clock: Clock) -> Connection:
+    """The lake that a reference leads to. Nothing of it is created or brought up to date."""
+    return Connection.open(settings=Settings.load(**_given(reference)), clock=clock, must_exist=True)
+
+
+def _given(reference: SourceReference) -> dict[str, Any]:
+    """The settings of the source lake. The environment belongs to the mirror's own lake, so it decides no place."""
+    place = reference.place
+    match reference.kind:
+        case SourceKind.HOME:
+            given: dict[str, Any] = {"home": place}
+        case SourceKind.SETTINGS:
+            given = _from_file(Path(place))
+        case SourceKind.DATABASE:
+            given = {"database_url": place}
+        case SourceKind.ENVIRONMENT:
+            if not os.environ.get(place):
+                raise InvalidSettings(
+                    f"environment variable {place} is not set; it is to hold the source's database URL"
+                )
+            given = {"database_url": os.environ[place]}
+        case SourceKind.CONNECTION:
+            raise InvalidSettings(
+                f"it is Airflow's connection {place!r}, which only tasks of Airflow can follow; sync this mirror there"
+            )
+    if "database_url" not in given:
+        home = Path(given.get("home", "~/.lakeops")).expanduser().absolute()
+        given["database_url"] = f"sqlite:///{home / CATALOG_FILE}"
+    stores = {"s3_endpoint_url": reference.s3_endpoint_url, "s3_region": reference.s3_region}
+    return {**given, **{name: value for name, value in stores.items() if value is not None}}
+
+
+def _from_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise InvalidSettings(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
+    except ValueError:
+        # What a parser says may repeat a line, and a line may hold a password.
+        raise InvalidSettings(f"settings file {str(file)!r} is not TOML") from None
+
+
+def _shown(reference: SourceReference) -> str:
+    """The reference for a message; a database URL shows no user."""
+    if reference.kind is SourceKind.DATABASE:
+        scheme, _, rest = reference.place.partition("://")
+        return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}#{reference.repository}"
+    return reference.text

@@ -1,36 +1,26 @@
-"""A repository's handle: refs, history, diffs and merges."""
+"""A repository's handle: refs, history, diffs, merges and garbage collection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lakeops.lake.refs import Branch, Ref
+from lakeops.lake.verbs import ops, verb
 from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
-from lakeops.model.records import Change, Commit, MergeResult, ReflogRecord, Strategy
 from lakeops.model.records import Ref as RefRecord
+from lakeops.model.records import ReflogRecord
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.requests import check_amount, check_asked
-from lakeops.ops import branch as branch_verbs
-from lakeops.ops import resolve
 from lakeops.ops.context import Context, pages
-from lakeops.ops.gc import rules as rule_verbs
 from lakeops.ops.resolve import require_branch
 
 if TYPE_CHECKING:
-    from lakeops.lake.mirror import Mirror
-    from lakeops.model.owner import Owner
-    from lakeops.ops.diff import Changed
-    from lakeops.ops.fsck.check import Fsck
     from lakeops.ops.gc.mark import DryRun
-    from lakeops.ops.gc.prune import Pruned
-    from lakeops.ops.gc.rules import IdleRef
-    from lakeops.ops.gc.sweep import Restored, Swept
-    from lakeops.ops.owner import Adopted
 
 
 class GarbageCollection:
@@ -40,43 +30,22 @@ class GarbageCollection:
         self._ctx = context
 
     def rules(self) -> dict[str, Any] | None:
-        """The retention rules in lakeFS's JSON, or None: then every commit lives for ever."""
-        rules = rule_verbs.get_rules(self._ctx)
+        """The retention rules in lakeFS's JSON. None: there are none, and every commit lives for ever."""
+        rules = ops.gc.rules.get_rules(self._ctx)
         return None if rules is None else rules.to_json()
 
-    def set_rules(self, rules: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
-        """Replace the retention rules: a mapping as JSON gives it, JSON text, or None for none; returns them.
-
-        Raises:
-            InvalidRules: they make no sense, or have an entry for one branch or tag that does not exist.
-        """
-        found = rule_verbs.set_rules(self._ctx, rules)
-        return None if found is None else found.to_json()
-
-    def grace(self) -> dict[str, Any]:
-        """The grace period: ``grace_seconds`` counts now, ``pending_seconds`` from ``pending_from`` on, if set."""
-        return rule_verbs.get_grace(self._ctx)
-
-    def set_grace(self, grace: int | str | timedelta) -> dict[str, Any]:
-        """Change the grace period, for every process; returns what ``grace`` does.
-
-        A longer one counts at once. A shorter one counts once the old one has passed, so that an attempt that began
-        under the old one keeps its time.
-
-        Args:
-            grace: seconds, a text such as ``24h`` or ``7d``, or a timedelta.
-
-        Raises:
-            InvalidInput: the grace period is none, or too long.
-            ReadOnlyRepository: the repository is a mirror.
-        """
-        return rule_verbs.set_grace(self._ctx, grace)
+    set_rules = verb(lambda: ops.gc.rules.set_rules)
+    live_commits = verb(lambda: ops.gc.rules.live_commits)
+    idle_refs = verb(lambda: ops.gc.rules.idle_refs)
+    expire_refs = verb(lambda: ops.gc.rules.expire_refs)
+    grace = verb(lambda: ops.gc.rules.get_grace)
+    set_grace = verb(lambda: ops.gc.rules.set_grace)
 
     def confirm_clock(self) -> datetime:
-        """Say that the catalog's clock is right, after ``ClockInDoubt``; returns the time that is believed now.
+        """Say that the catalog's clock is right, after ``ClockInDoubt``. Returns the time that is believed from now on.
 
-        It counts for all repositories of the catalog. Look at the clock first: if it is ahead, everything looks old.
-        Nobody should be writing who began while the clock was wrong.
+        This counts for all repositories of the catalog. Look at the clock before you call it: when the clock is ahead,
+        everything looks older than it is. Nobody should be writing who began while the clock was wrong.
         """
         return self._ctx.catalog.confirm_clock()
 
@@ -87,90 +56,34 @@ class GarbageCollection:
     def mark(self, *, dry_run: Literal[True]) -> DryRun: ...
 
     def mark(self, *, dry_run: bool = False) -> Mark | DryRun:
-        """Expire commits and find what no live one, staged row or upload needs. The mark's ``id`` is for ``sweep``.
+        """Expire commits, and find the files that no live commit, staged row or upload needs.
 
-        Nothing is deleted, and until the sweep begins ``restore`` takes the mark back.
+        Nothing is deleted: ``sweep`` takes the ``id`` of the mark. Until a sweep of the mark begins, ``restore`` takes
+        the mark back.
 
         Args:
-            dry_run: change nothing at all; returns what a mark would do now, with its ``report``.
+            dry_run: change nothing, and return what a mark would do now, with its ``report``.
 
         Raises:
             ReadOnlyRepository: the repository is a mirror.
+            NotTheOwner: another catalog may delete in the storage namespace; ``adopt`` takes it over.
             ClockInDoubt: the clock was set back or may have jumped ahead; see ``confirm_clock``.
-            MarkRefused: the run took longer than the deadline.
+            MarkRefused: the run took longer than the deadline, or the mark was restored meanwhile.
+            Corrupted, ObjectNotFound: metadata of a live commit is damaged; run ``lakeops fsck``.
         """
-        from lakeops.ops.gc.mark import dry_run as foretell
+        from lakeops.ops.gc.mark import dry_run as would_mark
         from lakeops.ops.gc.mark import mark
 
-        return foretell(self._ctx) if dry_run else mark(self._ctx)
-
-    def restore(self, mark_id: str) -> Restored:
-        """Take back a mark before its sweep begins: its commits live again, and it can never be swept.
-
-        Raises:
-            MarkNotFound: there is no such mark.
-            MarkRefused: its sweep has begun.
-            ReadOnlyRepository: the repository is a mirror.
-        """
-        from lakeops.ops.gc.sweep import restore
-
-        return restore(self._ctx, mark_id)
-
-    def sweep(self, mark_id: str, *, force: bool = False) -> Swept:
-        """Delete exactly what a mark holds; goes on where an earlier sweep of it ended.
-
-        What the store refuses to delete is named in ``mark.failures`` of the result, and is on the next mark's list.
-
-        Raises:
-            MarkNotFound: there is no such mark.
-            MarkRefused: it must not be swept; the message says why.
-            ClockInDoubt: the clock was set back or may have jumped ahead; see ``confirm_clock``.
-            Corrupted: the mark's list is not what the mark wrote.
-            SweepIncomplete: the store refused everything that was left to delete.
-            ReadOnlyRepository: the repository is a mirror.
-        """
-        from lakeops.ops.gc.sweep import sweep
-
-        return sweep(self._ctx, check_asked(mark_id, "a mark"), force=force)
-
-    def prune(self, *, dry_run: bool = False) -> Pruned:
-        """Remove the catalog's rows that are past their time, or count them; every sweep does so at its end.
-
-        These are expired commits and moves of refs older than ``log_days``, idempotency keys older than ``key_days``,
-        and retired staging tokens. Logs then end where history was pruned.
-
-        Raises:
-            ReadOnlyRepository: the repository is a mirror.
-        """
-        from lakeops.ops.gc.prune import prune
-
-        return prune(self._ctx, dry_run=dry_run)
-
-    def report(self, mark_id: str) -> dict[str, Any]:
-        """What a mark holds, what was kept and why, and what is not lakeops' own."""
-        from lakeops.ops.gc.files import read_report
-
-        return read_report(self._ctx, self._ctx.catalog.mark(self._ctx.repository_id, check_asked(mark_id, "a mark")))
+        return would_mark(self._ctx) if dry_run else mark(self._ctx)
 
     def marks(self) -> list[Mark]:
-        """Marks on record, newest first."""
+        """The marks on record, newest first."""
         return self._ctx.catalog.marks(self._ctx.repository_id)
 
-    def live_commits(self) -> set[str]:
-        """The ids of the commits that the rules keep now. Others are refused from the next mark on."""
-        return rule_verbs.live_commits(self._ctx)
-
-    def idle_refs(self) -> list[IdleRef]:
-        """Branches and tags that have been idle for as long as the rules allow; ``kept`` says why one stays."""
-        from lakeops.ops.gc.rules import idle_refs
-
-        return list(idle_refs(self._ctx))
-
-    def expire_refs(self) -> list[IdleRef]:
-        """Delete the branches and tags that the rules let go; returns them, and those that stay with the reason."""
-        from lakeops.ops.gc.rules import expire_refs
-
-        return expire_refs(self._ctx)
+    report = verb(lambda: ops.gc.files.report)
+    restore = verb(lambda: ops.gc.sweep.restore)
+    sweep = verb(lambda: ops.gc.sweep.sweep)
+    prune = verb(lambda: ops.gc.prune.prune)
 
 
 class Repository:
@@ -194,7 +107,7 @@ class Repository:
 
     @property
     def storage_namespace(self) -> str:
-        """Where the objects lie."""
+        """Where the objects are."""
         return self.record.storage_namespace
 
     @property
@@ -202,28 +115,10 @@ class Repository:
         """The branch that cannot be deleted."""
         return self.record.default_branch
 
-    def as_mirror(self) -> Mirror:
-        """The same repository as a mirror. Raises ``NotAMirror``."""
-        from lakeops.lake.mirror import Mirror
-        from lakeops.model.clock import SystemClock
-
-        self._ctx.catalog.mirror(self.id)
-        return Mirror(self._ctx, SystemClock())
-
-    def registrations(self) -> list[Registration]:
-        """The mirrors of this repository that reported to it, and the commits that are kept for them."""
-        return self._ctx.catalog.registrations(self.id)
-
-    def drop_registration(self, name: str) -> None:
-        """Keep nothing for a mirror any more: one that is gone. Raises ``NotFound``."""
-        if name not in {one.id for one in self.registrations()}:
-            raise NotFound(f"no mirror {name!r} has reported to repository {self.id!r}")
-        self._ctx.catalog.drop_mirror(self.id, name)
-
     # --- refs ---
 
     def ref(self, expression: str) -> Ref:
-        """A handle for reading at any ref expression; it is resolved when it is used."""
+        """A handle for reading at any ref expression. The expression is resolved when the handle is used."""
         return Ref(self._ctx, expression)
 
     def branch(self, name: str) -> Branch:
@@ -231,33 +126,49 @@ class Repository:
         return Branch(self._ctx, require_branch(self._ctx, name))
 
     def create_branch(self, name: str, source: str | None = None) -> Branch:
-        """A new branch at ``source`` (the default branch when left out). Copies nothing."""
-        branch_verbs.create_branch(self._ctx, name, source or self.default_branch)
+        """A new branch at ``source``, or at the default branch. Copies nothing.
+
+        Raises:
+            InvalidName: the name breaks the rules.
+            AlreadyExists: a branch has the name.
+            RefNotFound, CommitExpired: there is no such commit to begin at.
+            ReadOnlyRepository: the repository takes no changes.
+        """
+        ops.branch.create_branch(self._ctx, name, source or self.default_branch)
         return Branch(self._ctx, name)
 
-    def delete_branch(self, name: str) -> RefRecord:
-        """Delete a branch with its uncommitted changes; returns where it was."""
-        return branch_verbs.delete_branch(self._ctx, name)
+    delete_branch = verb(lambda: ops.branch.delete_branch)
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Branches by name in byte order."""
         return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
 
-    def create_tag(self, name: str, ref: str, *, idempotency_key: str | None = None) -> RefRecord:
-        """A new tag at ``ref``."""
-        return branch_verbs.create_tag(self._ctx, name, ref, key=idempotency_key)
+    create_tag = verb(lambda: ops.branch.create_tag)
+    delete_tag = verb(lambda: ops.branch.delete_tag)
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
         return self._ctx.catalog.tag(self.id, check_asked(name, "a tag"))
 
-    def delete_tag(self, name: str) -> RefRecord:
-        """Delete a tag; returns where it was."""
-        return branch_verbs.delete_tag(self._ctx, name)
-
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Tags by name in byte order."""
         return pages(partial(self._ctx.catalog.tags, self.id), prefix=prefix, after=after)
+
+    # --- history, diff and merge ---
+
+    log = verb(lambda: ops.resolve.log)
+    merge_base = verb(lambda: ops.resolve.merge_base)
+    diff = verb(lambda: ops.diff.two_way)
+    changed = verb(lambda: ops.diff.changed)
+    compare = verb(lambda: ops.diff.since_merge_base)
+    merge = verb(lambda: ops.merge.merge)
+    cherry_pick = verb(lambda: ops.merge.cherry_pick)
+    cherry_pick_changes = verb(lambda: ops.merge.of_cherry_pick)
+
+    def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
+        """Moves of a branch or tag, or of all branches and tags, newest first."""
+        name = None if ref is None else check_asked(ref, "a branch or tag")
+        return self._ctx.catalog.reflog(self.id, name, limit=check_amount(limit, "the limit"))
 
     # --- protection ---
 
@@ -265,148 +176,33 @@ class Repository:
         """Glob patterns of branches that change through merges only."""
         return self._ctx.catalog.protections(self.id)
 
-    def protect(self, pattern: str) -> None:
-        """Protect branches that match a glob pattern."""
-        branch_verbs.protect(self._ctx, pattern)
+    protect = verb(lambda: ops.branch.protect)
 
     def unprotect(self, pattern: str) -> None:
-        """Drop a protection pattern. Raises ``NotFound``."""
+        """Remove a protection pattern. Raises ``NotFound``."""
         self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"))
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""
         self._ctx.catalog.set_read_only(self.id, read_only)
 
-    def adopt(self) -> Adopted:
-        """Let this catalog delete in the storage namespace, in place of the one that may now: for a restore.
+    # --- upkeep ---
 
-        The other catalog stops at its next mark or sweep. ``before`` of the result is what was taken over.
-
-        Raises:
-            NamespaceTaken: the namespace is another repository's.
-            PreconditionFailed: the repository is a mirror; ``promote_writable`` opens it for writing.
-        """
-        from lakeops.ops.owner import adopt
-
-        return adopt(self._ctx)
-
-    def owner(self) -> tuple[Owner | None, bool]:
-        """Which catalog may delete in the storage namespace (None: none), and whether it is this one."""
-        from lakeops.ops.owner import look
-
-        return look(self._ctx)
+    fsck = verb(lambda: ops.fsck.check.fsck)
+    owner = verb(lambda: ops.owner.look)
+    adopt = verb(lambda: ops.owner.adopt)
 
     @property
     def gc(self) -> GarbageCollection:
         """Retention rules and garbage collection."""
         return GarbageCollection(self._ctx)
 
-    # --- history ---
+    def registrations(self) -> list[Registration]:
+        """The mirrors that report to this repository, and the commits that are kept for them."""
+        return self._ctx.catalog.registrations(self.id)
 
-    def log(self, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
-        """Commits reachable from ``ref``: newest first, children before parents."""
-        return resolve.log(self._ctx, ref, first_parent=first_parent, amount=amount)
-
-    def merge_base(self, left: str, right: str) -> Commit:
-        """A best common ancestor. Raises ``NoMergeBase``."""
-        return resolve.merge_base(self._ctx, left, right)
-
-    def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
-        """Moves of a branch or tag, or of all, newest first."""
-        name = None if ref is None else check_asked(ref, "a branch or tag")
-        return self._ctx.catalog.reflog(self.id, name, limit=check_amount(limit, "the limit"))
-
-    # --- checking ---
-
-    def fsck(self, *, data: bool = False) -> Fsck:
-        """Check everything from the refs down to the ranges, and with ``data`` the objects; changes nothing.
-
-        Returns an iterator of findings (``kind``, ``severity``, ``where``, ``message``, ``advice``), as they are made.
-        A repository is sound when none has the severity ``error``.
-        """
-        from lakeops.ops.fsck.check import Fsck
-
-        return Fsck(self._ctx, data=data)
-
-    # --- diff and merge ---
-
-    def diff(self, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
-        """What differs between two refs' commits, from left to right (two-way)."""
-        from lakeops.ops.diff import two_way
-
-        return two_way(self._ctx, left, right, prefix=prefix)
-
-    def changed(self, left: str, right: str, *, partition_by: str | None = None) -> Changed:
-        """What differs between two refs' commits, in short: counts, top-level prefixes, partition values."""
-        from lakeops.ops.diff import changed
-
-        return changed(self._ctx, left, right, partition_by=partition_by)
-
-    def compare(
-        self, left: str, right: str, *, prefix: str = "", strategy: str | Strategy | None = None
-    ) -> Iterator[Change]:
-        """What merging ``right`` into ``left`` would change there, by path; changed on both sides: a conflict.
-
-        With a strategy that settles conflicts there are none: what is listed is what that merge would do.
-        """
-        from lakeops.ops.diff import since_merge_base
-
-        return since_merge_base(self._ctx, left, right, prefix=prefix, strategy=strategy)
-
-    def merge(
-        self,
-        source: str,
-        destination: str,
-        *,
-        strategy: str | Strategy | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        idempotency_key: str | None = None,
-    ) -> MergeResult:
-        """Merge what ``source`` (any ref) changed into the branch ``destination``, as one commit.
-
-        Raises:
-            MergeConflict: both sides changed the same paths and no ``strategy`` (``source-wins``, ``dest-wins``)
-                settles it; ``conflicts`` lists all of them and nothing is published.
-            DirtyBranch: the destination has uncommitted changes.
-        """
-        from lakeops.ops.merge import merge
-
-        return merge(
-            self._ctx,
-            source,
-            destination,
-            strategy=strategy,
-            message=message,
-            metadata=metadata,
-            key=idempotency_key,
-        )
-
-    def cherry_pick_changes(self, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
-        """What ``cherry_pick`` would change now, by path, and its conflicts; publishes nothing."""
-        from lakeops.ops.merge import of_cherry_pick
-
-        return of_cherry_pick(self._ctx, ref, destination, parent_number=parent_number)
-
-    def cherry_pick(
-        self,
-        ref: str,
-        destination: str,
-        parent_number: int | None = None,
-        *,
-        message: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        idempotency_key: str | None = None,
-    ) -> Commit:
-        """Apply what the commit ``ref`` did onto a branch, as one commit."""
-        from lakeops.ops.merge import cherry_pick
-
-        return cherry_pick(
-            self._ctx,
-            ref,
-            destination,
-            parent_number=parent_number,
-            message=message,
-            metadata=metadata,
-            key=idempotency_key,
-        )
+    def drop_registration(self, name: str) -> None:
+        """Stop keeping commits for a mirror that is gone. Raises ``NotFound``."""
+        if name not in {one.id for one in self.registrations()}:
+            raise NotFound(f"no mirror {name!r} has reported to repository {self.id!r}")
+        self._ctx.catalog.drop_mirror(self.id, name)

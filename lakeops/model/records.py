@@ -6,10 +6,12 @@ Attribute names are the JSON keys of the public contract (lakeFS's API names). T
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
@@ -249,3 +251,20 @@ class ReflogRecord:
     action: str
     actor: str
     at: int
+
+
+def maker(record: type[T]) -> Callable[..., T]:
+    """What makes records of a frozen dataclass with slots in a third of the time that its constructor takes.
+
+    It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
+    """
+    # A twin of the same layout that is not frozen: its fields are set in one go, then it is called what it is.
+    names = [field.name for field in fields(cast("Any", record))]
+    twin = make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
+
+    def make(*values: object) -> T:
+        made = twin(*values)
+        made.__class__ = record
+        return made  # type: ignore[no-any-return]
+
+    return make

@@ -5,9 +5,7 @@ Imports pyarrow, so nothing on the way to a ref, branch or log command may impor
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, make_dataclass
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,23 +51,3 @@ def arrow(values: npt.NDArray[Any]) -> pa.Array:
 def numbers(values: pa.Array) -> npt.NDArray[Any]:
     """The numbers of an Arrow array without nulls; they are not copied and cannot be changed."""
     return np.from_dlpack(values)
-
-
-T = TypeVar("T")
-
-
-def maker(record: type[T]) -> Callable[..., T]:
-    """What makes records of a frozen dataclass with slots in a third of the time that its constructor takes.
-
-    It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
-    """
-    # A twin of the same layout that is not frozen: its fields are set in one go, then it is called what it is.
-    names = [field.name for field in fields(cast("Any", record))]
-    twin = make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
-
-    def make(*values: object) -> T:
-        made = twin(*values)
-        made.__class__ = record
-        return made  # type: ignore[no-any-return]
-
-    return make

@@ -24,31 +24,36 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
 
 
 def delete_branch(ctx: Context, name: str) -> Ref:
-    """Delete a branch and its uncommitted changes; returns where it was. Commits stay until retention takes them."""
+    """Delete a branch and its uncommitted changes. Returns where it was.
+
+    Its commits stay until retention rules let them expire.
+    """
     return Ref(name, ctx.catalog.delete_branch(ctx.repository_id, check_asked(name, "a branch"), actor=ctx.actor))
 
 
-def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> Ref:
-    """A new tag at what ``ref`` means now, or meant when the key was first used.
+def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> Ref:
+    """A new tag at the commit that ``ref`` means.
 
-    With a key the commit is settled before the tag is made: a call that is repeated after a crash puts the tag where
-    the first call would have, although a branch moved meanwhile, and finds its own tag.
+    With a key, that is what ``ref`` meant when the key was first used. A call that is repeated after a crash puts the
+    tag where the first call would have put it, although a branch moved meanwhile, and finds its own tag.
 
     Raises:
-        InvalidName, RefNotFound, CommitExpired, ReadOnlyRepository.
-        AlreadyExists: there is such a tag; with a key, one at another commit.
+        InvalidName: the name breaks the rules.
+        RefNotFound, CommitExpired: there is no such commit to read.
+        ReadOnlyRepository: the repository takes no changes.
+        AlreadyExists: there is such a tag. With a key: there is one at another commit.
         KeyReused: the key stands for another call.
     """
     check_tag(name)
-    if key is None:
+    if idempotency_key is None:
         return ctx.catalog.create_tag(ctx.repository_id, name, resolve_id(ctx, ref), actor=ctx.actor)
     from lakeops.ops.publish import Move, replay  # late: reads ranges, which listing branches does not need
 
-    move = Move(Request("create-tag", name, {"source": ref}), key)
+    move = Move(Request("create-tag", name, {"source": ref}), idempotency_key)
     known = replay(ctx, move)
     if known is None:
         commit = resolve_commit(ctx, ref)
-        ctx.catalog.remember_key(ctx.repository_id, key, move.request.fingerprint, commit.id)
+        ctx.catalog.remember_key(ctx.repository_id, idempotency_key, move.request.fingerprint, commit.id)
         known = replay(ctx, move) or commit
     try:
         return ctx.catalog.create_tag(ctx.repository_id, name, known.id, actor=ctx.actor)
@@ -60,7 +65,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, key: str | None = None) -> 
 
 
 def delete_tag(ctx: Context, name: str) -> Ref:
-    """Delete a tag; returns where it was."""
+    """Delete a tag. Returns where it was."""
     return Ref(name, ctx.catalog.delete_tag(ctx.repository_id, check_asked(name, "a tag"), actor=ctx.actor))
 
 

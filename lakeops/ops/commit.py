@@ -25,33 +25,32 @@ def commit(
     ctx: Context,
     branch: str,
     message: str,
-    *,
     metadata: Mapping[str, str] | None = None,
-    key: str | None = None,
+    *,
+    idempotency_key: str | None = None,
     allow_empty: bool = False,
 ) -> Commit:
-    """Publish a branch's uncommitted changes as one commit.
+    """Publish the uncommitted changes of the branch as one commit.
 
     What others stage meanwhile stays staged. When a commit that runs at the same time takes these changes along, that
     commit is the result: they are published once.
 
     Args:
-        ctx: the repository.
-        branch: the branch's name.
         message: what the commit is about; not empty.
         metadata: key/value pairs kept with the commit.
-        key: an idempotency key; a second call under it returns the first one's commit, and drops what was staged
-            again of it.
+        idempotency_key: a second call with the same key returns the first call's commit. It also drops those changes of
+            that commit that were staged again.
         allow_empty: commit even when nothing changed.
 
     Raises:
-        NoChanges: there is nothing to commit.
+        NoChanges: there is nothing to commit, and ``allow_empty`` is not set.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no commits.
         KeyReused: the key stands for another branch, message, metadata or content.
-        BranchMoved: others moved the branch, and this call's turn did not come in time.
+        BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
     check_message(message)
     pairs = texts.check_metadata(metadata, at_most=texts.COMMIT_METADATA_BYTES)
-    move = Move(Request("commit", require_branch(ctx, branch), message=message, metadata=pairs), key)
+    move = Move(Request("commit", require_branch(ctx, branch), message=message, metadata=pairs), idempotency_key)
     known = replay(ctx, move)
     if known is not None:
         return _again(ctx, move, known)

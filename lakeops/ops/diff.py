@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
-    """What differs between two commits, from left to right, by path; read as it is asked for."""
+    """What differs between two refs' commits, from left to right, by path. It is read while you iterate."""
     check_prefix(prefix)
     commits = (resolve_commit(ctx, left), resolve_commit(ctx, right))
 
@@ -37,10 +37,10 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterato
 def since_merge_base(
     ctx: Context, left: str, right: str, *, prefix: str = "", strategy: str | Strategy | None = None
 ) -> Iterator[Change]:
-    """What merging ``right`` into ``left`` would change there, by path, and its conflicts.
+    """What merging ``right`` into ``left`` would change there, by path, with its conflicts.
 
-    A path that both sides changed differently since their merge base is a conflict, unless the strategy settles it; one
-    that ``left`` has the same way already is left out.
+    A path that both sides changed differently since their merge base is a conflict, unless ``strategy`` settles it. A
+    path that ``left`` has the same way already is left out.
     """
     check_prefix(prefix)
     settle = check_strategy(strategy)
@@ -75,7 +75,16 @@ class Changed:
 
 
 def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = None, limit: int = 100) -> Changed:
-    """What differs between two commits, in short; costs what the changes cost, and no record a path."""
+    """What differs between two refs' commits, in short: counts, top-level prefixes and partition values.
+
+    The cost grows with the changes, and no record is made for each path.
+
+    Args:
+        left: a ref.
+        right: a ref.
+        partition_by: the name of a ``name=value`` folder level whose changed values are returned.
+        limit: how many prefixes are returned at most.
+    """
     commits = (resolve_commit(ctx, left), resolve_commit(ctx, right))
     with overtaken(ctx, commits):
         return _changed(ctx, commits, partition_by, limit)
@@ -103,8 +112,8 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
     )
 
 
-def uncommitted(ctx: Context, branch: str, *, prefix: str = "") -> Iterator[Change]:
-    """A branch's uncommitted changes by path, at one instant; read as they are asked for."""
+def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]:
+    """What a commit would change now, by path. It shows one moment of the branch, and is read while you iterate."""
     check_prefix(prefix)
     state, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
     return chain.from_iterable(changes(batch) for batch in effective(ctx, ctx.head(state), staged))

@@ -141,31 +141,33 @@ def import_objects(
     source: str,
     prefix: str,
     message: str,
-    *,
     metadata: Mapping[str, str] | None = None,
-    key: str | None = None,
+    *,
+    idempotency_key: str | None = None,
     allow_empty_source: bool = False,
     skip_special: bool = False,
 ) -> Commit:
-    """Replace everything under a prefix of a branch with the objects of a source, in one commit, without a copy.
+    """Replace everything under a prefix with the objects of a bucket's prefix or of a directory, in one commit.
+
+    Nothing is copied. The objects stay where they are, and garbage collection never deletes them.
 
     Args:
-        ctx: the repository.
-        branch: the branch's name; it must have no uncommitted changes.
         source: ``s3://bucket/prefix`` or ``file:///directory``.
         prefix: the folder that the objects' paths begin with; empty replaces all of the branch.
         message: what the commit is about; not empty.
         metadata: key/value pairs kept with the commit.
-        key: an idempotency key; a second call under it returns the first one's commit, and lists nothing.
-        allow_empty_source: a source without objects empties the prefix, instead of being an error.
-        skip_special: leave out links, devices and names that are not UTF-8, instead of refusing the source.
+        idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
+        allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
+        skip_special: leave out links, devices and names that are not UTF-8. Without it they are an error.
 
     Raises:
         InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
-        ObjectNotFound: there is nothing at the source.
-        Transient: the source was seen to change while it was listed.
+        ObjectNotFound: there is nothing at the source, and ``allow_empty_source`` is not set.
+        DirtyBranch: the branch has uncommitted changes.
         NoChanges: the prefix holds these very objects already.
-        DirtyBranch, ProtectedBranch, BranchMoved.
+        Transient: the source changed while it was listed. Try again.
+        ProtectedBranch: the branch takes no commits.
+        BranchMoved: others moved the branch meanwhile. Try again.
     """
     text = check_message(message)
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
@@ -174,7 +176,7 @@ def import_objects(
     # A link may lead elsewhere tomorrow; a committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
-    move = Move(Request("import", require_branch(ctx, branch), parts, text, pairs), key)
+    move = Move(Request("import", require_branch(ctx, branch), parts, text, pairs), idempotency_key)
     known = replay(ctx, move)
     if known is not None:
         return known

@@ -29,23 +29,34 @@ def merge(
     strategy: str | Strategy | None = None,
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
-    key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> MergeResult:
-    """Merge a ref into a branch.
+    """Merge what ``source`` changed into the branch ``destination``, as one commit.
 
-    The source is resolved once, at the start; the destination is whatever its branch points to when the merge is
+    The source is resolved once, at the start. The destination is whatever its branch points to when the merge is
     published. Uncommitted changes of the source are not part of it.
 
+    Args:
+        source: any ref.
+        destination: a branch without uncommitted changes.
+        strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
+        message: the commit's message; one that names both refs when left out.
+        metadata: key/value pairs kept with the commit.
+        idempotency_key: a second call with the same key returns the first call's result.
+
     Raises:
-        MergeConflict: with every conflicting path; nothing is published.
+        MergeConflict: both sides changed the same paths and no strategy settles it. ``conflicts`` lists all of these
+            paths, and nothing is published.
         DirtyBranch: the destination has uncommitted changes.
-        NoMergeBase, RefNotFound, BranchMoved.
+        NoMergeBase: the two share no history.
+        RefNotFound: there is no such source or destination.
+        BranchMoved: others moved the destination, and this call's turn did not come in time. Try again.
     """
     settle = check_strategy(strategy)
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     parts = {"source": source, "strategy": settle.value if settle else ""}
-    move = Move(Request("merge", require_branch(ctx, destination), parts, message, pairs), key)
+    move = Move(Request("merge", require_branch(ctx, destination), parts, message, pairs), idempotency_key)
     known = replay(ctx, move)
     if known is not None:
         return _result(ctx, known, None)
@@ -77,25 +88,30 @@ def revert(
     ctx: Context,
     branch: str,
     ref: str,
-    *,
     parent_number: int | None = None,
+    *,
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
-    key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Commit:
-    """A new commit on a branch that undoes what the commit ``ref`` did.
+    """A new commit on the branch that undoes what the commit ``ref`` did.
 
-    ``metadata`` is kept beside the id of the commit that is undone.
+    Args:
+        ref: the commit to undo.
+        parent_number: of a merge commit, the parent to go back to, from 1.
+        message: the commit's message; one that names the commit that is undone when left out.
+        metadata: key/value pairs kept beside the id of the commit that is undone.
+        idempotency_key: a second call with the same key returns the first call's commit.
 
     Raises:
-        InvalidRef: a merge commit needs a parent number; the initial commit cannot be reverted.
+        InvalidRef: a merge commit needs a parent number. The initial commit cannot be reverted.
         MergeConflict: later commits changed the same paths.
         NoChanges: it is undone already.
         DirtyBranch: the branch has uncommitted changes.
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    move = Move(Request("revert", require_branch(ctx, branch), parts, message, given), key)
+    move = Move(Request("revert", require_branch(ctx, branch), parts, message, given), idempotency_key)
     known = replay(ctx, move)
     if known is not None:
         return known
@@ -105,8 +121,8 @@ def revert(
     return _replay_change(ctx, move, _Replay(undone, parent, (ref, branch), text, {**given, **origin}))
 
 
-def of_revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None = None) -> Iterator[Change]:
-    """What ``revert`` would change on a branch, by path, and its conflicts. Publishes nothing.
+def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
+    """What ``revert`` would change now, by path, with its conflicts. Publishes nothing.
 
     Raises what ``revert`` raises for the branch and the commit.
     """
@@ -118,23 +134,29 @@ def of_revert(ctx: Context, branch: str, ref: str, *, parent_number: int | None 
 def cherry_pick(
     ctx: Context,
     ref: str,
-    branch: str,
-    *,
+    destination: str,
     parent_number: int | None = None,
+    *,
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
-    key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Commit:
-    """A new commit on a branch that does what the commit ``ref`` did, with its message and metadata.
+    """A new commit on the branch ``destination`` that does what the commit ``ref`` did.
 
-    ``message`` takes the place of its message; ``metadata`` is laid over its metadata.
+    Args:
+        ref: the commit to apply.
+        destination: a branch without uncommitted changes.
+        parent_number: of a merge commit, the parent to compare it with, from 1.
+        message: the commit's message; that of ``ref`` when left out.
+        metadata: key/value pairs that are added to those of ``ref``; a pair here takes the place of one there.
+        idempotency_key: a second call with the same key returns the first call's commit.
 
     Raises:
         InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    move = Move(Request("cherry-pick", require_branch(ctx, branch), parts, message, given), key)
+    move = Move(Request("cherry-pick", require_branch(ctx, destination), parts, message, given), idempotency_key)
     known = replay(ctx, move)
     if known is not None:
         return known
@@ -145,15 +167,15 @@ def cherry_pick(
         "cherry-pick-origin": picked.id,
         "cherry-pick-committer": picked.committer,
     }
-    return _replay_change(ctx, move, _Replay(parent, picked, (ref, branch), message or picked.message, pairs))
+    return _replay_change(ctx, move, _Replay(parent, picked, (ref, destination), message or picked.message, pairs))
 
 
-def of_cherry_pick(ctx: Context, ref: str, branch: str, *, parent_number: int | None = None) -> Iterator[Change]:
-    """What ``cherry_pick`` would change on a branch, by path, and its conflicts. Publishes nothing.
+def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
+    """What ``cherry_pick`` would change now, by path, with its conflicts. Publishes nothing.
 
     Raises what ``cherry_pick`` raises for the branch and the commit.
     """
-    head = _clean_head(ctx, branch)
+    head = _clean_head(ctx, destination)
     picked, parent = _step(ctx, ref, parent_number)
     return foretell(ctx, Sides((parent,), picked, head))
 

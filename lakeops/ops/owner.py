@@ -97,7 +97,7 @@ def check_owner(ctx: Context) -> Owner:
 
 
 def look(ctx: Context) -> tuple[Owner | None, bool]:
-    """The record in the namespace, None where there is none that can be read, and whether it is this catalog's."""
+    """Which catalog may delete in the storage namespace (None: none), and whether it is this one."""
     try:
         return check_owner(ctx), True
     except NotTheOwner:
@@ -106,11 +106,13 @@ def look(ctx: Context) -> tuple[Owner | None, bool]:
 
 
 def adopt(ctx: Context) -> Adopted:
-    """Take the namespace over for this catalog; the one that had it stops at its next mark or sweep.
+    """Let this catalog delete in the storage namespace, in place of the catalog that may now: for a restored catalog.
+
+    The other catalog stops at its next mark or sweep. ``before`` of the result is its record.
 
     Raises:
         NamespaceTaken: the namespace is another repository's.
-        PreconditionFailed: the repository is a mirror that nobody ever opened for writing.
+        PreconditionFailed: the repository is a mirror that nobody ever opened for writing; ``promote_writable`` does.
     """
     check_claim(ctx.store, ctx.repository)
     claim(ctx.store, ctx.repository, ctx.catalog.identity())

@@ -27,8 +27,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import holding_back, link_held_back
-from lakeops.ops.view import public
-from lakeops.ops.view import stat as stat_object
+from lakeops.ops.view import find, public
 from lakeops.store import layout
 
 
@@ -110,17 +109,19 @@ def put(
     data: bytes | BinaryIO,
     *,
     metadata: Mapping[str, str] | None = None,
-    content_type: str = DEFAULT_CONTENT_TYPE,
+    content_type: str | None = None,
 ) -> Entry:
-    """Write an object of any size to a path of a branch; returns the staged entry.
+    """Write an object of any size. Returns the staged entry.
 
     Args:
-        ctx: the repository.
-        branch: the branch's name.
         path: 1 to 1,024 UTF-8 bytes.
         data: the contents, or a binary file that they are streamed from.
         metadata: user metadata.
-        content_type: what a reader is told that the contents are.
+        content_type: the media type of the contents; ``application/octet-stream`` when left out.
+
+    Raises:
+        InvalidPath, InvalidInput: the path or the metadata breaks the rules.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_path(path)
     require_stageable(ctx, branch)
@@ -131,10 +132,11 @@ def put(
 
 
 def write(
-    ctx: Context, path: str, data: bytes | BinaryIO, *, metadata: Mapping[str, str] | None, content_type: str
+    ctx: Context, path: str, data: bytes | BinaryIO, *, metadata: Mapping[str, str] | None, content_type: str | None
 ) -> tuple[datetime, Entry]:
     """Upload an object that is not linked yet; returns since when it has been there, and its entry as stored."""
     check_path(path)
+    content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
     user_metadata = check_metadata(metadata)
     started = ctx.catalog.now()
@@ -153,12 +155,12 @@ def write(
 
 
 def delete(ctx: Context, branch: str, path: str) -> None:
-    """Stage the deletion of a path. Raises ``ObjectNotFound`` when the branch shows no such object."""
+    """Stage the deletion of an object. Raises ``ObjectNotFound`` when the branch shows none at the path."""
     check_path(path)
     require_stageable(ctx, branch)
     link_held_back(ctx, branch, path)
     started = ctx.catalog.now()
-    if stat_object(ctx, branch, path) is None:
+    if find(ctx, branch, path) is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
     ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, None)], started=started)
 
@@ -169,9 +171,11 @@ MOST_BYTES = 64 << 20
 
 @contextmanager
 def batch(ctx: Context, branch: str) -> Iterator[Batch]:
-    """Puts to a branch that are linked in few transactions, the last one at the end of the ``with``.
+    """Write many objects in few transactions.
 
-    After an exception, what was uploaded is linked all the same: an interrupted run need not do it again.
+    ``put`` of the batch uploads at once. The objects are linked to the branch later, at the latest at the end of the
+    ``with``, and only then do readers of the branch see them. After an exception, what was uploaded is linked all the
+    same: an interrupted run need not upload it again. The last put of a path wins. Threads may share a batch.
     """
     require_stageable(ctx, branch)
     opened = Batch(ctx, branch)
@@ -207,9 +211,7 @@ class Batch:
         content_type: str | None = None,
     ) -> Entry:
         """Write an object as ``Branch.put`` does; readers of the branch see it once the batch is linked."""
-        started, entry = write(
-            self._ctx, path, data, metadata=metadata, content_type=content_type or DEFAULT_CONTENT_TYPE
-        )
+        started, entry = write(self._ctx, path, data, metadata=metadata, content_type=content_type)
         link_held_back(self._ctx, self._branch, path, besides=self)
         with self._lock:
             self._waiting[path] = (started, entry)
@@ -310,24 +312,22 @@ def upload(
     ctx: Context,
     branch: str,
     source: str | Path,
-    path: str,
+    path: str = "",
     *,
     metadata: Mapping[str, str] | None = None,
-    content_type: str = DEFAULT_CONTENT_TYPE,
+    content_type: str | None = None,
     skip_special: bool = False,
 ) -> list[Entry]:
-    """Upload a file, or every file below a directory; returns the staged entries.
+    """Upload a file, or every file below a directory. Returns the staged entries by path.
 
-    After a failure what was uploaded is staged all the same, and nothing new begins.
+    After a failure, what was uploaded is staged all the same, and no other upload begins.
 
     Args:
-        ctx: the repository.
-        branch: the branch's name.
         source: a file or a directory of this machine.
-        path: the object's path; a directory's files go below it.
+        path: the object's path, or a folder that ends in a slash. A directory's files go below it.
         metadata: user metadata of every object.
-        content_type: of every object.
-        skip_special: leave out links, pipes and devices below a directory instead of refusing them.
+        content_type: the media type of every object; ``application/octet-stream`` when left out.
+        skip_special: leave out links, pipes and devices below a directory. Without it they are an error.
 
     Raises:
         InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.

@@ -33,14 +33,11 @@ def create_repository(
     ids: Ids,
     actor: str,
 ) -> Repository:
-    """A new repository with one empty initial commit on its default branch.
+    """A new repository with one empty initial commit on its default branch: see ``Lake.create_repository``.
 
     The namespace is claimed first, then the owner record says that this catalog may delete there, then the catalog
     has the row. A crash in between leaves an empty namespace, which the same catalog takes up again under the same
     name.
-
-    Raises:
-        InvalidName, InvalidUri, AlreadyExists, NamespaceTaken, StoreError.
     """
     check_repository(name)
     check_branch(default_branch)

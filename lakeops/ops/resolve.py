@@ -171,9 +171,14 @@ def require_stageable(ctx: Context, name: str) -> BranchState:
 
 
 def log(ctx: Context, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
-    """Commits reachable from ``ref``, newest first and children before parents; expired ones are shown too.
+    """Commits reachable from ``ref``, newest first and children before parents, expired ones included.
 
-    It ends where history was pruned: the last commits then have parents that are not shown.
+    The log ends where history was pruned. The last commits then have parents that are not listed.
+
+    Args:
+        ref: any ref.
+        first_parent: follow only the first parent of merge commits.
+        amount: how many commits at most.
     """
     if amount is not None:
         amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)

@@ -77,13 +77,12 @@ def _place(ctx: Context, branch: str) -> tuple[int, str, str]:
 
 
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:
-    """Stage objects that exist already, without reading or copying them; returns how many.
+    """Stage objects that exist already, without reading or copying them. Returns how many.
 
     Args:
-        ctx: the repository.
-        branch: the branch's name.
-        table: path, physical_address (relative to the namespace, or a full URL), checksum, size_bytes, mtime (Unix
-            seconds or a timestamp) and, if wanted, metadata (map of strings) and content_type.
+        table: the columns path, physical_address (relative to the storage namespace, or a full URL), checksum,
+            size_bytes and mtime (Unix seconds or a timestamp). The columns metadata (a map of strings) and
+            content_type may be left out.
 
     Raises:
         InvalidInput: a column is missing, has another type, or holds values that no object has.
@@ -112,7 +111,7 @@ def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started:
 
 
 def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
-    """Stage the deletion of every object under a prefix; returns how many there were."""
+    """Stage the deletion of every object under a prefix. Returns how many there were."""
     check_prefix(prefix)
     require_stageable(ctx, branch)
     link_held_back(ctx, branch)
@@ -128,8 +127,8 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
     return count
 
 
-def reset(ctx: Context, branch: str, *, prefix: str | None = None, path: str | None = None) -> int:
-    """Drop uncommitted changes: all, those under a prefix, or one path's; returns how many staged paths went."""
+def reset(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> int:
+    """Drop uncommitted changes: all, those under a prefix, or that of one path. Returns how many staged paths went."""
     if prefix is not None and path is not None:
         raise InvalidInput("reset takes a prefix or a path, not both")
     if path is not None:
@@ -280,8 +279,16 @@ class OutputUrl(str):
 
 
 @contextmanager
-def output(ctx: Context, branch: str, prefix: str, mode: Literal["replace", "append"]) -> Iterator[OutputUrl]:
-    """A fresh directory to write to; see ``Branch.output``.
+def output(
+    ctx: Context, branch: str, prefix: str, mode: Literal["replace", "append"] = "replace"
+) -> Iterator[OutputUrl]:
+    """A fresh directory for any engine to write to. At the end its files are staged under ``prefix``, all at once.
+
+    After an exception nothing is staged.
+
+    Args:
+        prefix: the folder that the files become objects of.
+        mode: ``replace`` removes what is under the prefix, ``append`` adds to it.
 
     Yields:
         The directory's URL, without a trailing slash. It exists, except where a Spark session is active: Spark makes

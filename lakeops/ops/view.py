@@ -71,8 +71,8 @@ def committed(ctx: Context, commit: Commit, path: str) -> Entry | None:
     return ctx.reader.stat(ctx.metarange(commit), path)
 
 
-def stat(ctx: Context, ref: str, path: str) -> Entry | None:
-    """What a ref shows at a path, or None. The physical address is a full URL."""
+def find(ctx: Context, ref: str, path: str) -> Entry | None:
+    """The entry at a path, or None. Its physical address is a full URL."""
     check_path(path)
 
     def of_branch(name: str) -> Entry | None:
@@ -83,41 +83,57 @@ def stat(ctx: Context, ref: str, path: str) -> Entry | None:
     return None if entry is None else public(ctx, entry)
 
 
-def require(ctx: Context, ref: str, path: str) -> Entry:
-    """What a ref shows at a path. Raises ``ObjectNotFound``."""
-    entry = stat(ctx, ref, path)
+def stat(ctx: Context, ref: str, path: str) -> Entry:
+    """The entry at a path. Its physical address is a full URL. Raises ``ObjectNotFound``."""
+    entry = find(ctx, ref, path)
     if entry is None:
         raise ObjectNotFound(f"no object {path!r} at {ref!r} of repository {ctx.repository_id!r}")
     return entry
 
 
 def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> bytes:
-    """The contents of an object, whole. Raises ``Corrupted``; see ``open_entry``."""
-    return recorded.read(*_recorded(ctx, require(ctx, ref, path), verify))
+    """The contents of an object.
+
+    The size is always compared with the recorded size.
+
+    Args:
+        path: the object's path.
+        verify: also compare the contents with the checksum, where the checksum is a digest of the contents. When None,
+            the setting ``verify_checksums`` decides.
+
+    Raises:
+        ObjectNotFound: there is no object at the path.
+        CommitExpired: retention rules no longer keep the commit.
+        Corrupted: size or contents differ from what was recorded.
+    """
+    return recorded.read(*_recorded(ctx, stat(ctx, ref, path), verify))
 
 
 def open_object(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> recorded.ObjectFile:
-    """A seekable binary file over an object's contents; see ``open_entry``."""
-    return open_entry(ctx, require(ctx, ref, path), verify=verify)
+    """A seekable binary file with the contents of an object.
+
+    Opening it compares the object's size with the recorded size. With ``verify`` as in ``read``, contents that were
+    read from start to end are compared with the checksum by the last read.
+
+    Raises:
+        ObjectNotFound: there is no object at the path.
+        CommitExpired: retention rules no longer keep the commit.
+        Corrupted: the size differs from what was recorded. The last read raises it when the contents differ.
+    """
+    return open_entry(ctx, stat(ctx, ref, path), verify=verify)
 
 
 def open_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> recorded.ObjectFile:
-    """A seekable binary file over the contents of an entry that was found before.
+    """A seekable binary file with the contents of an entry from an earlier ``stat`` or ``list``.
 
-    Raises ``Corrupted``, also at its reads, when the object is not as large as it was recorded, and when it was read
-    whole and holds other contents.
-
-    Args:
-        ctx: the repository.
-        entry: what was recorded.
-        verify: whether contents are compared with the checksum; as the settings say when None.
+    The ref may mean another commit by now. The file is checked like that of ``open``.
     """
     return recorded.open_object(*_recorded(ctx, entry, verify))
 
 
-def presign(ctx: Context, ref: str, path: str, expires: int) -> str:
+def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:
     """A URL that reads an object for ``expires`` seconds. Raises ``Unsupported`` on local storage."""
-    store, key = _locate(ctx, require(ctx, ref, path))
+    store, key = _locate(ctx, stat(ctx, ref, path))
     return store.presign(key, expires)
 
 
@@ -185,9 +201,15 @@ class Cursor(Protocol):
 
 
 def list_objects(
-    ctx: Context, ref: str, *, prefix: str = "", after: str = "", delimiter: str = ""
+    ctx: Context, ref: str, prefix: str = "", after: str = "", delimiter: str = ""
 ) -> Iterator[Entry | CommonPrefix]:
-    """Objects and common prefixes of a ref, in byte order; see ``Readable.list``."""
+    """Objects under a prefix in byte order.
+
+    Args:
+        prefix: what the paths begin with.
+        after: the last path or common prefix of an earlier listing. Only what follows it in byte order is listed.
+        delimiter: a text such as ``/``. Paths that have it behind the prefix are listed once, as common prefixes.
+    """
     check_prefix(prefix)
     check_prefix(after)
     reason = flaw(delimiter, at_most=16)
@@ -201,8 +223,11 @@ def list_objects(
     return watched(ctx, read, _grouped(cursor, prefix, delimiter))
 
 
-def entries(ctx: Context, ref: str, *, prefix: str = "") -> pa.RecordBatchReader:
-    """Entries of a ref as Arrow, their physical addresses as full URLs; read as they are asked for."""
+def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
+    """Entries under a prefix as Arrow (``model.schema.ENTRY_SCHEMA``), by path. They are read while you iterate.
+
+    Physical addresses are full URLs.
+    """
     check_prefix(prefix)
 
     def of_branch(name: str) -> Iterator[pa.Table]:

@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import Entry
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, maker
+from lakeops.model.records import Entry, maker
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from lakeops.cli.files import write_below
+from lakeops.cli.fs import write_below
 
 
 class Broken(io.BytesIO):

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.hostile import HOSTILE
 
-from lakeops.cli.output import safe
+from lakeops.model.words import safe
 
 R = "lakefs://flights"
 ESCAPES = {

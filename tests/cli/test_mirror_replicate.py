@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lakeops.cli import mirror_copy
+from lakeops.cli import replication
 from lakeops.lake import Lake
 from lakeops.model.errors import StoreUnavailable
 from lakeops.ops import replicate as verb
@@ -100,7 +100,7 @@ def test_watching_goes_on_through_failures(run, args, flights, there, monkeypatc
             raise StoreUnavailable("no answer")
         return replicate(*args, **options)
 
-    monkeypatch.setattr(mirror_copy, "pause", pause)
+    monkeypatch.setattr(replication, "pause", pause)
     monkeypatch.setattr(verb, "replicate", flaky)
     result = run(*args, "--watch", "7", "--json")
     assert result.exit_code == 130

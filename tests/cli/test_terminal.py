@@ -112,6 +112,24 @@ def test_progress_is_drawn_for_a_person_only(terminal, process, flights):
     assert b"\r" not in process(*args).stderr
 
 
+@pytest.mark.parametrize("args", [["fsck", R], ["gc", "mark", R, "--dry-run"]])
+def test_the_answer_goes_to_a_file_while_progress_is_on_the_terminal(flights, args):
+    """``lakeops fsck lakefs://flights > report.txt``, typed by a person."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "lakeops", *args]
+    with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, stderr=slave) as running:
+        os.close(slave)
+        received = b""
+        while piece := _read(master):
+            received += piece
+        assert running.stdout is not None
+        answer = running.stdout.read().decode()
+        assert running.wait(60) == 0
+    os.close(master)
+    assert "commit" in answer.lower()
+    assert answer.strip() not in received.decode()
+
+
 def test_json_is_the_same_on_a_terminal(terminal, run, flights):
     shown, _ = terminal("branch", "list", R, "--json")
     assert shown.replace("\r\n", "\n") == run("branch", "list", R, "--json").stdout

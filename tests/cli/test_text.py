@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.cli.output import counted, human_size, moment, safe
+from lakeops.model.words import counted, human_size, moment, safe
 
 
 def test_no_control_character_is_left():

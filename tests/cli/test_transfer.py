@@ -7,9 +7,8 @@ from threading import Event
 
 import pytest
 
+from lakeops.cli.fs import ByteCounter, transfer
 from lakeops.cli.output import Output
-from lakeops.cli.session import Tally
-from lakeops.cli.transfer import transfer
 from lakeops.model.errors import InvalidInput
 
 
@@ -19,16 +18,16 @@ def reports():
 
 
 @pytest.fixture
-def tally(reports):
-    return Tally(lambda *report: reports.append(report), "Moving", 100)
+def counter(reports):
+    return ByteCounter(lambda *report: reports.append(report), "Moving", 100)
 
 
-def test_results_come_in_order(tally):
-    assert transfer(Output(False), range(50), lambda item: item * 2, tally, 7) == [item * 2 for item in range(50)]
-    assert transfer(Output(False), [], lambda item: item, tally, 7) == []
+def test_results_come_in_order(counter):
+    assert transfer(Output(False), range(50), lambda item: item * 2, counter, 7) == [item * 2 for item in range(50)]
+    assert transfer(Output(False), [], lambda item: item, counter, 7) == []
 
 
-def test_a_failure_stops_what_is_under_way(tally, capsys):
+def test_a_failure_stops_what_is_under_way(counter, capsys):
     begun = Event()
 
     def move(name):
@@ -36,24 +35,24 @@ def test_a_failure_stops_what_is_under_way(tally, capsys):
             begun.wait()
             raise InvalidInput("bad file")
         with Path("/dev/zero").open("rb") as endless:
-            counted = tally.counting(endless)
+            counted = counter.counting(endless)
             while counted.read(1):
                 begun.set()
 
     with pytest.raises(InvalidInput, match="bad file"):
-        transfer(Output(False), ["endless", "bad", *["never begun"] * 100], move, tally, 2)
+        transfer(Output(False), ["endless", "bad", *["never begun"] * 100], move, counter, 2)
     assert capsys.readouterr().err == "Stopped after 0 files of 102; run it again to go on.\n"
 
 
-def test_progress_adds_up(tally, reports, tmp_path):
+def test_progress_adds_up(counter, reports, tmp_path):
     (tmp_path / "file").write_bytes(b"x" * 25)
 
     def move(_item):
         with (tmp_path / "file").open("rb") as file:
-            counted = tally.counting(file)
+            counted = counter.counting(file)
             while counted.read(10):
                 pass
 
-    transfer(Output(True), range(4), move, tally, 4)
+    transfer(Output(True), range(4), move, counter, 4)
     assert reports[-1] == ("Moving", 100, 100)
     assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)

@@ -8,8 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from lakeops.model.records import Commit, Entry
-from lakeops.model.schema import maker
+from lakeops.model.records import Commit, Entry, maker
 
 VALUES = {
     Entry: ("a/b", "data/x", "sum", 3, 7, "text/plain", {"k": "v"}),

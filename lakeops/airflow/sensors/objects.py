@@ -136,8 +136,10 @@ class LakeopsReplicationSensor(LakeopsSensor):
 
     def _problem(self) -> str | None:
         """What is wrong with the ref as the last look left it."""
+        from lakeops.lake import Mirror
+
         with failing_at_once(), LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
-            status = repository.as_mirror().status()
+            status = Mirror.of(repository).status()
         ref = status.branches.get(self.branch) if self.branch else status.tags.get(self.tag or "")
         if ref is None:
             return None

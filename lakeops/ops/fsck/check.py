@@ -41,19 +41,27 @@ PAGE = 10_000
 """Staged rows that are read at a time."""
 
 
-class Fsck(Iterator[Finding]):
-    """The findings of one check, as they are made: take them one by one.
+def fsck(ctx: Context, *, data: bool = False) -> Fsck:
+    """Check everything from the refs down to the ranges. Changes nothing.
+
+    Returns an iterator of findings (``kind``, ``severity``, ``where``, ``message``, ``advice``), as they are made. A
+    repository is sound when no finding has the severity ``error``.
 
     Args:
-        ctx: the repository.
-        data: whether to look at the objects too.
+        data: check the objects too.
+    """
+    return Fsck(ctx, data=data)
+
+
+class Fsck(Iterator[Finding]):
+    """The findings of one check, as they are made.
 
     Attributes:
         checked: how much was looked at so far: ``files`` (listed), ``commits``, ``metaranges``, ``ranges``,
             ``entries``, ``staged`` and, with ``data``, ``objects``.
     """
 
-    def __init__(self, ctx: Context, *, data: bool = False) -> None:
+    def __init__(self, ctx: Context, *, data: bool) -> None:
         self.checked: Counter[str] = Counter()
         self._findings = _check(ctx, self.checked, data=data)
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from lakeops.engine.addresses import managed
 from lakeops.model.errors import Corrupted, InvalidInput, ObjectCollected, ObjectNotFound
 from lakeops.model.marks import HOLDING, Mark, MarkState
+from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
 from lakeops.store import layout
 from lakeops.store.presence import present
@@ -127,8 +128,16 @@ def write_report(ctx: Context, mark_id: str, report: dict[str, Any]) -> None:
     ctx.store.put(report_key(mark_id), text.encode(), content_type="application/json")
 
 
-def read_report(ctx: Context, mark: Mark) -> dict[str, Any]:
-    """A mark's report, as it was written, with the state that the mark is in now. Raises ``ObjectNotFound``."""
+def report(ctx: Context, mark_id: str) -> dict[str, Any]:
+    """What a mark holds, what was kept and why, and what is not lakeops' own.
+
+    The report was written by the mark's run. Its ``mark`` has the state of now.
+
+    Raises:
+        MarkNotFound: this repository has no such mark.
+        ObjectNotFound: the mark has no report, because its run was killed.
+    """
+    mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     try:
         found = json.loads(ctx.store.get(report_key(mark.id)))
     except ObjectNotFound:

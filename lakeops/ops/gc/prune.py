@@ -44,7 +44,13 @@ class Pruned:
 
 
 def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
-    """Remove what is past its time; with ``dry_run`` only count it.
+    """Remove rows of the catalog that are past their time. Every sweep does so at its end.
+
+    These are expired commits and moves of refs older than ``log_days``, idempotency keys older than ``key_days``, and
+    retired staging tokens. Logs then end where history was pruned.
+
+    Args:
+        dry_run: only count the rows.
 
     Raises:
         ReadOnlyRepository: the repository is a mirror.

@@ -26,35 +26,52 @@ def get_rules(ctx: Context) -> Rules | None:
     return None if text is None else read_rules(text)
 
 
-def set_rules(ctx: Context, given: Mapping[str, Any] | str | None) -> Rules | None:
-    """Replace the rules: parsed JSON, JSON text, or None for no rules at all.
+def set_rules(ctx: Context, rules: Mapping[str, Any] | str | None) -> dict[str, Any] | None:
+    """Replace the retention rules. Returns them as they are kept.
+
+    Args:
+        rules: a mapping as JSON gives it, or JSON text. None removes the rules: then no commit expires.
 
     Raises:
         InvalidRules: they make no sense, or have an entry for one branch or tag that does not exist.
         ReadOnlyRepository: the repository is a mirror; rules belong to its source.
     """
-    if given is None:
+    if rules is None:
         ctx.catalog.set_rules(ctx.repository_id, None)
         return None
-    rules = read_rules(given) if isinstance(given, str) else parse_rules(given)
-    _check_names(ctx, rules)
-    ctx.catalog.set_rules(ctx.repository_id, rules.to_text())
-    return rules
+    checked = read_rules(rules) if isinstance(rules, str) else parse_rules(rules)
+    _check_names(ctx, checked)
+    ctx.catalog.set_rules(ctx.repository_id, checked.to_text())
+    return checked.to_json()
 
 
 def live_commits(ctx: Context) -> set[str]:
-    """The ids of the commits that the rules keep now; all that are not gone for good where there are no rules."""
+    """The ids of the commits that the retention rules keep now. Without rules, all commits that were not pruned.
+
+    The next mark lets the other commits expire.
+    """
     return set(make_plan(ctx, unix_seconds(ctx.catalog.now())).kept)
 
 
 def get_grace(ctx: Context) -> dict[str, Any]:
-    """The grace period now, and a shorter one that is waiting."""
+    """The grace period: ``grace_seconds`` now, and ``pending_seconds`` from the time ``pending_from`` on, if set."""
     return ctx.catalog.grace(ctx.repository_id).to_json(ctx.catalog.now())
 
 
-def set_grace(ctx: Context, given: float | str | timedelta) -> dict[str, Any]:
-    """Change the grace period; returns what ``get_grace`` does. Raises ``InvalidInput``."""
-    seconds = parse_grace(int(given.total_seconds()) if isinstance(given, timedelta) else given)
+def set_grace(ctx: Context, grace: float | str | timedelta) -> dict[str, Any]:
+    """Change the grace period for every process. Returns what ``grace`` returns.
+
+    A longer grace period counts at once. A shorter one counts once the old one has passed, so that an attempt that
+    began under the old one keeps its time.
+
+    Args:
+        grace: seconds, a text such as ``24h`` or ``7d``, or a timedelta.
+
+    Raises:
+        InvalidInput: the grace period is none, or too long.
+        ReadOnlyRepository: the repository is a mirror.
+    """
+    seconds = parse_grace(int(grace.total_seconds()) if isinstance(grace, timedelta) else grace)
     return ctx.catalog.set_grace(ctx.repository_id, seconds).to_json(ctx.catalog.now())
 
 
@@ -107,8 +124,12 @@ class IdleRef:
         }
 
 
-def idle_refs(ctx: Context) -> Iterator[IdleRef]:
-    """Branches, then tags, that have been idle for as long as the rules allow, by name. Changes nothing."""
+def idle_refs(ctx: Context) -> list[IdleRef]:
+    """Branches, then tags, that have been idle for longer than the rules allow. ``kept`` says why a ref stays."""
+    return list(_idle_refs(ctx))
+
+
+def _idle_refs(ctx: Context) -> Iterator[IdleRef]:
     rules = get_rules(ctx)
     if rules is None:
         return
@@ -125,9 +146,9 @@ def idle_refs(ctx: Context) -> Iterator[IdleRef]:
 
 
 def expire_refs(ctx: Context) -> list[IdleRef]:
-    """Delete what ``idle_refs`` lets go; returns that, and what stays with its reason.
+    """Delete the branches and tags that the rules let go. Returns them, and those that stay with the reason.
 
-    Each is looked at again right before it is deleted; one that moved meanwhile stays. Raises ``ClockInDoubt``.
+    Each one is looked at again right before it is deleted. One that moved meanwhile stays. Raises ``ClockInDoubt``.
     """
     ctx.catalog.check_clock()
     return [found for found in list(idle_refs(ctx)) if found.kept is not None or _gone(ctx, found)]

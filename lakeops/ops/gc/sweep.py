@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
 from lakeops.model.marks import Mark, MarkState
+from lakeops.model.requests import check_asked
 from lakeops.ops import deletion_limit
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_ours, opened
@@ -58,12 +59,13 @@ class Swept:
 
 
 def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
-    """Delete what a mark of this repository holds; a mark that was swept already is left alone.
+    """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended; a mark is swept once.
+
+    What the store refuses to delete is named in ``mark.failures`` of the result, and the next mark holds it too.
 
     Args:
-        ctx: the repository.
-        mark_id: the mark.
-        force: go on although the mark holds more of the repository than the deletion limit allows.
+        mark_id: the mark's id.
+        force: sweep even a mark that holds a large share of the repository.
 
     Raises:
         MarkNotFound: this repository has no such mark.
@@ -71,9 +73,10 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         MarkRefused: it is stale or unfinished, holds too much, or the database's clock was set back.
         Corrupted: its list was altered or is gone.
         SweepIncomplete: the store refused every deletion.
-        ReadOnlyRepository, StoreError, StoreUnavailable.
+        ReadOnlyRepository: the repository is a mirror.
+        StoreError, StoreUnavailable: the store refused, or does not answer.
     """
-    mark = ctx.catalog.mark(ctx.repository_id, mark_id)
+    mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     check_owner(ctx)
     if mark.state is MarkState.MARKED and not force:
         _check_limit(mark)
@@ -195,7 +198,10 @@ class Restored:
 
 
 def restore(ctx: Context, mark_id: str) -> Restored:
-    """Let the commits live again that a mark expired; the mark can never be swept.
+    """Take back a mark before its sweep begins: its commits live again, and it can never be swept.
+
+    Args:
+        mark_id: the mark's id.
 
     Raises:
         MarkNotFound: this repository has no such mark.

@@ -51,28 +51,10 @@ def create_mirror(
     ids: Ids,
     actor: str,
 ) -> Repository:
-    """A read-only repository that follows ``source``: at its initial commit, before the first pass.
+    """A read-only repository that follows ``source``, at its initial commit: see ``Lake.create_mirror``.
 
-    Args:
-        catalog: where the mirror is kept.
-        stores: how its namespace is reached.
-        name: the mirror's name.
-        storage_namespace: what the source's namespace is, or will be, replicated to.
-        source: the repository to mirror.
-        reference: how to reach it again, without any secret.
-        branches: glob patterns of branches to follow.
-        tags: the same of tags.
-        reports: tell the source what the mirror needs; it must then be writable.
-        check_imported: look for objects outside the namespace too.
-        same_store: whether equal locations mean the same place here and at the source.
-        ids: fresh names.
-        actor: who makes it.
-
-    Raises:
-        AlreadyExists: the catalog has a repository of this name.
-        NamespaceTaken: it has one on this namespace, or the namespace is the source's own.
-        NotAReplica: the namespace holds another repository.
-        CatalogError: the source takes no reports, and ``reports`` is set.
+    ``reference`` says how to reach the source again, without any secret. ``same_store`` says whether equal locations
+    mean the same place here and at the source.
     """
     check_repository(name)
     namespace = normalise_namespace(storage_namespace)
@@ -128,15 +110,7 @@ def fresh_registration(name: str, ids: Ids) -> str:
 
 
 def delete_mirror(ctx: Context, source: Source | None) -> bool:
-    """Forget a mirror; its objects stay. Whether its source was told, where it has to be.
-
-    Args:
-        ctx: the mirror.
-        source: where it came from; None when it cannot be reached.
-
-    Raises:
-        NotAMirror: it follows no source, or none any more.
-    """
+    """Forget a mirror: see ``Mirror.delete``. ``source`` is None when it is down."""
     mirror = ctx.catalog.mirror(ctx.repository_id)
     if mirror.promoted_writable is not None:
         raise NotAMirror(f"{ctx.repository_id!r} is a writable repository now; `lakeops repo delete` forgets it")

@@ -69,12 +69,7 @@ class Loss:
 
 
 def loss(ctx: Context, source: Source | None) -> Loss:
-    """What the source shows and the mirror does not. Raises ``NotAMirror``.
-
-    Args:
-        ctx: the mirror.
-        source: asked for its heads now; None when it cannot be reached.
-    """
+    """What the source shows and the mirror does not: see ``Mirror.loss``. ``source`` is None when it is down."""
     state = ctx.catalog.mirror_state(ctx.repository_id)
     if source is not None:
         with contextlib.suppress(LakeopsError):
@@ -85,18 +80,10 @@ def loss(ctx: Context, source: Source | None) -> Loss:
 
 
 def promote_writable(ctx: Context, source: Source | None) -> Mirror:
-    """Open the mirror for writing at what it shows now; it refuses to be synced from then on.
+    """Open the mirror for writing at what it shows now: see ``Mirror.promote_writable``.
 
-    Args:
-        ctx: the mirror.
-        source: told that nothing need be kept for this mirror any more; None when it cannot be reached.
-
-    A call that was killed is made again. Replication into the namespace may have stopped by then.
-
-    Raises:
-        NotAMirror: it follows no source, or was promoted before.
-        NotTheOwner: another catalog has opened the same namespace for writing.
-        MirrorOvertaken: a pass went on meanwhile; try again.
+    The source is told that it need keep nothing for this mirror any more, unless it is None: down. A call that was
+    killed is made again. Replication into the namespace may have stopped by then.
     """
     state = ctx.catalog.mirror_state(ctx.repository_id)
     take_for_writing(ctx)  # before the catalog opens: from here on nobody replicates over what is written

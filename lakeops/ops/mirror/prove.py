@@ -48,7 +48,14 @@ class Proved:
 
 
 def prove(ctx: Context) -> Proved:
-    """Let unproved commits live again that are whole. Raises ``ReadOnlyRepository``, ``RepositoryNotFound``."""
+    """After a fail-over: let those commits live again that are complete, although the mirror never showed them.
+
+    Reads what each such commit does not share with a complete one, and looks for its objects without reading them. It
+    may be killed and repeated until the next mark, which lets the rest expire.
+
+    Raises:
+        ReadOnlyRepository: it is still a mirror.
+    """
     unproved = ctx.catalog.unproved(ctx.repository_id)
     if not unproved:
         return Proved(0, 0)

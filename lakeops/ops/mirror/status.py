@@ -19,7 +19,7 @@ from lakeops.ranges.read import RangeReader
 
 
 def status(ctx: Context) -> MirrorStatus:
-    """The mirror's refs as they were at the last pass; seconds count up to now. Raises ``NotAMirror``."""
+    """How far each ref is, as the last pass saw it. Seconds count up to now. The source is not asked."""
     state = ctx.catalog.mirror_state(ctx.repository_id)
     now, get = ctx.seconds(), lookup(ctx).get
     refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
@@ -73,7 +73,11 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
 
 
 def check_shown(ctx: Context) -> list[str]:
-    """What is missing or damaged of the heads of all branches and of all tags, in words; nothing when all is whole."""
+    """What is missing or damaged of everything that the mirror shows, in words. Empty when all is complete.
+
+    It relies on nothing that earlier passes remembered, so the cost grows with all that is shown. Use it after a
+    fail-over.
+    """
     commits: dict[str, str] = {}
     for kind, listing in (("branch", ctx.catalog.branches), ("tag", ctx.catalog.tags)):
         for ref in pages(partial(listing, ctx.repository_id)):

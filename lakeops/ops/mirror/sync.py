@@ -89,21 +89,8 @@ Reach = Callable[[], AbstractContextManager[Source]]
 """Opens the source for one pass."""
 
 
-def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None = None) -> MirrorStatus:
-    """Bring the mirror as far as what has arrived allows; returns how far that is.
-
-    Args:
-        ctx: the mirror.
-        reach: opens the source.
-        only: refs to look at; all of them when None. What the source shows is recorded of all in any case.
-
-    Raises:
-        NotAMirror: the repository follows no source.
-        NotAReplica: source or namespace belong to another repository.
-        ReplicaMismatch, Corrupted: something arrived that is not what the source recorded; refs that do not need it
-            have gone on.
-        CatalogUnavailable, CatalogError: the source cannot be reached.
-    """
+def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
+    """One pass of ``Mirror.sync``. ``reach`` opens the source."""
     with _noted(ctx) as mirror, reach() as source:
         errors: list[LakeopsError] = []
         source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
@@ -124,10 +111,9 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None = None)
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
-    """The first half of a pass: record what the source shows, and have it keep what the mirror needs.
+    """The first half of a pass: see ``Mirror.discover``.
 
-    Nothing is promoted, and nothing is looked for, but for what may take the place of a candidate of which nothing
-    arrives any more. Raises what ``sync`` raises.
+    It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
     """
     with _noted(ctx) as mirror, reach() as source:
         source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
@@ -142,13 +128,13 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
 
 def arrived(ctx: Context, ref: RefName) -> str | None:
-    """The commit that a ref can show now: its complete candidate, or what is shown when it waits for nothing.
+    """The commit that a ref can show now: its complete candidate, or what it shows when it waits for nothing.
 
-    None while something is missing, or nothing is known of such a ref yet. Promotes nothing, and needs no source; what
-    was found is remembered.
+    None while a part of the candidate is missing, or when the mirror knows no such ref yet. Promotes nothing, and does
+    not ask the source. What was found is remembered.
 
     Raises:
-        NotAMirror: the repository follows no source.
+        NotAMirror: it was promoted to a writable repository.
         ReplicaMismatch, Corrupted: something arrived that is not what the source recorded.
     """
     state = ctx.catalog.mirror_state(ctx.repository_id)

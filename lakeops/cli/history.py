@@ -1,0 +1,168 @@
+"""``lakeops commit`` and ``import`` make commits; ``log``, ``show``, ``merge-base`` and ``reflog`` show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from lakeops.cli.options import (
+    Amount,
+    BranchUri,
+    IdempotencyKey,
+    Message,
+    Metadata,
+    RefUri,
+    SkipSpecial,
+    flag,
+    parse_metadata,
+    uri,
+    url_of,
+    value,
+)
+from lakeops.cli.output import SHORT_ID, Styled
+from lakeops.cli.session import Session, command
+from lakeops.model.records import Commit
+from lakeops.model.uris import LakeUri
+from lakeops.model.words import counted, human_size, moment
+
+app = typer.Typer(add_completion=False)
+show = typer.Typer(help="Show one thing in full.", add_completion=False)
+app.add_typer(show, name="show")
+
+
+@command(app, "commit", example='commit lakefs://flights/dev -m "load day 1" --meta rows=842', progress=True)
+def commit(
+    session: Session,
+    uri: BranchUri,
+    message: Message,
+    meta: Metadata = None,
+    allow_empty: Annotated[bool, flag("--allow-empty-commit", "Commit even when nothing has changed.")] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> None:
+    """Commit the uncommitted changes of a branch."""
+    metadata = parse_metadata(meta)
+    branch = session.branch(uri)
+    with session.progress(f"Committing {branch.id}"):
+        made = branch.commit(message, metadata, idempotency_key=idempotency_key, allow_empty=allow_empty)
+    session.answer(made, ["Committed to ", (branch.id, "green"), ":"], [""], *commit_lines(made))
+
+
+@command(
+    app,
+    "import",
+    example='import --from s3://raw/events/ --to lakefs://flights/main/events/ -m "take over"',
+    progress=True,
+)
+def import_(
+    session: Session,
+    source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=url_of)],
+    to: Annotated[
+        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=LakeUri.parse)
+    ],
+    message: Message,
+    meta: Metadata = None,
+    allow_empty_source: Annotated[bool, flag("--allow-empty-source", "Let an empty source empty the folder.")] = False,
+    skip_special: SkipSpecial = False,
+    idempotency_key: IdempotencyKey = None,
+) -> None:
+    """Import objects without copying them.
+
+    The folder then holds what the source holds, and nothing else. The other paths of the branch stay as they are.
+    """
+    repository_id, name, prefix = to.with_prefix()
+    metadata = parse_metadata(meta)
+    branch = session.lake.repository(repository_id).branch(name)
+    with session.progress(f"Importing {source}"):
+        made = branch.import_objects(
+            source,
+            prefix,
+            message,
+            metadata,
+            idempotency_key=idempotency_key,
+            allow_empty_source=allow_empty_source,
+            skip_special=skip_special,
+        )
+    objects = counted(int(made.metadata["lakeops.import.objects"]), "object")
+    size = human_size(int(made.metadata["lakeops.import.bytes"]))
+    session.answer(
+        made,
+        ["Imported ", objects, f" ({size}) to ", (f"{name}/{prefix}", "green"), ":"],
+        [""],
+        *commit_lines(made),
+    )
+
+
+@command(app, "log", example="log lakefs://flights/main --amount 5")
+def log(
+    session: Session,
+    at: RefUri,
+    amount: Amount = None,
+    first_parent: Annotated[bool, flag("--first-parent", "Follow only the first parent of merge commits.")] = False,
+) -> None:
+    """Show the commits that lead to a ref, newest first."""
+    repository, ref = session.named(at)
+    commit = None
+    for number, commit in enumerate(repository.log(ref, first_parent=first_parent, amount=amount)):
+        between: list[Sequence[Styled]] = [[""]] if number else []
+        session.answer(commit, *between, *commit_lines(commit))
+    if commit is not None and commit.parents and amount is None:
+        session.note("History before this was pruned.")
+
+
+@command(show, "commit")
+def show_commit(session: Session, at: RefUri) -> None:
+    """Show the commit that a ref means."""
+    commit = session.ref(at).commit
+    session.answer(
+        commit,
+        *commit_lines(commit),
+        [""],
+        ["Generation: ", str(commit.generation)],
+        ["Metarange:  ", commit.meta_range_id],
+        *(("Parent:     ", (parent, "yellow")) for parent in commit.parents),
+    )
+
+
+@command(app, "merge-base")
+def merge_base(session: Session, left: RefUri, right: RefUri) -> None:
+    """Show the best common ancestor of two refs."""
+    repository, one, other = session.two_refs(left, right)
+    base = repository.merge_base(one, other)
+    session.answer(base, *commit_lines(base))
+
+
+@command(app, "reflog")
+def reflog(
+    session: Session,
+    where: Annotated[LakeUri, uri("lakefs://REPO[/REF]", "A repository, or one of its branches or tags.")],
+    amount: Annotated[int, typer.Option("--amount", "-n", min=0, metavar="N", help="At most this many moves.")] = 1000,
+) -> None:
+    """Show where branches and tags pointed before, newest first."""
+    name = None if where.ref is None else where.only_ref()[1]
+    for move in session.lake.repository(where.repository).reflog(name, limit=amount):
+        was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
+        to = move.new or move.old or ""
+        session.answer(
+            {key: getattr(move, key) for key in ("sequence", "ref", "old", "new", "action", "actor", "at")},
+            [(to[:SHORT_ID], "yellow"), "  ", moment(move.at)[:19], "  ", move.action.ljust(17), "  ",
+             (move.ref, "cyan"), was, " by ", move.actor],
+        )  # fmt: skip
+
+
+def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:
+    """A commit as ``git log`` shows one."""
+    expired: Sequence[Styled] = (" ", ("(expired)", "red")) if commit.expired else ()
+    yield (("commit " + commit.id, "yellow"), *expired)
+    if len(commit.parents) > 1:
+        yield ("Merge:  " + " ".join(parent[:SHORT_ID] for parent in commit.parents),)
+    yield ("Author: ", commit.committer)
+    yield ("Date:   ", moment(commit.creation_date))
+    yield ("",)
+    for line in commit.message.splitlines() or [""]:
+        yield ("    ", line)
+    if commit.metadata:
+        yield ("",)
+        for key, text in sorted(commit.metadata.items()):
+            yield ("    ", (key, "cyan"), " = ", text)

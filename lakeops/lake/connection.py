@@ -1,0 +1,134 @@
+"""An open lake: its catalog, and the stores, cache and engine that its repositories share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from lakeops.catalog.base import Catalog
+from lakeops.catalog.open import open_catalog
+from lakeops.model.clock import Clock, Ids, SystemClock
+from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.ops.context import Context, Progress, quiet
+from lakeops.settings import Settings
+
+if TYPE_CHECKING:
+    from lakeops.engine.base import Engine
+    from lakeops.ranges.read import RangeCache
+    from lakeops.store.open import Stores
+
+
+class Connection:
+    """What every verb of a lake works through. Stores, cache and engine are made when they are first needed."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: Settings,
+        *,
+        ids: Ids | None = None,
+        stores: Stores | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.progress: Progress = quiet
+        self._ids = ids or Ids()
+        self._stores = stores
+        self._cache: RangeCache | None = None
+        self._engine: Engine | None = None
+
+    @classmethod
+    def open(
+        cls,
+        home: str | Path | None = None,
+        *,
+        database_url: str | None = None,
+        clock: Clock | None = None,
+        settings: Settings | None = None,
+        ids: Ids | None = None,
+        must_exist: bool = False,
+    ) -> Self:
+        """The lake that the settings name: arguments, then ``LAKEOPS_*``, then a settings file, then the default.
+
+        Args:
+            home: directory of the embedded default (SQLite catalog and local storage).
+            database_url: the catalog, for instance ``postgresql+psycopg://user@host/lakeops``.
+            clock: tells the time in place of the machine; with SQLite it is the database's clock too.
+            settings: ready-made settings; ``home`` and ``database_url`` must then be left out.
+            ids: where fresh names come from; tests hand in a seeded source.
+            must_exist: create no catalog, and do not bring an older one up to date.
+
+        Raises:
+            InvalidSettings: a setting makes no sense.
+            CatalogVersion: the catalog is newer than this code, or needs ``lakeops doctor --upgrade``.
+            CatalogUnavailable: the database does not answer.
+        """
+        chosen = settings or Settings.load(home=home, database_url=database_url)
+        catalog = open_catalog(
+            chosen.catalog_url,
+            clock=clock or SystemClock(),
+            grace_seconds=int(chosen.grace_hours * 3600),
+            must_exist=must_exist,
+        )
+        return cls(catalog, chosen, ids=ids, clock=clock)
+
+    def close(self) -> None:
+        """Give back the catalog's connections and what the engine holds."""
+        if self._engine is not None:
+            self._engine.close()
+        self.catalog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stores(self) -> Stores:
+        """The stores that addresses lead to."""
+        if self._stores is None:
+            from lakeops.store.open import Stores, StoreSettings
+
+            self._stores = Stores(
+                StoreSettings(
+                    endpoint_url=self.settings.s3_endpoint_url,
+                    region=self.settings.s3_region,
+                    fsync=self.settings.fsync,
+                )
+            )
+        return self._stores
+
+    def context(self, record: RepositoryRecord) -> Context:
+        """What verbs of one repository take as their first argument."""
+        return Context(
+            catalog=self.catalog,
+            repository=record,
+            settings=self.settings,
+            ids=self._ids,
+            open_stores=self.stores,
+            open_cache=self._range_cache,
+            open_engine=self._range_engine,
+            progress=self._report,
+        )
+
+    def _range_cache(self) -> RangeCache:
+        if self._cache is None:
+            from lakeops.ranges.read import RangeCache
+
+            self._cache = RangeCache(self.settings.cache_mb << 20)
+        return self._cache
+
+    def _range_engine(self) -> Engine:
+        if self._engine is None:
+            from lakeops.engine.choose import open_engine
+
+            self._engine = open_engine(self.settings)
+        return self._engine
+
+    def _report(self, label: str, done: int, total: int) -> None:
+        self.progress(label, done, total)  # looked up at each call: handles made before it was set show progress too
