@@ -8,6 +8,7 @@ import pytest
 from support.mirrors import SPLIT, open_lake
 
 from lakeops import Lake, Settings
+from lakeops.catalog.tables import COMMIT
 from lakeops.model.errors import (
     AlreadyExists,
     CatalogError,
@@ -20,6 +21,7 @@ from lakeops.model.errors import (
     NotAMirror,
     NotAReplica,
     ReadOnlyRepository,
+    RefNotFound,
     ReplicaMismatch,
     RepositoryNotFound,
 )
@@ -281,3 +283,27 @@ def test_a_source_that_takes_no_reports_says_what_to_do(pair, monkeypatch):
 def test_the_mirrors_own_name_and_namespace_are_not_taken_twice(pair, tmp_path, clock):
     with open_lake(tmp_path / "there", clock) as again, pytest.raises(AlreadyExists):
         again.create_mirror("flights", source=pair.here)
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_ref_whose_history_the_source_lacks_is_an_error_of_that_ref_alone(pair, depth):
+    first = pair.head()
+    pair.repo.create_branch("dev", source="main")
+    lacking = [pair.commit(b="2"), pair.commit(b="3")][1 - depth]
+    other = pair.commit("dev", a="1")
+    pair.replicator.settle()
+    [row] = remove_commit(pair, lacking.id)
+    with pytest.raises(RefNotFound, match=r"branch 'main' of the source.*lakeops fsck.*stays where it is"):
+        pair.mirror.sync()
+    assert pair.heads() == {"main": first, "dev": other.id}
+    with pair.here.catalog.database.engine.begin() as conn:
+        conn.execute(COMMIT.insert(), [row])
+    assert pair.mirror.sync()["main"].promoted == pair.repo.ref("main").commit.id
+
+
+def remove_commit(pair, commit_id: str) -> list[dict]:
+    """Delete a commit's row from the source's catalog, as damage would; returns it."""
+    with pair.here.catalog.database.engine.begin() as conn:
+        found = [dict(row._mapping) for row in conn.execute(COMMIT.select().where(COMMIT.c.id == commit_id))]
+        conn.execute(COMMIT.delete().where(COMMIT.c.id == commit_id))
+    return found

@@ -19,7 +19,7 @@ Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirror
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from lakeops.model.errors import CommitExpired, LakeopsError, MirrorOvertaken, RefNotFound, Transient
@@ -96,8 +96,8 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
         source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
             for _ in range(ROUNDS):
-                state, lost = _observe(ctx, source)
-                errors = _unsupported(ctx, state, lost)
+                state, lost, broken = _observe(ctx, source)
+                errors = [*_unsupported(ctx, state, lost), *broken]
                 if not any(ref.candidate for ref in state.refs):
                     break
                 check_claim(ctx.store, source.repository)
@@ -119,7 +119,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
         source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
         check_claim(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
-            state, _ = _observe(ctx, source)
+            state, _, _ = _observe(ctx, source)
             remembered = ctx.catalog.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
@@ -168,41 +168,65 @@ def _noted(ctx: Context) -> Iterator[Mirror]:
         ctx.catalog.note_sync(ctx.repository_id, None)
 
 
-def _observe(ctx: Context, source: Source) -> tuple[MirrorState, frozenset[str]]:
+def _observe(ctx: Context, source: Source) -> tuple[MirrorState, frozenset[str], list[LakeopsError]]:
     """Record the source's heads, and have it keep all that the mirror shows and waits for.
 
-    Candidates that the source has expired, or lost, give way to its newest heads. Returns the mirror, and what the
-    source cannot keep.
+    Candidates that the source has expired, or lost, give way to its newest heads. Returns the mirror, what the source
+    cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
     """
     rules = source.rules()
+    broken: dict[RefName, LakeopsError] = {}
+    read: dict[RefName, str] = {}
     for _ in range(TRIES):
         before = ctx.catalog.mirror_state(ctx.repository_id)
         if rules != (before.mirror.rules, before.mirror.protections):
             ctx.catalog.note_rules(ctx.repository_id, *rules)
-        heads = _heads(source, before)
+        heads = _heads(source, before, leave=broken)
         try:
             if copy_history(ctx, source, heads.values()) > BATCH:
                 continue  # it took its time: what is recorded should be what the source shows now
             state = ctx.catalog.observe_source(ctx.repository_id, heads, since=before.mirror.sequence, actor=ctx.actor)
-        except (MirrorOvertaken, RefNotFound):
+        except MirrorOvertaken:
+            continue
+        except RefNotFound:
+            # A head that moved while it was read is another one now. One that is the same lacks a commit for good.
+            broken |= _broken(ctx, source, {ref: head for ref, head in heads.items() if read.get(ref) == head})
+            read = heads
             continue
         lost = source.lost(state.needs)
         hopeless = [ref for ref in state.refs if ref.candidate in lost]
         for ref in hopeless:
             ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
         if not hopeless and _agreed(ctx, source, state, lost):
-            return state, lost
+            return state, lost, list(broken.values())
     raise Transient(
         f"the source of mirror {ctx.repository_id!r} went on faster than it could be read, {TRIES} times; try again"
     )
 
 
-def _heads(source: Source, state: MirrorState) -> dict[RefName, str]:
-    """Where the source's refs point. One that shows what it cannot keep, as a mirror itself, is not followed there."""
+def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[RefName, LakeopsError]:
+    """The refs whose history cannot be copied, because the source lacks a commit of it."""
+    found: dict[RefName, LakeopsError] = {}
+    for ref, head in heads.items():
+        try:
+            copy_history(ctx, source, [head])
+        except RefNotFound as error:
+            found[ref] = RefNotFound(
+                f"{ref.kind} {ref.name!r} of the source is at commit {head[:16]}, and the source's catalog lacks a "
+                f"commit of its history ({error.message}); run `lakeops fsck` there; the mirror stays where it is"
+            )
+    return found
+
+
+def _heads(source: Source, state: MirrorState, *, leave: Collection[RefName]) -> dict[RefName, str]:
+    """Where the source's refs point.
+
+    A ref that shows what the source cannot keep, as a mirror itself, is not followed there, nor is one of ``leave``.
+    """
     heads = source.heads(state.mirror)
     unkept = source.unkept(heads.values())
     shown = {ref.ref: ref.promoted for ref in state.refs}
-    followed = {ref: head if head not in unkept else shown.get(ref) for ref, head in heads.items()}
+    followed = {ref: head if head not in unkept and ref not in leave else shown.get(ref) for ref, head in heads.items()}
     return {ref: head for ref, head in followed.items() if head is not None}
 
 
