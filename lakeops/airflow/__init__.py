@@ -27,9 +27,9 @@ def get_provider_info() -> dict[str, Any]:
         "asset-uris": [
             {
                 "schemes": ["lakefs"],
-                "handler": "lakeops.airflow.uris.sanitize_uri",
-                "factory": "lakeops.airflow.uris.create_asset",
-                "to_openlineage_converter": "lakeops.airflow.uris.to_openlineage",
+                "handler": "lakeops.airflow.assets.sanitize_uri",
+                "factory": "lakeops.airflow.assets.create_asset",
+                "to_openlineage_converter": "lakeops.airflow.assets.to_openlineage",
             }
         ],
         "extra-links": [

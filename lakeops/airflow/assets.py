@@ -1,22 +1,47 @@
-"""Branches as Airflow assets, ``lakefs://REPO/BRANCH``: to schedule DAGs by, to be told of, to watch."""
+"""Branches as Airflow assets, ``lakefs://REPO/BRANCH``: DAGs are scheduled by them, tasks and watchers update them.
+
+A URI of the scheme names a branch, or a folder or object on one: ``lakefs://REPO/BRANCH/PATH``. Each place has one
+spelling. Airflow cuts a URI at ``#`` and ``?``, so these are escaped, and ``%`` with them. A URI that names no branch
+is refused when the DAG is read.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias, AssetWatcher
 
+from lakeops.airflow.events import describe
 from lakeops.airflow.hook import DEFAULT_CONN_ID
-from lakeops.model.errors import InvalidUri
+from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.refs import parse_ref
 from lakeops.model.uris import LakeUri
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from lakeops.lake import Repository
+
 COMMITS = AssetAlias("lakeops")
-"""The outlet of operators that declare none: which branch they publish to is known only when they run."""
+"""The outlet of operators without ``outlets``: which branch they publish to is known only when they run."""
+
+MAX_PARTITIONS = 1000
+"""An event about more partitions than this carries no partition keys: its consumers have to read everything."""
+
+MAX_KEY = 250
+"""Characters that a partition key may have in Airflow's database. One longer key counts as too many partitions."""
+
+UNESCAPED = "/:@!$&'()*+,;=~"
+"""Characters that a URI's path holds as they are, beside letters and digits."""
+
+
+# --- assets ---
 
 
 def branch_uri(repo: str, branch: str) -> str:
-    """The URI that names a branch's asset; what Airflow would cut off is escaped. Raises ``InvalidUri``."""
+    """The URI of a branch's asset. Raises ``InvalidUri``."""
     uri = LakeUri.parse(f"lakefs://{repo}/{branch}")
     if uri.ref is None or uri.path is not None or not parse_ref(uri.ref).is_name:
         raise InvalidUri(f"{branch!r} is not the name of a branch")
@@ -29,9 +54,9 @@ def branch_asset(repo: str, branch: str = "main", *, partition_by: str | None = 
     Args:
         repo: the repository.
         branch: the branch.
-        partition_by: the name of a ``name=value`` folder level. Events then carry the values below which a commit
-            changed something as partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that
-            commits or merges needs this asset among its ``outlets``.
+        partition_by: the name of a ``name=value`` folder level. Events then carry the values of changed folders as
+            partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that commits or merges needs
+            this asset among its ``outlets``.
     """
     uri = branch_uri(repo, branch)
     return Asset(name=uri, uri=uri, extra={} if partition_by is None else {"partition_by": partition_by})
@@ -51,9 +76,9 @@ def watched_branch(
         repo: the repository.
         branch: the branch. One that does not exist yet is waited for.
         lakeops_conn_id: the connection that the triggerer uses.
-        poll_interval: seconds between two looks.
-        every: let the watcher tell of commits by Airflow's operators as well: for branches that another Airflow
-            commits to. Operators of this Airflow tell of theirs already.
+        poll_interval: seconds between two reads of the branch's head.
+        every: make events of commits by Airflow's operators as well: for branches that another Airflow commits to.
+            Operators of this Airflow announce their own.
     """
     from lakeops.airflow.triggers import LakeopsCommitTrigger
 
@@ -70,6 +95,73 @@ def watched_branch(
     return asset
 
 
-def is_branch(asset: Any, uri: str) -> bool:  # noqa: ANN401 - anything that may be among the outlets
-    """Whether an outlet is the asset of a branch."""
-    return isinstance(asset, Asset) and asset.uri.rstrip("/") == uri
+# --- events ---
+
+
+def announce(
+    context: Context,
+    repository: Repository,
+    branch: str,
+    commit_id: str,
+    *,
+    since: str | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    """Add an event about a commit that a task has published to the task's outlets.
+
+    An outlet that is the branch's asset gets the event, with partition keys if it has ``partition_by``. Every alias
+    among the outlets gets it for the branch's asset. Airflow sends the events once the task has succeeded.
+
+    Args:
+        context: the task's.
+        repository: the repository.
+        branch: the branch that moved.
+        commit_id: its head now.
+        since: its head before; the commit's first parent when left out.
+        more: what the event says beside ``describe``.
+    """
+    asset = branch_asset(repository.id, branch)
+    plain: dict[str, Any] | None = None
+    for outlet in context["task"].outlets:
+        if isinstance(outlet, AssetAlias):
+            plain = plain or {**describe(repository, branch, commit_id, since=since), **(more or {})}
+            context["outlet_events"][outlet].add(asset, extra=plain)
+        elif isinstance(outlet, Asset) and outlet.uri.rstrip("/") == asset.uri:
+            by = outlet.extra.get("partition_by")
+            level = None if by is None else str(by)
+            event = {**describe(repository, branch, commit_id, since=since, partition_by=level), **(more or {})}
+            partitions = event.pop("partitions", [])
+            context["outlet_events"][outlet].extra = event
+            if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):
+                context["outlet_events"][outlet].add_partitions(partitions)
+
+
+# --- what Airflow calls for the scheme, as the provider's description names it ---
+
+
+def sanitize_uri(uri: SplitResult) -> SplitResult:
+    """The URI in its one spelling. Raises ``ValueError`` when it names neither a branch nor a path on one."""
+    if uri.query:
+        raise ValueError(f"asset URI of lakefs://{uri.netloc}: write '?' as %3F")
+    try:
+        place = LakeUri.parse(f"lakefs://{uri.netloc}{unquote(uri.path).rstrip('/')}")
+    except InvalidInput as error:
+        raise ValueError(error.message) from None
+    if place.ref is None or not parse_ref(place.ref).is_name:
+        raise ValueError(f"asset URI {place}: name a branch, lakefs://REPO/BRANCH")
+    path = "/".join(part for part in (place.ref, place.path) if part is not None)
+    return uri._replace(path="/" + quote(path, safe=UNESCAPED))
+
+
+def create_asset(*, repo: str, branch: str = "main", path: str = "", extra: dict[str, Any] | None = None) -> Asset:
+    """An asset of the scheme, for Airflow's hook lineage."""
+    where = quote("/".join(part for part in (branch, path) if part), safe=UNESCAPED)
+    return Asset(uri=f"lakefs://{repo}/{where}", extra=extra or {})
+
+
+def to_openlineage(asset: Asset, lineage_context: object) -> Any:  # noqa: ANN401, ARG001 - OpenLineage may be missing
+    """The asset as OpenLineage's data set. None without OpenLineage's provider."""
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    uri = urlsplit(asset.uri)
+    return Dataset(namespace=f"lakefs://{uri.netloc}", name=unquote(uri.path).strip("/"))

@@ -1,6 +1,6 @@
-"""``airflow lakeops ...``: what is easier asked where Airflow's connections are than with the ``lakeops`` command.
+"""``airflow lakeops ...``: commands that need Airflow's connections, which the ``lakeops`` command does not know.
 
-Every ``airflow`` command reads this module, so it describes the commands and no more.
+Every ``airflow`` command reads this module, so it imports nothing of lakeops before a command runs.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ import sys
 from argparse import Namespace
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
-
-from lakeops.airflow.hook import LakeopsHook
 
 
 def get_cli_commands() -> list[GroupCommand]:
@@ -44,7 +42,9 @@ def get_cli_commands() -> list[GroupCommand]:
 
 
 def check_connection(args: Namespace) -> None:
-    """Print what a test of the connection finds; leave with exit code 1 when it does not work."""
+    """Print what a test of the connection finds. Exit with 1 when the connection does not work."""
+    from lakeops.airflow.hook import LakeopsHook
+
     works, message = LakeopsHook(args.conn_id).test_connection()
     print(message, file=sys.stdout if works else sys.stderr)
     if not works:

@@ -1,11 +1,11 @@
-"""What a waiting task waits for: questions about a repository that are asked again and again until one is met.
+"""What waiting tasks and watchers ask a repository, again and again until the answer is there.
 
-A sensor asks in its own process, a trigger asks for it in the triggerer; both ask the same question, so the plain and
-the deferrable form of a task cannot come to different answers. A condition is plain data: it is compared (one answer
-serves everybody who asks the same), and it travels to the triggerer as JSON.
+A sensor asks in its own process, a trigger in the triggerer. Both ask the same question, so the plain and the
+deferrable form of a task have the same answer. A question is a frozen dataclass: equal ones are asked once for
+everybody who waits, and a condition travels to the triggerer as JSON.
 
-A branch or tag that does not exist yet is waited for. Everything else that cannot come right by waiting (no such
-repository, an expired commit, an expression that cannot be read) is an error at once.
+A branch or tag that does not exist yet is waited for. What waiting cannot mend (no such repository, an expired commit,
+an expression that cannot be read) is an error at once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 from lakeops.airflow import once
+from lakeops.airflow.events import describe
+from lakeops.airflow.run import made_by_airflow
 from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID
@@ -25,15 +27,28 @@ from lakeops.model.refs import parse_ref
 if TYPE_CHECKING:
     from lakeops.lake import Repository
 
-NOTHING = ""
-"""What a branch that does not exist has: every commit of it is news."""
+NO_COMMIT = ""
+"""The head of a branch that does not exist: every commit of it is new."""
 
 KINDS: dict[str, type[Condition]] = {}
+"""The conditions by their names in JSON."""
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Question(Protocol[Answer_co]):
+    """Anything hashable that reads a repository."""
+
+    def __hash__(self) -> int: ...
+
+    def met(self, repository: Repository) -> Answer_co:
+        """The answer, read now."""
+        ...
 
 
 @dataclass(frozen=True)
 class Condition(ABC):
-    """A question about a repository; equal questions have equal answers."""
+    """Something that can be so in a repository. Waiting for it ends when it is."""
 
     kind: ClassVar[str]
 
@@ -42,14 +57,14 @@ class Condition(ABC):
 
     @abstractmethod
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """What was found, as the waiting task returns it; None when it is not so yet."""
+        """What was found, as the waiting task returns it. None when it is not so yet."""
 
     @abstractmethod
     def __str__(self) -> str:
-        """The state of things that is waited for, without the repository."""
+        """The condition in words, for messages that name the repository themselves."""
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data that ``condition`` reads."""
+        """Plain data, which ``condition`` reads."""
         return {"kind": self.kind, **asdict(self)}
 
 
@@ -61,7 +76,7 @@ def condition(data: Mapping[str, Any]) -> Condition:
 
 @dataclass(frozen=True)
 class NewCommit(Condition):
-    """``branch`` has a commit that ``since`` (any ref expression, or ``NOTHING``) does not have."""
+    """``branch`` has a commit that ``since`` (any ref expression, or ``NO_COMMIT``) does not have."""
 
     kind: ClassVar[str] = "new_commit"
     branch: str
@@ -73,7 +88,7 @@ class NewCommit(Condition):
             head = repository.branch(self.branch).head
         except RefNotFound:
             return None
-        if self.since == NOTHING:
+        if self.since == NO_COMMIT:
             return head.to_json()
         if head.id == self.since or once.contains(repository, self.since, head.id):
             return None
@@ -104,7 +119,7 @@ class ObjectPresent(Condition):
 
 @dataclass(frozen=True)
 class PrefixPresent(Condition):
-    """There are at least ``min_objects`` objects under ``prefix`` of ``ref``, uncommitted ones included."""
+    """There are at least ``min_objects`` objects under ``prefix`` of ``ref``, uncommitted ones too on a branch."""
 
     kind: ClassVar[str] = "prefix_present"
     ref: str
@@ -166,7 +181,7 @@ class NothingUncommitted(Condition):
 
 @dataclass(frozen=True)
 class Replicated(Condition):
-    """All that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
+    """Everything that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
 
     kind: ClassVar[str] = "replicated"
     name: str
@@ -183,8 +198,47 @@ class Replicated(Condition):
         return f"everything that {self.ref_kind} {self.name!r} waits for has been replicated"
 
 
+@dataclass(frozen=True)
+class HeadSince:
+    """Where a watched branch's head is now, and what to announce of its way there from ``cursor``.
+
+    ``cursor`` is where the head was when it was read last: None when it was never read, ``NO_COMMIT`` when there was no
+    branch. Without ``every``, a move by commits of Airflow's operators alone is not announced: they announce their own.
+    """
+
+    branch: str
+    cursor: str | None
+    every: bool
+
+    def met(self, repository: Repository) -> Move:
+        """The head now, and an event when there are commits to announce."""
+        try:
+            head = repository.branch(self.branch).commit_id
+        except RefNotFound:
+            return Move(NO_COMMIT, None)
+        if self.cursor is None or head == self.cursor or not (self.every or self._outside(repository, head)):
+            return Move(head, None)
+        return Move(head, describe(repository, self.branch, head, since=self.cursor or None))
+
+    def _outside(self, repository: Repository, head: str) -> bool:
+        """Whether any commit on the way from the cursor to the head was made outside Airflow."""
+        for commit in repository.log(head, first_parent=True):
+            if commit.id == self.cursor:
+                return False
+            if not made_by_airflow(commit.metadata):
+                return True
+        return True
+
+
+class Move(NamedTuple):
+    """A branch's head, and the event about its move there, if there is one."""
+
+    head: str
+    event: dict[str, Any] | None
+
+
 def _missing(repository: Repository, ref: str) -> bool:
-    """Whether a ref is a name that nothing answers to yet. Raises for a commit or expression that does not exist."""
+    """Whether a ref names a branch or tag that does not exist yet. Any other ref that does not exist raises."""
     try:
         repository.ref(ref).commit_id  # noqa: B018 - asked for its error
     except RefNotFound:
@@ -195,7 +249,7 @@ def _missing(repository: Repository, ref: str) -> bool:
 
 
 def check_interval(name: str, seconds: float) -> float:
-    """The seconds, when one can wait that long between two questions. Raises ``InvalidInput``."""
+    """The seconds, if they can be an interval between two questions. Raises ``InvalidInput``."""
     if not 0 < seconds < float("inf"):
         raise InvalidInput(f"{name} is a positive number of seconds, not {seconds!r}")
     return seconds

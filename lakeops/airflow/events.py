@@ -1,8 +1,8 @@
-"""Telling Airflow what was published: asset events that say which commit, since when, and what changed.
+"""What an event of a branch's asset says: which commit it is about, since when, and what changed.
 
-An operator that has published calls ``announce``; a watcher makes the same record of commits that were made elsewhere.
-Delivery is at least once: a task that is killed between publishing and ending tells again when it runs again. So a
-consumer keys its work on ``commit_id``; ``published`` gives it each commit once.
+Operators make such a record of what they publish, watchers of what was committed elsewhere. An event is delivered at
+least once: a task that is killed between publishing and ending announces the commit again when it runs again.
+Consumers therefore key their work on ``commit_id``. ``published`` gives them each commit once.
 """
 
 from __future__ import annotations
@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lakeops.model.errors import CommitExpired, NotReplicated
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from lakeops.lake import Repository
-
-MAX_PARTITIONS = 1000
-"""A commit that touches more partitions than this tells of none: its consumers have to look at all."""
-
-MAX_KEY = 250
-"""Characters of a partition key in Airflow's database. A longer one counts as too many."""
 
 
 def describe(
@@ -29,10 +21,10 @@ def describe(
 ) -> dict[str, Any]:
     """What happened to a branch, as an event's extra: plain data.
 
-    Keys: ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before; the commit's
-    first parent when nobody says), ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders
-    and objects that changed, at most 100), ``more_prefixes``, and ``partitions`` when asked for. What changed is null
-    when retention took the commits meanwhile, or a mirror does not have the older one.
+    Keys: ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before; without one,
+    the commit's first parent), ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and
+    objects that changed, at most 100), ``more_prefixes``, and ``partitions`` with ``partition_by``. ``summary`` and
+    ``prefixes`` are None when retention has expired a commit, or when a mirror does not have the older one.
     """
     commit = repository.ref(commit_id).commit
     before = since or (commit.parents[0] if commit.parents else None)
@@ -62,46 +54,11 @@ def describe(
     return event
 
 
-def announce(
-    context: Context,
-    repository: Repository,
-    branch: str,
-    commit_id: str,
-    *,
-    since: str | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> None:
-    """Tell Airflow that a task has published a commit on a branch.
-
-    The event goes to every outlet of the task that is the branch's asset, with partition keys where the asset has
-    ``partition_by``; and to the branch's asset through every alias among the outlets. Nothing is sent before the task
-    has succeeded, and nothing at all when it has no such outlet. ``since`` is the head before, ``more`` what the event
-    says beside ``describe``.
-    """
-    from airflow.sdk import AssetAlias
-
-    from lakeops.airflow.assets import branch_asset, is_branch
-
-    asset = branch_asset(repository.id, branch)
-    plain: dict[str, Any] | None = None
-    for outlet in context["task"].outlets:
-        if isinstance(outlet, AssetAlias):
-            plain = plain or {**describe(repository, branch, commit_id, since=since), **(more or {})}
-            context["outlet_events"][outlet].add(asset, extra=plain)
-        elif is_branch(outlet, asset.uri):
-            by = outlet.extra.get("partition_by")
-            event = {**describe(repository, branch, commit_id, since=since, partition_by=by), **(more or {})}
-            partitions = event.pop("partitions", [])
-            context["outlet_events"][outlet].extra = event
-            if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):
-                context["outlet_events"][outlet].add_partitions(partitions)
-
-
 def published(triggering: Mapping[Any, Iterable[Any]]) -> list[dict[str, Any]]:
-    """Each commit that started a DAG run once, oldest event first: what ``describe`` said of it.
+    """The commits that started a DAG run, each once and oldest event first, as ``describe`` recorded them.
 
     Args:
-        triggering: the run's ``triggering_asset_events``. Events that are not of branches are left out.
+        triggering: the run's ``triggering_asset_events``. Events that are about no commit are left out.
     """
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     events = [event for group in triggering.values() for event in group]

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "docker" / "airflow"))
 from rest import Rest  # noqa: E402
 from serve import Server  # noqa: E402
 
-from lakeops.airflow.triggers.commits import CURSOR  # noqa: E402
+from lakeops.airflow.triggers import CURSOR  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("airflow")
 

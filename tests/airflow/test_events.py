@@ -17,8 +17,8 @@ from airflow.sdk import DAG, Asset, AssetAlias, PartitionedAtRuntime
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from support.dags import known, states
 
-from lakeops.airflow.assets import COMMITS, branch_asset, branch_uri, watched_branch
-from lakeops.airflow.events import MAX_PARTITIONS, announce, describe, published
+from lakeops.airflow.assets import COMMITS, MAX_PARTITIONS, announce, branch_asset, branch_uri, watched_branch
+from lakeops.airflow.events import describe, published
 from lakeops.airflow.operators import LakeopsMergeOperator
 
 pytestmark = pytest.mark.xdist_group("airflow")
@@ -99,7 +99,7 @@ def test_an_asset_gets_its_partitions(flights: Repository) -> None:
 
 
 def test_too_many_partitions_are_none(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lakeops.airflow.events.MAX_PARTITIONS", 1)
+    monkeypatch.setattr("lakeops.airflow.assets.MAX_PARTITIONS", 1)
     assert MAX_PARTITIONS == 1000
     asset = branch_asset("flights", "main", partition_by="day")
     task = context(asset)

@@ -22,9 +22,8 @@ import jsonschema
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from lakeops.airflow.assets import branch_asset
+from lakeops.airflow.assets import branch_asset, create_asset
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.uris import create_asset
 
 pytestmark = pytest.mark.xdist_group("airflow")
 

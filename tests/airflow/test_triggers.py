@@ -17,10 +17,10 @@ pytest.importorskip("airflow.sdk")
 from airflow.sdk.module_loading import import_string
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from lakeops.airflow.conditions import TagExists
+from lakeops.airflow import triggers
+from lakeops.airflow.conditions import HeadSince, TagExists
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.triggers import LakeopsCommitTrigger, LakeopsConditionTrigger, base
-from lakeops.airflow.triggers.commits import CURSOR, HeadSince
+from lakeops.airflow.triggers import CURSOR, LakeopsCommitTrigger, LakeopsConditionTrigger
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -108,7 +108,7 @@ async def until(holds: Callable[[], object]) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thousand beats a second, and a due tick at each."""
-    monkeypatch.setattr(base, "BEAT_SECONDS", 0.001)
+    monkeypatch.setattr(triggers, "TICK_SECONDS", 0.001)
 
 
 @pytest.fixture
@@ -172,13 +172,13 @@ def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkey
     asked = []
     met = TagExists.met
     monkeypatch.setattr(TagExists, "met", lambda self, repository: [asked.append(self.tag), met(self, repository)][1])
-    monkeypatch.setattr(base, "BEAT_SECONDS", 1000.0)
+    monkeypatch.setattr(triggers, "TICK_SECONDS", 1000.0)
 
     async def test() -> None:
-        poller = base.Poller("lakeops_default", "flights")
-        tick = base.Tick(poller, 0)
+        poller = triggers.Poller("lakeops_default", "flights")
+        tick = triggers.Tick(poller, 0)
         assert await asyncio.gather(*(tick.ask(TagExists("v1")) for _ in range(5))) == [None] * 5
-        assert await base.Tick(poller, 1).ask(TagExists("v1")) is None
+        assert await triggers.Tick(poller, 1).ask(TagExists("v1")) is None
         await poller.aclose()
 
     run(test())
@@ -187,8 +187,8 @@ def test_an_equal_question_at_one_tick_is_asked_once(flights: Repository, monkey
 
 def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights: Repository) -> None:
     async def test() -> None:
-        poller = base.Poller("lakeops_default", "flights")
-        tick = base.Tick(poller, 0)
+        poller = triggers.Poller("lakeops_default", "flights")
+        tick = triggers.Tick(poller, 0)
         one, other = (asyncio.create_task(tick.ask(TagExists("v1"))) for _ in range(2))
         await asyncio.sleep(0)
         one.cancel()
@@ -201,8 +201,8 @@ def test_a_trigger_that_is_cancelled_leaves_the_answer_to_the_others(flights: Re
 
 
 def test_who_is_due_at_which_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "BEAT_SECONDS", 1.0)
-    ticks = [base.Tick(base.Poller("", ""), number) for number in range(7)]
+    monkeypatch.setattr(triggers, "TICK_SECONDS", 1.0)
+    ticks = [triggers.Tick(triggers.Poller("", ""), number) for number in range(7)]
     due = {interval: [tick._number for tick in ticks if tick.due(interval)] for interval in (0.1, 1, 2.4, 3)}
     assert due == {0.1: list(range(7)), 1: list(range(7)), 2.4: [0, 2, 4, 6], 3: [0, 3, 6]}
     ticks[0].over = True

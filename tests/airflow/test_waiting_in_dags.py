@@ -13,8 +13,8 @@ sdk = pytest.importorskip("airflow.sdk")
 
 from support.dags import known, states  # noqa: E402
 
+from lakeops.airflow import triggers  # noqa: E402
 from lakeops.airflow.sensors import LakeopsCommitSensor, LakeopsTagSensor  # noqa: E402
-from lakeops.airflow.triggers import base  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.usefixtures("airflow_database")]
 
@@ -51,8 +51,7 @@ def test_a_deferred_task_goes_on_with_what_its_trigger_found(
         if not list(flights.tags()):
             flights.create_tag("v1", "main")
 
-    monkeypatch.setattr(base, "pause_async", tag_meanwhile)
-    monkeypatch.setattr(base, "pause_async", tag_meanwhile)
+    monkeypatch.setattr(triggers, "pause_async", tag_meanwhile)
     with sdk.DAG("deferred", schedule=None) as dag:
         wait = LakeopsTagSensor(task_id="wait", repo="flights", tag="v1", deferrable=True, poke_interval=1)
 

@@ -18,8 +18,7 @@ from airflow.sdk.bases import sensor as airflow_sensor
 from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 
-from lakeops.airflow.triggers import base
-from lakeops.airflow.triggers import base as condition_trigger
+from lakeops.airflow import triggers
 
 FORMS = ("poke", "reschedule", "deferrable")
 FAIL = "__fail__"
@@ -49,8 +48,7 @@ class Waiting:
     def __post_init__(self) -> None:
         # Not `time.sleep` itself: threads of libraries sleep too, and would take our turns.
         self.monkeypatch.setattr(airflow_sensor, "time", SimpleNamespace(monotonic=time.monotonic, sleep=self._pause))
-        self.monkeypatch.setattr(base, "pause_async", self._beat)
-        self.monkeypatch.setattr(condition_trigger, "pause_async", self._settle)
+        self.monkeypatch.setattr(triggers, "pause_async", self._pause_async)
 
     def context(self) -> dict[str, Any]:
         """The context of a run that has a predecessor when ``previous`` says what its task returned."""
@@ -97,11 +95,12 @@ class Waiting:
             raise Ended(TIMED_OUT)
         step()
 
-    async def _beat(self, seconds: float) -> None:
-        self._pause(seconds)
-
-    async def _settle(self, seconds: float) -> None:
-        self.settled.append(seconds)
+    async def _pause_async(self, seconds: float) -> None:
+        """A poller pauses for a tick exactly; any other pause is a trigger's that holds its event back."""
+        if seconds == triggers.TICK_SECONDS:
+            self._pause(seconds)
+        else:
+            self.settled.append(seconds)
 
 
 class Ended(Exception):

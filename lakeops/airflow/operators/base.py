@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
+from lakeops.airflow.assets import announce
 from lakeops.airflow.conflicts import report
-from lakeops.airflow.events import announce
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.lineage import Trace
 from lakeops.airflow.links import address

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.assets import COMMITS
-from lakeops.airflow.events import announce
+from lakeops.airflow.assets import COMMITS, announce
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, ReplicaMissing

@@ -10,7 +10,7 @@ from airflow.sdk import TaskInstanceState
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from lakeops.airflow.conditions import (
-    NOTHING,
+    NO_COMMIT,
     NewCommit,
     NothingUncommitted,
     ObjectPresent,
@@ -190,7 +190,7 @@ class LakeopsCommitSensor(LakeopsSensor):
         try:
             return repository.branch(self.branch or repository.default_branch).commit_id
         except RefNotFound:
-            return NOTHING
+            return NO_COMMIT
 
 
 class LakeopsUncommittedSensor(LakeopsSensor):

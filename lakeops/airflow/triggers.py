@@ -1,4 +1,10 @@
-"""What the triggers share: the repository's stream, and how a question's failure ends."""
+"""Triggers: waiting in Airflow's triggerer, for deferred tasks and for assets.
+
+The triggerer runs hundreds of triggers in one event loop, so nothing here blocks it: catalogs and stores are asked in
+threads. All triggers of one connection and repository share one open lake, and an equal question is asked once at a
+time. Nothing is kept that a restart of the triggerer would lose. Reading a DAG imports this module, so it opens no lake
+and imports none.
+"""
 
 from __future__ import annotations
 
@@ -6,72 +12,62 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import structlog
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 
-from lakeops.airflow.conditions import check_interval
+from lakeops.airflow.conditions import Answer_co, HeadSince, Question, check_interval
 from lakeops.airflow.conditions import condition as read_condition
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.model.clock import pause_async
 from lakeops.model.errors import LakeopsError, Transient
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake, Repository
+    from lakeops.lake import Lake
 
+TICK_SECONDS = 1.0
+"""How often a poller ticks. A trigger asks at every n-th tick, so its interval is rounded to whole ticks."""
 
-BEAT_SECONDS = 1.0
 log = structlog.get_logger(__name__)
-
-Answer_co = TypeVar("Answer_co", covariant=True)
-
-
-class Question(Protocol[Answer_co]):
-    """Anything hashable that reads a repository."""
-
-    def __hash__(self) -> int: ...
-
-    def met(self, repository: Repository) -> Answer_co:
-        """The answer, read now."""
-        ...
 
 
 class Tick:
-    """One beat of a poller, and the answers that were given at it."""
+    """One moment at which a poller's triggers may ask, and the answers of that moment."""
 
     def __init__(self, poller: Poller, number: int) -> None:
         self._poller = poller
         self._number = number
         self._answers: dict[Question[Any], asyncio.Task[Any]] = {}
-        self._after: list[Callable[[], Awaitable[None]]] = []
+        self._when_stored: list[Callable[[], Awaitable[None]]] = []
         self.over = False
 
     def due(self, interval: float) -> bool:
-        """Whether somebody with this interval asks now. Equal intervals meet, and a tick that is over is skipped."""
-        return not self.over and self._number % max(1, round(interval / BEAT_SECONDS)) == 0
+        """Whether a trigger with this interval asks now. Triggers with equal intervals ask at the same ticks."""
+        return not self.over and self._number % max(1, round(interval / TICK_SECONDS)) == 0
 
     async def ask(self, question: Question[Answer_co]) -> Answer_co:
-        """The answer to a question at this tick; every caller with an equal question gets the same one."""
+        """The answer to a question at this tick. Every caller with an equal question gets the same one."""
         if question not in self._answers:
             self._answers[question] = self._poller.begin(question)
         # One trigger that is cancelled must not take the answer away from the others.
         return cast("Answer_co", await asyncio.shield(self._answers[question]))
 
-    def after_persisted(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Do something when Airflow has stored every event that triggers made of this tick."""
-        self._after.append(act)
+    def when_stored(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Call something once Airflow has stored every event that triggers made at this tick."""
+        self._when_stored.append(act)
 
-    async def persisted(self) -> None:
-        """Do what was asked for. A failure is logged: then the same events come again after a restart."""
-        for act in self._after:
+    async def stored(self) -> None:
+        """Make these calls. A failure is only logged: the same events then come again after a restart."""
+        for act in self._when_stored:
             try:
                 await act()
             except Exception:
-                log.exception("A watcher could not save where it is; its last event may come again")
+                log.exception("A watcher could not save its cursor; its last event may come again")
 
 
 class Poller(SharedStreamProducer):
@@ -85,20 +81,20 @@ class Poller(SharedStreamProducer):
         self._asking: set[asyncio.Task[Any]] = set()
 
     async def open_stream(self) -> AsyncGenerator[tuple[Tick, Tick]]:
-        """Ticks, for ever: each as the event and as what ``advance`` gets back."""
+        """Ticks without end, each twice: as the event, and as what ``advance`` gets back."""
         number = 0
         while True:
             tick = Tick(self, number)
             yield tick, tick
-            await pause_async(BEAT_SECONDS)
+            await pause_async(TICK_SECONDS)
             tick.over = True
             number += 1
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Save what was asked to be saved once the events of these ticks were stored."""
+        """Tell ticks that their events are stored; Airflow calls this."""
         for item in batch:
             if item.outcome.failed == 0:
-                await item.broker_payload.persisted()
+                await item.broker_payload.stored()
 
     async def aclose(self) -> None:
         """Wait for questions under way, and close the lake."""
@@ -106,11 +102,11 @@ class Poller(SharedStreamProducer):
         await asyncio.to_thread(self._close)
 
     def begin(self, question: Question[Any]) -> asyncio.Task[Any]:
-        """Ask in a thread of its own: catalogs and stores block."""
+        """Ask a question in a thread, because catalogs and stores block."""
         task = asyncio.create_task(asyncio.to_thread(self._answer, question))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it as never read
         return task
 
     def _answer(self, question: Question[Any]) -> Any:  # noqa: ANN401 - whatever the question gives
@@ -134,13 +130,15 @@ class Poller(SharedStreamProducer):
 
 
 class RepositoryTrigger(BaseEventTrigger):
-    """A trigger that asks about one repository. All of one connection and repository share one poller.
+    """A trigger that asks about one repository.
 
     Args:
         repo: the repository.
         lakeops_conn_id: the connection.
         poll_interval: seconds between two questions.
     """
+
+    arguments: ClassVar[tuple[str, ...]] = ("repo", "lakeops_conn_id", "poll_interval")
 
     def __init__(self, *, repo: str, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -149,24 +147,20 @@ class RepositoryTrigger(BaseEventTrigger):
         self.poll_interval = check_interval("poll_interval", poll_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Where the class is, and its arguments as plain data."""
-        return f"lakeops.airflow.triggers.{type(self).__name__}", {
-            "repo": self.repo,
-            "lakeops_conn_id": self.lakeops_conn_id,
-            "poll_interval": self.poll_interval,
-        }
+        """The class's import path, and its arguments as plain data."""
+        return f"lakeops.airflow.triggers.{type(self).__name__}", {name: getattr(self, name) for name in self.arguments}
 
     def shared_stream_key(self) -> Hashable:
-        """One stream a connection and repository."""
+        """What triggers share a poller by."""
         return ("lakeops", self.lakeops_conn_id, self.repo)
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
-        """The stream of whoever comes first; the others join it."""
+        """The poller that the first trigger of a key starts. The others join it."""
         return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """The events, over a poller of this trigger's own: for callers that share no streams, like ``dag.test``."""
+        """The events, from a poller of this trigger's own: for callers without shared streams, like ``dag.test``."""
         poller = Poller(self.lakeops_conn_id, self.repo)
         try:
             async with aclosing(self.filter_shared_stream(_ticks(poller))) as events:
@@ -191,35 +185,24 @@ async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
 class LakeopsConditionTrigger(RepositoryTrigger):
     """Fires once, when the condition is met or can never be.
 
-    The event is ``{"status": "success", "result": record}`` or ``{"status": "error", "message": text}``. Errors that
-    may pass are logged and waited out; the waiting task's timeout bounds that.
+    The event is ``{"status": "success", "result": record}`` or ``{"status": "error", "message": text}``. After an error
+    that may pass it asks again, until the waiting task's timeout.
 
     Args:
         condition: what ``Condition.to_json`` gives.
-        settle: the event is held back for this many seconds after the wait began. Airflow 3.3 takes a task that is
-            resumed before its executor noticed that its process ended for a failed one.
+        settle: seconds after the wait began before which no event is sent. Airflow 3.3 may fail a task that is resumed
+            before its executor noticed that its process ended.
         repo: the repository.
         lakeops_conn_id: the connection.
         poll_interval: seconds between two questions.
     """
 
-    def __init__(
-        self,
-        *,
-        condition: Mapping[str, Any],
-        repo: str,
-        lakeops_conn_id: str = DEFAULT_CONN_ID,
-        poll_interval: float = 10,
-        settle: float = 0,
-    ) -> None:
-        super().__init__(repo=repo, lakeops_conn_id=lakeops_conn_id, poll_interval=poll_interval)
-        self.condition = read_condition(condition)
-        self.settle = settle
+    arguments = (*RepositoryTrigger.arguments, "condition", "settle")
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Where the class is, and its arguments as plain data."""
-        path, kwargs = super().serialize()
-        return path, {**kwargs, "condition": self.condition.to_json(), "settle": self.settle}
+    def __init__(self, *, condition: Mapping[str, Any], settle: float = 0, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.condition = dict(condition)
+        self.settle = settle
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
         """The one event."""
@@ -236,7 +219,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
 
     async def _ask(self, tick: Tick) -> dict[str, Any] | None:
         try:
-            found = await tick.ask(self.condition)
+            found = await tick.ask(read_condition(self.condition))
         except Transient as error:
             self.log.warning("Waiting goes on: %s", error.message)
             return None
@@ -245,3 +228,60 @@ class LakeopsConditionTrigger(RepositoryTrigger):
         except AirflowNotFoundException as error:
             return {"status": "error", "message": str(error)}
         return None if found is None else {"status": "success", "result": found}
+
+
+CURSOR = "lakeops_head"
+"""The key of a watcher's cursor in Airflow's asset state store: the last head that it has announced."""
+
+
+class LakeopsCommitTrigger(RepositoryTrigger):
+    """Fires whenever a branch's head has moved by commits that were not made by Airflow's own operators.
+
+    Operators announce what they publish themselves (``lakeops.airflow.assets``). Several commits between two questions
+    make one event about all of them. The cursor is kept in Airflow's asset state store, so a restart neither repeats
+    nor loses an event. Only an event at the moment of a crash may come twice.
+
+    Args:
+        branch: the branch. One that does not exist yet is waited for.
+        asset: the asset's name. Airflow refuses two assets with equal triggers, which would share one cursor.
+        every: fire for commits of Airflow's operators as well: for branches that another Airflow commits to.
+        repo: the repository.
+        lakeops_conn_id: the connection.
+        poll_interval: seconds between two questions.
+    """
+
+    arguments = (*RepositoryTrigger.arguments, "branch", "asset", "every")
+
+    def __init__(self, *, branch: str, asset: str, every: bool = False, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.asset = asset
+        self.every = every
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
+        """An event for every move, without end. Whatever goes wrong is logged, and the question is asked again."""
+        cursor = await self._load()
+        async for tick in shared_stream:
+            if not tick.due(self.poll_interval):
+                continue
+            try:
+                move = await tick.ask(HeadSince(self.branch, cursor, self.every))
+            except (LakeopsError, AirflowNotFoundException) as error:
+                self.log.warning("Cannot watch lakefs://%s/%s now: %s", self.repo, self.branch, error)
+                continue
+            if move.head == cursor:
+                continue
+            cursor = move.head
+            tick.when_stored(partial(self._save, cursor))
+            if move.event is not None:
+                yield TriggerEvent(move.event)  # type: ignore[no-untyped-call]
+
+    async def _load(self) -> str | None:
+        if self.asset_state_store is None:
+            return None
+        found = await self.asset_state_store.aget(CURSOR)
+        return None if found is None else str(found)
+
+    async def _save(self, head: str) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(CURSOR, head)
