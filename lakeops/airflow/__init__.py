@@ -1,9 +1,8 @@
-"""The Airflow provider: lakeops as a connection type, a hook and operators.
+"""The Airflow provider: lakeops as a connection type, a hook, operators, sensors, triggers and assets.
 
-Operators are thin: each calls one verb of the core, with an idempotency key made of the DAG run and the task, so a
-task that is retried, killed or cleared does its work once. Nothing in this room keeps state, and nothing in it but
-the task itself opens a lake: parsing a DAG file stays cheap. Airflow reads this module to learn about the provider
-in every one of its processes, so it imports nothing.
+An operator is thin. It calls one verb of the core with an idempotency key made of the DAG run and the task, so a task
+that is retried, killed or cleared does its work once. Only a running task or trigger opens a lake, so reading a DAG
+file stays cheap. Every process of Airflow reads this module to learn about the provider, so it imports nothing.
 """
 
 from __future__ import annotations

@@ -1,20 +1,18 @@
-"""Asking a person before something is published: Airflow's approval, with the diff in the form."""
+"""Asking a person before something is published or deleted, in a form of Airflow's that shows what it would change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from lakeops.airflow import once
-from lakeops.airflow.changes import Tally
-from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.airflow.operators import failing_at_once
-from lakeops.airflow.operators.base import number, truth
+from lakeops.airflow import idempotent
+from lakeops.airflow.changes import LISTED, Tally, conflicting
 from lakeops.airflow.operators.gc import summary
+from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
 from lakeops.model.errors import MarkRefused, MergeConflict
 from lakeops.model.records import ChangeType
 from lakeops.model.words import counted, human_size
@@ -23,73 +21,55 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-MOST_CHANGES = 100
-"""How many changes a form lists. It counts all of them."""
+class LakeopsApprovalOperator(LakeopsTask, ApprovalOperator):
+    """Waits until a person approves of merging ``source`` into ``destination``. The form shows what that changes.
 
-
-class LakeopsApprovalOperator(ApprovalOperator):
-    """Waits until a person approves of merging ``source`` into ``destination``; the form shows what that changes.
-
-    Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (as it was
-    given) and what Airflow's operator returns. Rejecting skips what follows. Nobody is asked where the destination has
-    the commit already: then the merge publishes nothing, whatever others do meanwhile. A merge that would conflict
-    fails at once: there is nothing to approve.
+    Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (as it was given) and
+    what Airflow's operator returns. Rejecting skips the tasks that follow. Nobody is asked when the destination has the
+    commit already, because the merge then publishes nothing, whatever others do meanwhile. A merge that would conflict
+    fails at once, because there is nothing to approve.
 
     Args:
         source: the ref to merge, best a commit id: what is approved is then what is merged.
         destination: the branch to merge into; the repository's default branch when left out.
-        strategy: what the merge will settle conflicts with; the form shows the outcome, and how many there are.
+        strategy: what the merge will settle conflicts with. The form shows how many there are, and the outcome.
         repo: the repository; the connection's default one when left out.
         lakeops_conn_id: the connection.
         kwargs: what Airflow's ``ApprovalOperator`` takes: ``subject``, ``assigned_users``, ``notifiers``,
             ``response_timeout``, ``fail_on_reject``. Text in ``body`` comes before the diff.
     """
 
-    template_fields: Sequence[str] = (
-        *ApprovalOperator.template_fields,
-        "source",
-        "destination",
-        "strategy",
-        "repo",
-        "lakeops_conn_id",
-    )
     ui_color = "#f2e6d9"
 
-    def __init__(
-        self,
-        *,
-        source: str,
-        destination: str | None = None,
-        repo: str | None = None,
-        lakeops_conn_id: str = DEFAULT_CONN_ID,
-        strategy: str | None = None,
-        subject: str | None = None,
-        **kwargs: Any,  # noqa: ANN401 - ApprovalOperator's
-    ) -> None:
-        if subject is None:
-            subject = f"Publish to {destination or 'the default branch'}?"
-        super().__init__(subject=subject, **kwargs)
-        self.source = source
-        self.destination = destination
-        self.strategy = strategy
-        self.repo = repo
-        self.lakeops_conn_id = lakeops_conn_id
+    source: str
+    destination: str | None = None
+    strategy: str | None = None
+    if TYPE_CHECKING:  # what Airflow's operator takes
+        subject: Any = None
+        body: Any = None
+        assigned_users: Any = None
+        notifiers: Any = None
+        response_timeout: Any = None
+        fail_on_reject: Any = False
+
+    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """A subject that names the destination, unless one is given."""
+        subject = given.get("subject") or f"Publish to {self.destination or 'the default branch'}?"
+        return {**given, "subject": subject}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask, if there is anything to ask; Airflow parks the task then and goes on in ``execute_complete``."""
-        with failing_at_once(), LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+        with self.opened() as repository:
             destination = self.destination or repository.default_branch
             # Both sides as they are at one moment, so that everything below speaks of one merge.
             shown, head = repository.ref(self.source).commit_id, repository.branch(destination).commit_id
-            has_it = once.contains(repository, head, shown)
-            tally = Tally.of(repository.compare(head, shown), MOST_CHANGES)
+            has_it = idempotent.contains(repository, head, shown)
+            tally = Tally.of(repository.compare(head, shown), LISTED)
             settled = tally.counts[ChangeType.CONFLICT]
             if settled and not self.strategy:
-                changes = repository.compare(head, shown)
-                paths = [change.path for change in changes if change.type is ChangeType.CONFLICT]
-                raise MergeConflict(shown, destination, paths)
+                raise MergeConflict(shown, destination, conflicting(repository.compare(head, shown)))
             if settled:
-                tally = Tally.of(repository.compare(head, shown, strategy=self.strategy), MOST_CHANGES)
+                tally = Tally.of(repository.compare(head, shown, strategy=self.strategy), LISTED)
         if has_it:
             self.log.info("Nobody is asked: lakefs://%s/%s has all of %s", repository.id, destination, shown)
             return {"approved_by": None, "approved_at": None, "source": shown, "chosen_options": [self.APPROVE]}
@@ -103,8 +83,8 @@ class LakeopsApprovalOperator(ApprovalOperator):
         """Who decided, when, and what.
 
         Raises:
-            AirflowFailException: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time. Asking
-                again is for people to decide, not for ``retries``.
+            AirflowFailException: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time.
+                ``retries`` do not ask again: that is for people to decide.
         """
         try:
             answer = super().execute_complete(context, event)
@@ -123,47 +103,46 @@ class LakeopsApprovalOperator(ApprovalOperator):
 
 
 def _person(user: Mapping[str, str] | None) -> str:
-    return "somebody" if user is None else user["name"] or user["id"]
+    """Who answered, as far as Airflow knows."""
+    return (user or {}).get("name") or (user or {}).get("id") or "somebody"
 
 
 def _outcome(tally: Tally, settled: int, strategy: str | None) -> str:
     """What a merge does, in a few words of Markdown."""
-    counted = ", ".join(f"{count:,} {kind}" for kind, count in tally.counts.items() if count)
-    said = f"changes this: **{counted}**" if counted else "changes **no object**; it records that the commit is merged"
-    conflicts = f"{settled:,} conflict{'s' if settled > 1 else ''}"
-    return f"{said} (`{strategy}` settles **{conflicts}**)" if settled else said
+    nothing = "changes **no object**; it records that the commit is merged"
+    outcome = f"changes this: **{tally.summary}**" if tally.total else nothing
+    return f"{outcome} (`{strategy}` settles **{counted(settled, 'conflict')}**)" if settled else outcome
 
 
 def _form(text: str | None, destination: str, commit_id: str, tally: Tally, outcome: str) -> str:
-    """The form's text, in Markdown: what a person needs to decide. Airflow folds the lines of code blocks."""
+    """The form's text, in Markdown: what a person needs to decide."""
     rows = [f"| {change.type.value} | {_code(change.path)} | {change.size_bytes:,} |" for change in tally.first]
-    rest = tally.total - len(tally.first)
     parts = [
         text,
         f"Merging commit `{commit_id[:16]}` into {_code(destination)} {outcome}",
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
-        f"... and {rest:,} more" if rest else None,
+        f"... and {tally.unlisted:,} more" if tally.unlisted else None,
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _code(path: str) -> str:
-    """A path as it is, whatever it holds: no Markdown and no line break comes through."""
+    """A path as inline code. No Markdown and no line break in it has an effect."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in path)
     return f"`{shown.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-class LakeopsGcApprovalOperator(HITLOperator):
-    """Stands between a mark and its sweep: lets small ones through, and asks about the others.
+class LakeopsGcApprovalOperator(LakeopsTask, HITLOperator):
+    """Stands between a mark and its sweep: lets small marks through, and asks a person about others.
 
-    The form shows the mark's report. Returns ``mark_id`` and ``approved_by`` (None when nobody was asked). A mark that
-    is empty, a run that only shows, a rejection and no answer in time end the task, and the sweep behind it, as
-    skipped. But for the first of them, they restore the mark: its commits live again, and it is never swept.
+    The form shows the mark's report. Returns ``mark_id`` and ``approved_by`` (None when nobody was asked). An empty
+    mark, ``only_show``, a rejection and no answer in time end the task, and the sweep after it, as skipped. All but an
+    empty mark are then restored: their commits live again, and they are never swept.
 
     Args:
-        mark_id: the mark; empty after a dry run, which only shows.
-        above_bytes: ask about marks that are larger; never when left out.
-        only_show: let nothing through.
+        mark_id: the mark; empty after a dry run, which made none.
+        above_bytes: ask about marks that are larger; about none when left out.
+        only_show: let no mark through.
         repo: the repository; the connection's default one when left out.
         lakeops_conn_id: the connection.
         kwargs: what Airflow's ``HITLOperator`` takes: ``assigned_users``, ``notifiers``, ``response_timeout``.
@@ -171,45 +150,35 @@ class LakeopsGcApprovalOperator(HITLOperator):
 
     APPROVE = "Sweep"
     REJECT = "Leave it"
-    template_fields: Sequence[str] = (
-        *HITLOperator.template_fields,
-        "mark_id",
-        "above_bytes",
-        "only_show",
-        "repo",
-        "lakeops_conn_id",
-    )
     ui_color = "#f2e6d9"
 
-    def __init__(
-        self,
-        *,
-        mark_id: str | None,
-        above_bytes: int | str | None = None,
-        only_show: bool | str = False,
-        repo: str | None = None,
-        lakeops_conn_id: str = DEFAULT_CONN_ID,
-        **kwargs: Any,  # noqa: ANN401 - HITLOperator's
-    ) -> None:
-        kwargs.setdefault("subject", "Delete what garbage collection has marked?")
-        super().__init__(options=[self.APPROVE, self.REJECT], **kwargs)
-        self.mark_id = mark_id
-        self.above_bytes = above_bytes
-        self.only_show = only_show
-        self.repo = repo
-        self.lakeops_conn_id = lakeops_conn_id
+    mark_id: str | None
+    above_bytes: int | str | None = None
+    only_show: bool | str = False
+    if TYPE_CHECKING:  # what Airflow's operator takes
+        subject: Any = None
+        assigned_users: Any = None
+        notifiers: Any = None
+        response_timeout: Any = None
+
+    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The two answers, and a subject unless one is given."""
+        subject = "Delete what garbage collection has marked?"
+        return {"subject": subject, **given, "options": [self.APPROVE, self.REJECT]}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Let it through, or ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with failing_at_once():
-            limit, show = number(self.above_bytes), truth(self.only_show)
+            limit, only_show = number(self.above_bytes), truth(self.only_show)
             if self.mark_id in (None, "", "None"):
-                raise AirflowSkipException("Only shown, nothing was changed: the log of the mark task has the report.")
-            with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+                raise AirflowSkipException(
+                    "This was a dry run, which changes nothing; the log of the mark task has the report."
+                )
+            with self.opened() as repository:
                 report = repository.gc.report(self.mark_id)
             shown = summary(repository.id, report)
-        if show:
-            raise AirflowSkipException(f"Only shown, nothing is deleted; {self._restored()}.\n{shown}")
+        if only_show:
+            raise AirflowSkipException(f"This run deletes nothing; {self._restored()}.\n{shown}")
         if not report["files"]:
             raise AirflowSkipException(f"lakefs://{repository.id} has no garbage")
         if limit is None or report["bytes"] <= limit:
@@ -225,17 +194,16 @@ class LakeopsGcApprovalOperator(HITLOperator):
             answer = super().execute_complete(context, event)
         except HITLTimeoutError:
             raise AirflowSkipException(f"nobody answered in time; {self._restored()}") from None
-        user = answer["responded_by_user"] or {}
-        who = user.get("name") or user.get("id")
+        user = answer["responded_by_user"]
         if answer["chosen_options"] != [self.APPROVE]:
             raise AirflowSkipException(
-                f"{who or 'somebody'} chose to leave mark {self.mark_id} unswept; {self._restored()}"
+                f"{_person(user)} chose to leave mark {self.mark_id} unswept; {self._restored()}"
             )
-        return {"mark_id": self.mark_id, "approved_by": who}
+        return {"mark_id": self.mark_id, "approved_by": _person(user) if user else None}
 
     def _restored(self) -> str:
-        """Take the mark back; says what came of that."""
-        with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+        """Restore the mark; returns what came of that, in words."""
+        with self.opened() as repository:
             try:
                 done = repository.gc.restore(str(self.mark_id))
             except MarkRefused as error:  # somebody has swept it by hand meanwhile

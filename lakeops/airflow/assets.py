@@ -102,7 +102,7 @@ def announce(
     context: Context,
     repository: Repository,
     branch: str,
-    commit_id: str,
+    commit: Mapping[str, Any],
     *,
     since: str | None = None,
     more: Mapping[str, Any] | None = None,
@@ -116,7 +116,7 @@ def announce(
         context: the task's.
         repository: the repository.
         branch: the branch that moved.
-        commit_id: its head now.
+        commit: the record of its head now.
         since: its head before; the commit's first parent when left out.
         more: what the event says beside ``describe``.
     """
@@ -124,12 +124,12 @@ def announce(
     plain: dict[str, Any] | None = None
     for outlet in context["task"].outlets:
         if isinstance(outlet, AssetAlias):
-            plain = plain or {**describe(repository, branch, commit_id, since=since), **(more or {})}
+            plain = plain or {**describe(repository, branch, commit, since=since), **(more or {})}
             context["outlet_events"][outlet].add(asset, extra=plain)
         elif isinstance(outlet, Asset) and outlet.uri.rstrip("/") == asset.uri:
             by = outlet.extra.get("partition_by")
             level = None if by is None else str(by)
-            event = {**describe(repository, branch, commit_id, since=since, partition_by=level), **(more or {})}
+            event = {**describe(repository, branch, commit, since=since, partition_by=level), **(more or {})}
             partitions = event.pop("partitions", [])
             context["outlet_events"][outlet].extra = event
             if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):

@@ -1,53 +1,155 @@
-"""Changes of a diff, counted, with the first of them: what fits into a log, an XCom or a form."""
+"""Changes and conflicts in bounded form: what fits into a log, an XCom, a form or a page."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
 
+from lakeops.model.errors import LakeopsError, MergeConflict
 from lakeops.model.records import Change, ChangeType
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from lakeops.lake import Repository
+
 SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~", ChangeType.CONFLICT: "!"}
+
+LISTED = 100
+"""How many changes a form or a log lists. It counts all of them."""
+
+CONFLICTS_KEY = "conflicts"
+"""The XCom that describes a merge conflict. A failed task has no result, so the XCom has a key of its own."""
+
+CONFLICTS_LISTED = 1000
+"""How many paths that XCom has. The log and the error have all of them."""
+
+CONFLICTS_COMPARED = 50
+"""How many paths are shown with their sizes on both sides."""
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many changes of each kind there are, and the first ones in path order. As text: a line each."""
+    """How many changes of each kind there are, and the first ones in path order. As text: a line each.
+
+    ``exact`` is False when there were more changes than were to be counted.
+    """
 
     counts: dict[str, int]
     first: list[Change]
+    exact: bool = True
 
     @classmethod
-    def of(cls, changes: Iterable[Change], most: int) -> Tally:
-        """The tally of a diff, which is read to its end; at most ``most`` changes are kept."""
+    def of(cls, changes: Iterable[Change], listed: int = LISTED, *, counted: int | None = None) -> Tally:
+        """The tally of a diff, which is read to its end, or as far as ``counted`` changes."""
         counts: Counter[str] = Counter()
         first: list[Change] = []
-        for change in changes:
+        for change in islice(changes, counted):
             counts[change.type.value] += 1
-            if len(first) < most:
+            if len(first) < listed:
                 first.append(change)
-        return cls({kind.value: counts[kind.value] for kind in ChangeType}, first)
+        return cls({kind.value: counts[kind.value] for kind in ChangeType}, first, counts.total() != counted)
 
     @property
     def total(self) -> int:
-        """All changes."""
+        """How many changes were counted."""
         return sum(self.counts.values())
 
+    @property
+    def unlisted(self) -> int:
+        """How many of them are not among the first."""
+        return self.total - len(self.first)
+
+    @property
+    def summary(self) -> str:
+        """The counts in words: ``3 added, 1 removed``; empty when nothing changed."""
+        return ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
+
     def to_json(self) -> dict[str, Any]:
-        """Counts, and the first changes as the contract's records."""
+        """Counts, and the first changes as the public contract's records."""
         return {
             "total": self.total,
             **self.counts,
             "changes": [change.to_json() for change in self.first],
-            "truncated": self.total > len(self.first),
+            "truncated": self.unlisted > 0,
         }
 
     def __str__(self) -> str:
-        counted = ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
-        lines = [f"{self.total:,} changes: {counted}" if counted else "No changes"]
+        lines = [f"{self.total:,} changes: {self.summary}" if self.total else "No changes"]
         lines += [f"{SIGNS[change.type]} {change.path} ({change.size_bytes:,} B)" for change in self.first]
-        if self.total > len(self.first):
-            lines.append(f"... and {self.total - len(self.first):,} more")
+        if self.unlisted:
+            lines.append(f"... and {self.unlisted:,} more")
         return "\n".join(lines)
+
+
+def conflicting(changes: Iterable[Change]) -> list[str]:
+    """The paths that conflict."""
+    return [change.path for change in changes if change.type is ChangeType.CONFLICT]
+
+
+class Log(Protocol):
+    """A logger, as far as it is needed here."""
+
+    def error(self, event: Any, *args: Any) -> Any:  # noqa: ANN401 - as structlog has it
+        """Log an error."""
+        ...
+
+
+def report_conflict(
+    conflict: MergeConflict, repository: Repository, sides: tuple[str, str] | None, context: Context, log: Log
+) -> None:
+    """Write a table of a merge conflict to a task's log, and an XCom that later tasks can read.
+
+    Args:
+        conflict: the error.
+        repository: the repository.
+        sides: the source and the destination, when their objects can be compared.
+        context: the task's.
+        log: the task's.
+    """
+    rows = _compared(conflict, repository, sides)
+    log.error("%s", _table(rows, conflict.conflict_count))
+    context["ti"].xcom_push(
+        key=CONFLICTS_KEY,
+        value={
+            "source": conflict.source,
+            "destination": conflict.destination,
+            "conflict_count": conflict.conflict_count,
+            "conflicts": conflict.conflicts[:CONFLICTS_LISTED],
+            "table": rows,
+        },
+    )
+
+
+def _compared(conflict: MergeConflict, repository: Repository, sides: tuple[str, str] | None) -> list[Row]:
+    """The first conflicting paths, with the object's size on either side: in bytes, or None where it is deleted."""
+    rows: list[Row] = [{"path": path} for path in conflict.conflicts[:CONFLICTS_COMPARED]]
+    if sides is None:
+        return rows
+    for row in rows:
+        for name, ref in zip(("source", "destination"), sides, strict=True):
+            try:
+                handle = repository.ref(ref)
+                row[name] = handle.stat(row["path"]).size_bytes if handle.exists(row["path"]) else None
+            except LakeopsError:  # the ref was deleted, or its commit has expired, since the merge failed
+                return [{"path": path["path"]} for path in rows]
+    return rows
+
+
+def _table(rows: list[Row], count: int) -> str:
+    names = [name for name in ("source", "destination") if rows and name in rows[0]]
+    cells = [("path", *names), *((row["path"], *(_size(row[name]) for name in names)) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    if count > len(rows):
+        lines.append(f"... and {count - len(rows):,} more, all listed below")
+    return "\n".join([f"Conflicts: {count:,}", *lines])
+
+
+def _size(size: int | None) -> str:
+    return "deleted" if size is None else f"{size:,} B"

@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from lakeops.airflow import once
+from lakeops.airflow import idempotent
 from lakeops.airflow.events import describe
-from lakeops.airflow.run import made_by_airflow
+from lakeops.airflow.task import made_by_airflow
 from lakeops.model.errors import InvalidInput, RefNotFound
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID
@@ -90,7 +90,7 @@ class NewCommit(Condition):
             return None
         if self.since == NO_COMMIT:
             return head.to_json()
-        if head.id == self.since or once.contains(repository, self.since, head.id):
+        if head.id == self.since or idempotent.contains(repository, self.since, head.id):
             return None
         return head.to_json()
 
@@ -213,12 +213,12 @@ class HeadSince:
     def met(self, repository: Repository) -> Move:
         """The head now, and an event when there are commits to announce."""
         try:
-            head = repository.branch(self.branch).commit_id
+            head = repository.branch(self.branch).head
         except RefNotFound:
             return Move(NO_COMMIT, None)
-        if self.cursor is None or head == self.cursor or not (self.every or self._outside(repository, head)):
-            return Move(head, None)
-        return Move(head, describe(repository, self.branch, head, since=self.cursor or None))
+        if self.cursor is None or head.id == self.cursor or not (self.every or self._outside(repository, head.id)):
+            return Move(head.id, None)
+        return Move(head.id, describe(repository, self.branch, head.to_json(), since=self.cursor or None))
 
     def _outside(self, repository: Repository, head: str) -> bool:
         """Whether any commit on the way from the cursor to the head was made outside Airflow."""

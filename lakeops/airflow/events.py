@@ -17,30 +17,41 @@ if TYPE_CHECKING:
 
 
 def describe(
-    repository: Repository, branch: str, commit_id: str, *, since: str | None = None, partition_by: str | None = None
+    repository: Repository,
+    branch: str,
+    commit: Mapping[str, Any],
+    *,
+    since: str | None = None,
+    partition_by: str | None = None,
 ) -> dict[str, Any]:
     """What happened to a branch, as an event's extra: plain data.
 
-    Keys: ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before; without one,
-    the commit's first parent), ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and
-    objects that changed, at most 100), ``more_prefixes``, and ``partitions`` with ``partition_by``. ``summary`` and
-    ``prefixes`` are None when retention has expired a commit, or when a mirror does not have the older one.
+    Its keys are ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before),
+    ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and objects that changed, at most
+    100), ``more_prefixes``, and ``partitions`` with ``partition_by``. ``summary`` and ``prefixes`` are None when
+    retention has expired a commit, or when a mirror does not have the older one.
+
+    Args:
+        repository: the repository.
+        branch: the branch that moved.
+        commit: the record of its head now.
+        since: its head before; the commit's first parent when left out.
+        partition_by: the name of a ``name=value`` folder level, of which the changed values are listed.
     """
-    commit = repository.ref(commit_id).commit
-    before = since or (commit.parents[0] if commit.parents else None)
+    before = since or next(iter(commit["parents"]), None)
     event: dict[str, Any] = {
         "repository": repository.id,
         "branch": branch,
-        "commit_id": commit.id,
-        "parents": list(commit.parents),
-        "message": commit.message,
+        "commit_id": commit["id"],
+        "parents": list(commit["parents"]),
+        "message": commit["message"],
         "since": before,
         "summary": None,
         "prefixes": None,
         "more_prefixes": False,
     }
     try:
-        changed = None if before is None else repository.changed(before, commit.id, partition_by=partition_by)
+        changed = None if before is None else repository.changed(before, commit["id"], partition_by=partition_by)
     except (CommitExpired, NotReplicated):
         changed = None
     if changed is not None:

@@ -1,7 +1,7 @@
-"""From an Airflow connection to an open lake.
+"""The hook: opens the lake that an Airflow connection describes.
 
-A connection says what ``LAKEOPS_*`` variables say elsewhere; what it leaves out comes from the environment of the
-worker. Passwords are masked in task logs and never part of a message.
+A connection holds what ``LAKEOPS_*`` variables hold elsewhere. What it leaves out comes from the worker's environment.
+Passwords are masked in task logs, and no message holds one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class LakeopsHook(BaseHook):
 
     The connection's host is the home directory. Extra fields: ``database_url`` (user and password may come from the
     connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine``, ``spark_master`` and
-    ``default_repository``. Without a connection named ``lakeops_default`` that name means the environment's own lake.
+    ``default_repository``. When there is no connection named ``lakeops_default``, that name means the environment's
+    own lake.
     """
 
     conn_name_attr = "lakeops_conn_id"
@@ -42,7 +43,7 @@ class LakeopsHook(BaseHook):
         self.lakeops_conn_id = lakeops_conn_id
 
     def get_conn(self) -> Lake:
-        """The open lake; close it, or use it as a context manager.
+        """The open lake. Close it, or use it as a context manager.
 
         Raises:
             AirflowNotFoundException: no such connection, and the id is not the default one.
@@ -53,7 +54,7 @@ class LakeopsHook(BaseHook):
         return Lake.open(settings=self.settings())
 
     def settings(self) -> Settings:
-        """The lake's settings: the connection's first, then the environment's. Raises ``InvalidSettings``."""
+        """The lake's settings: the connection's, then the environment's. Raises ``InvalidSettings``."""
         from lakeops.settings import Settings
 
         connection = self._connection()
@@ -80,7 +81,7 @@ class LakeopsHook(BaseHook):
 
     @contextmanager
     def repository(self, name: str | None = None) -> Iterator[Repository]:
-        """A repository, the connection's default one when no name is given, in a lake that is open meanwhile.
+        """A repository, or the connection's default one, in a lake that is closed at the end of the ``with``.
 
         Raises:
             InvalidInput: there is neither a name nor a default.
@@ -100,9 +101,9 @@ class LakeopsHook(BaseHook):
         return chosen
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the lake works, and what was found or went wrong; the connection form's *Test* button.
+        """Whether the lake works, and what was found or went wrong: the connection form's *Test* button.
 
-        Opens the catalog, and writes, reads and deletes small objects where the default repository keeps its own.
+        It opens the catalog. In the default repository's storage namespace it writes, reads and deletes small objects.
         """
         try:
             with self.get_conn() as lake:
@@ -134,7 +135,7 @@ class LakeopsHook(BaseHook):
 
 
 def _database_url(connection: Connection, url: str | None) -> str | None:
-    """The catalog's URL with the connection's user and password filled in where it has none of its own."""
+    """The catalog's URL, with the connection's user (unless it names one) and password."""
     if not url:
         return None
     from airflow.sdk.log import mask_secret

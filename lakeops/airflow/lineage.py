@@ -1,8 +1,8 @@
-"""Lineage: what a task read and wrote, in OpenLineage's words.
+"""Lineage: what a task read and wrote, for OpenLineage.
 
-A branch's data has the namespace ``lakefs://REPO`` and the name ``BRANCH`` or ``BRANCH/PATH``; its version is the
-commit id, so that a reader of the lineage can go back to the very data. Without OpenLineage's provider none of this
-does anything, and nothing of it is imported before a lineage is asked for.
+A branch's data has the namespace ``lakefs://REPO`` and the name ``BRANCH`` or ``BRANCH/PATH``. Its version is the
+commit id, so a reader of the lineage can go back to exactly that data. OpenLineage is imported when it asks for the
+lineage of a task. Without OpenLineage's provider this module does nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """A data set: OpenLineage's namespace and name, and the commit id where there is one."""
+    """A data set: OpenLineage's namespace and name, and the commit id if there is one."""
 
     namespace: str
     name: str
@@ -28,7 +28,7 @@ class Place:
 
     @classmethod
     def of(cls, repository: Repository, ref: str, path: str = "", *, version: str | None = None) -> Place:
-        """What a ref holds under a path. Without a version: as the ref is now, if it still is."""
+        """What a ref holds under a path. The version is the ref's commit, unless one is given or the ref is gone."""
         if version is None:
             try:
                 version = repository.ref(ref).commit_id
@@ -38,7 +38,7 @@ class Place:
 
     @classmethod
     def outside(cls, url: str) -> Place:
-        """What is at a URL of a bucket or a directory, by OpenLineage's naming."""
+        """A URL of a bucket or a directory, in OpenLineage's naming."""
         scheme, _, rest = url.partition("://")
         if scheme == "file":
             return cls("file", rest)
@@ -54,7 +54,7 @@ class Trace:
     outputs: tuple[Place, ...] = ()
 
     def to_openlineage(self) -> OperatorLineage | None:
-        """The same for OpenLineage's provider; None without that provider, and when there is nothing to tell."""
+        """The same for OpenLineage's provider. None without that provider, and when nothing was read or written."""
         if not self.inputs and not self.outputs:
             return None
         try:

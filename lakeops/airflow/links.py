@@ -1,6 +1,6 @@
 """Links from a task in Airflow's web view to the pages of what it did.
 
-The pages are the plugin's. Where it is not installed there is nothing to link to, and the links stay empty.
+The plugin serves the pages. Where it is not installed, the links stay empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PLUGIN = "lakeops.airflow.plugin"
 def address(connection: str, repository: str, *parts: str, **query: str) -> str:
     """The path of a page on Airflow's web server; empty where the plugin is not loaded.
 
-    Without a host, so that the browser stays with the one that it is logged in to.
+    The path has no host, so the browser stays with the one that it is logged in to.
     """
     if PLUGIN not in sys.modules:
         return ""
@@ -29,36 +29,28 @@ def address(connection: str, repository: str, *parts: str, **query: str) -> str:
     return f"{base}/lakeops/{path}" + (f"?{urlencode(query)}" if query else "")
 
 
-class LakeopsCommitLink(BaseOperatorLink):
-    """To the commit that a task has published."""
-
-    name = "Commit"
+class _PageLink(BaseOperatorLink):
+    """A link to the page that the operator has noted under the link's name, or no link."""
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002 - Airflow's signature
         """The page's path, or nothing."""
-        return _link(operator, "commit")
+        links: dict[str, str] = getattr(operator, "links", {})
+        return links.get(self.name.lower(), "")
 
 
-class LakeopsBranchLink(BaseOperatorLink):
-    """To the branch that a task has worked on."""
+class LakeopsCommitLink(_PageLink):
+    """A link to the commit that a task has published."""
+
+    name = "Commit"
+
+
+class LakeopsBranchLink(_PageLink):
+    """A link to the branch that a task has worked on."""
 
     name = "Branch"
 
-    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002
-        """The page's path, or nothing."""
-        return _link(operator, "branch")
 
-
-class LakeopsDiffLink(BaseOperatorLink):
-    """To the difference that a task has looked at, or would have merged."""
+class LakeopsDiffLink(_PageLink):
+    """A link to the difference that a task has listed, or would have merged."""
 
     name = "Diff"
-
-    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:  # noqa: ANN401, ARG002
-        """The page's path, or nothing."""
-        return _link(operator, "diff")
-
-
-def _link(operator: BaseOperator, kind: str) -> str:
-    links: dict[str, str] = getattr(operator, "links", {})
-    return links.get(kind, "")

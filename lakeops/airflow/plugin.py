@@ -1,8 +1,9 @@
 """The Airflow plugin: pages of commits, refs and differences in Airflow's web server.
 
-Every Airflow process loads plugins, each task's too, so this module imports no web framework; the web server builds the
-pages when they are first asked for. The package's entry point registers the plugin. The file in ``plugins/`` does so
-only where there is no entry point: two registrations of one name make Airflow drop other plugins.
+Every Airflow process loads plugins, and each task's process too. So this module imports no web framework. The web
+server builds the pages when the first one is asked for. The package's entry point registers the plugin. The file in
+``plugins/`` registers it only where there is no entry point, because two registrations of one name make Airflow drop
+other plugins.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 @cache
 def _pages() -> App:
-    from lakeops.airflow.web.app import build
+    from lakeops.airflow.web import build
 
     return build()
 

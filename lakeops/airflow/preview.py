@@ -1,18 +1,18 @@
-"""What a verb would do, in words, before it does it: what the forms of ``lakeops.airflow.dags.admin`` show.
+"""What a verb would do, in words: the previews that the forms of ``lakeops.airflow.dags.admin`` show first.
 
-Nothing here changes anything. A preview refuses what the verb itself would refuse, as far as that can be told without
-trying; whoever publishes in between may still make a difference.
+A preview changes nothing. It refuses what the verb itself would refuse, as far as that can be known without trying.
+What others publish after the preview may still make a difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow import once
-from lakeops.airflow.changes import Tally
+from lakeops.airflow import idempotent
+from lakeops.airflow.changes import Tally, conflicting
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.operators import failing_at_once
+from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import (
     AlreadyExists,
     DefaultBranch,
@@ -25,29 +25,26 @@ from lakeops.model.errors import (
     RefNotFound,
 )
 from lakeops.model.names import as_folder, check_branch, check_tag
-from lakeops.model.records import Change, ChangeType
+from lakeops.model.records import ChangeType
 from lakeops.model.refs import parse_ref
 from lakeops.store.location import parse_location
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
 
-MOST_CHANGES = 100
-"""How many changes are listed. All are counted."""
-
 Given = Mapping[str, Any]
 
 
 def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> str:
-    """What ``verb`` would do with the values of a form, as text of a few lines or a hundred.
+    """What ``verb`` would do with the values of a form, as text of one to about a hundred lines.
 
     Args:
         verb: a key of ``VERBS``.
-        given: the form's values; ``repository`` for all, the rest as the verb needs them.
+        given: the form's values: ``repository``, and others as the verb needs them.
         lakeops_conn_id: the connection.
 
     Raises:
-        AirflowFailException: the verb would be refused; the message is the one that it would be refused with.
+        AirflowFailException: the verb would be refused, with this message.
     """
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)
@@ -68,7 +65,7 @@ def _delete_branch(lake: Lake, repository: Repository, given: Given) -> str:  # 
     branch = repository.branch(given["branch"])
     if branch.id == repository.default_branch:
         raise DefaultBranch(f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted")
-    lost = once.unpublished(repository, branch.id, repository.default_branch)
+    lost = idempotent.unpublished(repository, branch.id, repository.default_branch)
     rest = f"{lost}: that would be lost" if lost else f"{repository.default_branch!r} has all of it"
     return f"deletes branch {_uri(repository, branch.id)}, at {_commit(repository, f'{branch.id}@')}; {rest}"
 
@@ -80,14 +77,14 @@ def _merge(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: AR
         raise DirtyBranch(
             f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
         )
-    # Both sides as they are at one moment, so that everything below speaks of one merge.
+    # Both sides are resolved once, so that everything below is about one merge.
     sides = branch.commit_id, repository.ref(source).commit_id
-    if once.contains(repository, *sides):
+    if idempotent.contains(repository, *sides):
         return f"merges nothing: {_uri(repository, destination)} has all of {_commit(repository, source)}"
     strategy = None if given["strategy"] == "fail" else given["strategy"]
-    tally = Tally.of(repository.compare(*sides, strategy=strategy), MOST_CHANGES)
+    tally = Tally.of(repository.compare(*sides, strategy=strategy))
     if tally.counts[ChangeType.CONFLICT]:
-        raise MergeConflict(source, destination, _conflicts(repository.compare(*sides)))
+        raise MergeConflict(source, destination, conflicting(repository.compare(*sides)))
     settled = f", conflicts settled by {strategy}" if strategy else ""
     return f"merges {_commit(repository, source)} into {_uri(repository, destination)}{settled}\n{tally}"
 
@@ -95,9 +92,9 @@ def _merge(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: AR
 def _revert(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
     branch = repository.branch(given["branch"])
     wanted = (given["ref"], given["parent_number"])
-    tally = Tally.of(branch.revert_changes(*wanted), MOST_CHANGES)
+    tally = Tally.of(branch.revert_changes(*wanted))
     if tally.counts[ChangeType.CONFLICT]:
-        raise MergeConflict(given["ref"], branch.id, _conflicts(branch.revert_changes(*wanted)))
+        raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)))
     if not tally.total:
         raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
     return f"undoes {_commit(repository, given['ref'])} on {_uri(repository, branch.id)}\n{tally}"
@@ -116,7 +113,7 @@ def _delete_tag(lake: Lake, repository: Repository, given: Given) -> str:  # noq
 
 def _reset(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
     branch = repository.branch(given["branch"])
-    tally = Tally.of(branch.uncommitted(given["prefix"] or ""), MOST_CHANGES)
+    tally = Tally.of(branch.uncommitted(given["prefix"] or ""))
     where = f" under {given['prefix']!r}" if given["prefix"] else ""
     return f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
 
@@ -155,7 +152,7 @@ def _uri(repository: Repository, ref: str) -> str:
 
 
 def _commit(repository: Repository, ref: str | None) -> str:
-    """A commit in words. Raises what resolving raises."""
+    """The commit that a ref means, in words."""
     if ref is not None and not ref:
         raise InvalidInput("a ref is empty")
     commit = repository.ref(ref or repository.default_branch).commit_id
@@ -170,7 +167,3 @@ def _require_absent(read: Callable[[str], object], name: str, message: str) -> N
     except RefNotFound:
         return
     raise AlreadyExists(message)
-
-
-def _conflicts(changes: Iterable[Change]) -> list[str]:
-    return [change.path for change in changes if change.type is ChangeType.CONFLICT]

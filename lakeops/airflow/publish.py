@@ -1,11 +1,11 @@
-"""Write, audit, publish: one block of a DAG that lets nobody see data before it was checked.
+"""Write, audit, publish: a block of a DAG whose data nobody sees before it was checked.
 
-The block makes a branch of the run's own, lets tasks write to it, commits, lets checks look at the commit, asks a
-person if told to, merges, and drops the branch. However many tables the tasks write, readers of the destination see all
-of @@drops a branch only when the destination has everything that is on it.
+The block makes a branch for the DAG run and lets tasks write to it. It commits, lets checks read the commit, asks a
+person if it is told to, merges, and drops the branch. Readers of the destination see all tables that the tasks wrote
+or none. The block drops a branch only when the destination has everything that is on it.
 
 The merge takes the very commit that was checked and approved, whatever happens to the branch meanwhile. A conflict
-fails at once and names the paths; a destination that others move in the same moment is tried again.
+fails at once and names the paths. A merge that loses a race against other publishers is tried again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from airflow.sdk import TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.hook import DEFAULT_CONN_ID
 from lakeops.airflow.operators import (
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
     LakeopsDeleteBranchOperator,
     LakeopsMergeOperator,
-    failing_at_once,
 )
+from lakeops.airflow.task import opened
 from lakeops.model.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Ref
 
 RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=5)}
-"""How often the block's own tasks are tried again. What trying cannot mend fails at once all the same."""
+"""How the block's own tasks are retried. Errors that would come again fail at once all the same."""
 
 
 class WriteAuditPublish:
@@ -55,15 +55,15 @@ class WriteAuditPublish:
             flights("{{ ds }}")
             complete("{{ ds }}")
 
-    Tasks of any other kind may stand in the block too; ``branch``, ``repo`` and ``uri(path)`` are templates for their
-    arguments. They run before the commit, but for those that depend on a check. ``commit`` and ``merge`` are the
-    block's operators, for what follows to depend on.
+    Tasks of any other kind may be in the block too. ``branch``, ``repo`` and ``uri(path)`` are templates for their
+    arguments. They run before the commit, unless they depend on a check. Tasks that follow the block can depend on its
+    operators ``commit`` and ``merge``.
 
     Args:
         group_id: the group's name.
         repo: the repository; the connection's default one when left out.
-        branch: the branch to work on: a template that gives each run its own. Runs that shared one could check each
-            other's data.
+        branch: the branch to work on: a template that gives each run a branch of its own. Runs that share a branch
+            could check each other's data.
         source: the ref that the branch starts at; the destination when left out.
         destination: the branch to publish to.
         message: the merge commit's message.
@@ -71,12 +71,12 @@ class WriteAuditPublish:
         metadata: key/value pairs kept with both commits.
         strategy: ``source-wins`` or ``dest-wins`` settles conflicts; without it they fail the merge.
         approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator`` (``subject``,
-            ``assigned_users``, ``notifiers``, ``response_timeout``, ``fail_on_reject``). The form shows the diff; who
-            approved is recorded in the merge commit.
-        outlets: what the merge is announced to in place of the destination's asset; see ``lakeops.airflow.events``.
+            ``assigned_users``, ``notifiers``, ``response_timeout``, ``fail_on_reject``). The form shows the diff. The
+            merge commit records who approved.
+        outlets: what the merge is announced to in place of the destination's asset; see ``lakeops.airflow.assets``.
         lakeops_conn_id: the connection.
         prefix_group_id: let the group's name begin the names of its tasks.
-        task_args: arguments for the block's own operators, over three retries five seconds apart.
+        task_args: arguments for the block's own operators; three retries five seconds apart when they say nothing else.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class WriteAuditPublish:
         self.drop: LakeopsDeleteBranchOperator
 
     def uri(self, path: str) -> str:
-        """Where a path lies on the block's branch, as a ``lakefs://`` URI. The block needs to name its repository."""
+        """The ``lakefs://`` URI of a path on the block's branch. Raises ``InvalidInput`` where ``repo`` is missing."""
         if self.repo is None:
             raise InvalidInput("a URI names its repository: give the block a repo")
         return f"lakefs://{self.repo}/{self.branch}/{path}"
@@ -128,19 +128,18 @@ class WriteAuditPublish:
         mode: Literal["replace", "append"] = "replace",
         **task_args: Any,  # noqa: ANN401 - @task's
     ) -> Callable[[Callable[..., Any]], BlockTask]:
-        """A decorator for a function that writes files below a URL, which are staged under ``prefix`` when it returns.
+        """A decorator for a function that writes files below a URL. They are staged under ``prefix`` when it returns.
 
         The function gets the URL first, then the arguments that the task is called with. What it returns is the task's
-        result. When it fails nothing is staged. Where the task is mapped, ``{{ task.op_kwargs['day'] }}`` gives each of
-        its instances a prefix of its own.
+        result. When it fails, nothing is staged. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance
+        a prefix of its own.
         """
 
         def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ANN401
                 at = lakeops_at
                 with (
-                    failing_at_once(),
-                    LakeopsHook(at["lakeops_conn_id"]).repository(at["repo"]) as repository,
+                    opened(at["repo"], at["lakeops_conn_id"]) as repository,
                     repository.branch(at["branch"]).output(at["prefix"], mode=mode) as url,
                 ):
                     return write(url, *args, **kwargs)
@@ -151,25 +150,25 @@ class WriteAuditPublish:
 
         return decorate
 
-    def check(self, look: Callable[..., Iterable[str] | None]) -> BlockTask:
-        """A decorator for a function that looks at the commit and returns what is wrong with it, one text a finding.
+    def check(self, check: Callable[..., Iterable[str] | None]) -> BlockTask:
+        """A decorator for a function that checks the commit and returns its findings, one text each.
 
-        It gets a handle for reading the commit first (``lakeops.lake.Ref``), then the arguments that the task is called
-        with. A finding fails the task at once, without retry, and so nothing is published.
+        The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
+        called with. Any finding fails the task at once, without retry, so nothing is published.
         """
 
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:  # noqa: ANN401
             at = lakeops_at
-            with failing_at_once(), LakeopsHook(at["lakeops_conn_id"]).repository(at["repo"]) as repository:
+            with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                 ref: Ref = repository.ref(at["commit"])
-                wrong = look(ref, *args, **kwargs)
+                wrong = check(ref, *args, **kwargs)
                 found = [wrong] if isinstance(wrong, str) else [str(finding) for finding in wrong or ()]
             if found:
                 raise AirflowFailException(
-                    f"not published: {'; '.join(found)}. Branch {at['branch']!r} keeps the data to look at"
+                    f"not published: {'; '.join(found)}. Branch {at['branch']!r} keeps the data for inspection"
                 )
 
-        made = _task(run, look, {})
+        made = _task(run, check, {})
         at = {**self._common, "branch": self.branch, "commit": self._committed}
         return BlockTask(made, at, self._checks)
 
@@ -200,7 +199,7 @@ class WriteAuditPublish:
             self.group.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
 
     def _publish(self) -> None:
-        """Put the block's tasks in order, and add those that publish."""
+        """Order the block's tasks, and add those that publish."""
         checked = self._in_order()
         approver = self._approve()
         metadata = self._metadata
@@ -249,7 +248,7 @@ class WriteAuditPublish:
         )
 
     def _in_order(self) -> list[Any]:
-        """Put the branch first, what writes before the commit and what checks behind it; returns the last tasks."""
+        """Order the tasks: branch, writers, commit, checks. Returns the last ones."""
         inside = {found.task_id: found for found in self.group.iter_tasks()}
         del inside[self.create.task_id], inside[self.commit.task_id]
         late = self._checks | {
@@ -269,7 +268,7 @@ class WriteAuditPublish:
 
 
 class BlockTask:
-    """A task of a block, to be called or mapped (``partial``, ``expand``) as any TaskFlow task."""
+    """A task of a block. It is called or mapped (``partial``, ``expand``) like any TaskFlow task."""
 
     def __init__(
         self,
@@ -284,8 +283,8 @@ class BlockTask:
         self._given = given or {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the function takes, and Airflow gives
-        """Make the task; its result stands for what the function will return."""
-        return self._noted(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
+        """Make the task. The result stands for what the function will return."""
+        return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
 
     def partial(self, **kwargs: Any) -> BlockTask:  # noqa: ANN401
         """The same with some arguments given."""
@@ -293,18 +292,18 @@ class BlockTask:
 
     def expand(self, **kwargs: Any) -> Any:  # noqa: ANN401
         """Make the task once for each value of these arguments."""
-        return self._noted(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
+        return self._named(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
 
-    def _noted(self, result: Any) -> Any:  # noqa: ANN401
+    def _named(self, result: Any) -> Any:  # noqa: ANN401
         self._names.add(result.operator.task_id)
         return result
 
 
 def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    """A TaskFlow task that runs ``run``, which calls ``user`` with one argument more in front.
+    """A TaskFlow task that runs ``run``, which calls ``user`` with one more argument in front.
 
-    Airflow reads a function's signature to find mistakes in a call when the DAG is read, and to see which of a run's
-    values (``dag_run``, ``params``, ...) it wants. So the task has the user's, without the argument that ``run`` adds.
+    Airflow reads a function's signature to find mistakes in a call when the DAG is read, and to see which values of a
+    run (``dag_run``, ``params``, ...) it wants. So the task has the user's signature without that first argument.
     """
     run.__name__ = run.__qualname__ = user.__name__
     run.__doc__ = user.__doc__

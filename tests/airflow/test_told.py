@@ -18,8 +18,8 @@ from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 
 from lakeops.airflow.approval import LakeopsApprovalOperator
 from lakeops.airflow.operators import LakeopsDiffOperator
+from lakeops.airflow.pages import Pages
 from lakeops.airflow.preview import preview
-from lakeops.airflow.web.pages import Pages
 
 pytestmark = [
     pytest.mark.xdist_group("airflow"),

@@ -89,7 +89,7 @@ def test_a_browsers_session_is_enough(history: Repository, page: Any) -> None:
 
 
 def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
-    from lakeops.airflow.web.app import build
+    from lakeops.airflow.web import build
 
     routes = [route for route in build().routes if hasattr(route, "methods")]
     assert len(routes) == 4
@@ -184,27 +184,27 @@ def test_a_branch_that_was_dropped_says_where_it_was(history: Repository, page: 
 
 
 def test_a_wide_difference_is_cut_short(flights: Repository, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakeops.airflow.web import pages
+    from lakeops.airflow import pages
 
-    monkeypatch.setattr(pages, "SHOWN", 3)
+    monkeypatch.setattr(pages, "LISTED_CHANGES", 3)
     for number in range(5):
         flights.branch("main").put(f"f{number}", b"")
     assert "... and 2 more" in page("flights/ref/main").text
-    monkeypatch.setattr(pages, "COUNTED", 4)
+    monkeypatch.setattr(pages, "COUNTED_CHANGES", 4)
     assert "At least 4 added" in page("flights/ref/main").text
 
 
 @pytest.mark.parametrize(
     ("path", "connection", "status", "message"),
     [
-        ("nosuch", "mine", 404, "no repository &#x27;nosuch&#x27;"),
+        ("nosuch", "mine", 404, "no repository &#39;nosuch&#39;"),
         ("flights/ref/nosuch", "mine", 404, "nosuch"),
         ("flights/ref/ma..in", "mine", 400, "ma..in"),
         ("flights/commit/feed", "mine", 404, "feed"),
         ("flights/diff?left=main", "mine", 422, "right"),
         ("flights/diff?left=main&right=nosuch", "mine", 404, "nosuch"),
-        ("flights", "nosuch", 404, "there is no connection &#x27;nosuch&#x27;"),
-        ("flights", "other", 500, "of type &#x27;postgres&#x27;"),
+        ("flights", "nosuch", 404, "there is no connection &#39;nosuch&#39;"),
+        ("flights", "other", 500, "of type &#39;postgres&#39;"),
     ],
 )
 def test_what_cannot_be_shown_is_said(

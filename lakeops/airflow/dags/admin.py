@@ -28,7 +28,7 @@ NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
 """Branches and tags. The task says more precisely what is wrong with a name."""
 
 REF = r"^\S+$"
-WHERE = {"repo": "{{ params.repository }}", "lakeops_conn_id": "{{ params.connection }}"}
+WHERE: dict[str, Any] = {"repo": "{{ params.repository }}", "lakeops_conn_id": "{{ params.connection }}"}
 
 
 def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:

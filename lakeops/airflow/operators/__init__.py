@@ -1,10 +1,10 @@
 """Operators: one verb of the core each, safe to retry, to kill and to clear.
 
 Errors that would come again (a conflict, bad input, a protected branch) fail the task at once, whatever its
-``retries``; only errors that may pass are retried.
+``retries`` are. Only errors that may pass are retried.
 """
 
-from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled, failing_at_once
+from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled
 from lakeops.airflow.operators.branch import (
     LakeopsCreateBranchOperator,
     LakeopsCreateRepositoryOperator,
@@ -19,6 +19,7 @@ from lakeops.airflow.operators.commit import (
     LakeopsCherryPickOperator,
     LakeopsCommitOperator,
     LakeopsImportOperator,
+    LakeopsMergeOperator,
     LakeopsPublishOperator,
     LakeopsRevertOperator,
     OnEmpty,
@@ -31,9 +32,13 @@ from lakeops.airflow.operators.gc import (
     LakeopsGcMarkOperator,
     LakeopsGcSweepOperator,
 )
-from lakeops.airflow.operators.merge import LakeopsDiffOperator, LakeopsMergeOperator
 from lakeops.airflow.operators.mirror import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
-from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsUploadOperator
+from lakeops.airflow.operators.objects import (
+    LakeopsDeleteObjectsOperator,
+    LakeopsDiffOperator,
+    LakeopsUploadOperator,
+)
+from lakeops.airflow.task import failing_at_once
 
 __all__ = [
     "FailOn",

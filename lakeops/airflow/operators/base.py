@@ -1,24 +1,20 @@
-"""What every operator shares: the connection, the repository, how errors end a task, and how a kill ends it.
-
-An operator keeps nothing between ``__init__`` and ``execute`` but its arguments, and opens no lake before it runs.
-"""
+"""What every operator does: open the lake, do one verb, announce and link what it did, end cleanly when killed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
-from lakeops.airflow.assets import announce
-from lakeops.airflow.conflicts import report
-from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.assets import COMMITS, announce
+from lakeops.airflow.changes import report_conflict
+from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Trace
-from lakeops.airflow.links import address
-from lakeops.airflow.run import TaskRun
-from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, MergeConflict, SweepIncomplete, Transient
+from lakeops.airflow.links import LakeopsBranchLink, address
+from lakeops.airflow.task import LakeopsTask, TaskRun, failing_at_once
+from lakeops.model.errors import MergeConflict
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -27,36 +23,17 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
 
 
-@contextmanager
-def failing_at_once() -> Iterator[None]:
-    """Turn errors that would come again into a failure without retry; let those that may pass be retried.
-
-    A conflict's message lists every conflicting path, one a line.
-    """
-    try:
-        yield
-    except (Transient, AttemptExpired, SweepIncomplete):
-        raise
-    except MergeConflict as conflict:
-        paths = "\n".join(conflict.conflicts)
-        raise AirflowFailException(f"{conflict.message}\nAll conflicting paths:\n{paths}") from conflict
-    except AirflowNotFoundException as error:
-        raise AirflowFailException(str(error)) from error
-    except LakeopsError as error:
-        raise AirflowFailException(f"{error.kind}: {error.message}") from error
-
-
 class TaskKilled(BaseException):
-    """Raised in a task's main thread by ``on_kill``, so that everything the task holds is given back on the way out.
+    """Raised in a task's main thread by ``on_kill``, so that everything the task holds is released on the way out.
 
-    No ``Exception``: what handles errors on the way must not take it for one.
+    It is no ``Exception``, because code that handles errors must not take it for one.
     """
 
 
-class LakeopsOperator(BaseOperator):
-    """Opens the connection's lake, does one verb on one repository, and returns the verb's record.
+class LakeopsOperator(LakeopsTask, BaseOperator):
+    """Does one verb on one repository and returns the verb's record.
 
-    The result is a dictionary; each of its keys is an XCom of its own too, so ``task.output["id"]`` works.
+    The record is a dictionary. Each of its keys is an XCom of its own too, so ``task.output["id"]`` works.
 
     Args:
         repo: the repository; the connection's default one when left out.
@@ -64,24 +41,17 @@ class LakeopsOperator(BaseOperator):
         kwargs: what every Airflow operator takes.
     """
 
-    template_fields: Sequence[str] = ("repo", "lakeops_conn_id")
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
     ui_color = "#d9f2e6"
+    announces: ClassVar[bool] = False
+    """Whether the verb publishes. Without ``outlets`` it is then announced to whatever branch it publishes on."""
+
     _working = False
     _traced = Trace()
 
-    def __init__(
-        self,
-        *,
-        repo: str | None = None,
-        lakeops_conn_id: str = DEFAULT_CONN_ID,
-        **kwargs: Any,  # noqa: ANN401 - BaseOperator's
-    ) -> None:
-        kwargs.setdefault("multiple_outputs", True)
-        super().__init__(**kwargs)
-        self.repo = repo
-        self.lakeops_conn_id = lakeops_conn_id
-        self.links: dict[str, str] = {}
+    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Each key of the record is an XCom, and what is published is announced."""
+        return {"multiple_outputs": True, **({"outlets": [COMMITS]} if self.announces else {}), **given}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """The verb's record, with the keys of the public contract."""
@@ -91,61 +61,62 @@ class LakeopsOperator(BaseOperator):
                 return self.work(lake, hook.repository_name(self.repo), context)
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        """Do the operator's work in an open lake; ``name`` is the repository's."""
+        """Do the operator's work in an open lake. ``name`` is the repository's."""
         repository = lake.repository(name)
         run = TaskRun.of(context)
         record = None
         try:
             record = self.run_verb(repository, run)
         except MergeConflict as conflict:
-            report(conflict, repository, self.sides(repository), context, self.log)
+            report_conflict(conflict, repository, self.sides(repository), context, self.log)
             raise
         finally:
             self.links = self.pages(repository, record)
-        self._traced = self.trace(repository, record)
-        moved = self.moved(repository, record, run)
-        if moved is not None:
-            announce(context, repository, *moved)
+        published = self.published(repository, record, run)
+        self._traced = self.trace(repository, record, published)
+        branch = self.target(repository)
+        if published is not None and branch is not None:
+            announce(context, repository, branch, published)
         return record
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Do the operator's one verb; returns its record."""
         raise NotImplementedError
 
-    def moved(
-        self,
-        repository: Repository,  # noqa: ARG002 - for those that move none
-        record: dict[str, Any],  # noqa: ARG002
-        run: TaskRun,  # noqa: ARG002
-    ) -> tuple[str, str] | None:
-        """The branch that the task published on and the commit it published, from its record; None when it did not."""
+    def target(self, repository: Repository) -> str | None:
+        """The branch that the verb works on."""
         return None
 
-    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:  # noqa: ARG002 - for those without data
-        """What the verb read and wrote, for lineage."""
-        return Trace()
+    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
+        """The record of the commit that this DAG run has published on the target; None when it published none."""
+        return None
 
-    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:  # noqa: ARG002
-        """What the verb read and wrote; OpenLineage's provider calls this, in the task's process."""
-        return self._traced.to_openlineage()
-
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
-        """Addresses that the task's extra links lead to, by kind; the record is None when the verb failed."""
-        return {}
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """Addresses for the task's extra links, by kind. The record is None when the verb failed."""
+        branch = self.target(repository)
+        return {} if branch is None else {"branch": self.page(repository, "ref", branch)}
 
     def page(self, repository: Repository, *parts: str, **query: str) -> str:
         """The address of one page of the repository."""
         return address(self.lakeops_conn_id, repository.id, *parts, **query)
 
-    def sides(self, repository: Repository) -> tuple[str, str] | None:  # noqa: ARG002 - for those that merge nothing
-        """The two refs whose objects a table of conflicts compares; None where they say nothing."""
+    def sides(self, repository: Repository) -> tuple[str, str] | None:
+        """The source and the destination, when a table of conflicts can compare their objects."""
         return None
 
-    def on_kill(self) -> None:
-        """End a verb that is under way; Airflow calls this when the task gets SIGTERM, in its main thread.
+    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
+        """What the verb read and wrote, for lineage."""
+        return Trace()
 
-        Spark jobs are cancelled and uploads given up on the way out. Nothing is published from then on. A second
-        signal does not disturb that.
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:
+        """What the verb read and wrote. OpenLineage's provider calls this in the task's process."""
+        return self._traced.to_openlineage()
+
+    def on_kill(self) -> None:
+        """End a verb that is under way. Airflow calls this in the task's main thread when the task gets SIGTERM.
+
+        Spark jobs are cancelled and uploads given up on the way out, and nothing is published any more. A second
+        signal changes nothing.
         """
         if self._working:
             self._working = False
@@ -160,23 +131,17 @@ class LakeopsOperator(BaseOperator):
             self._working = False
 
 
-_TRUE = {"true", "yes", "1", "on"}
-_FALSE = {"false", "no", "0", "off", "none", ""}
+class LakeopsBranchOperator(LakeopsOperator):
+    """Does a verb on one branch of a repository.
 
+    Args:
+        branch: the branch; the repository's default branch when left out.
+        kwargs: see ``LakeopsOperator``.
+    """
 
-def number(value: int | str | None) -> int | None:
-    """A whole number; empty text means none. Raises ``InvalidInput``."""
-    if value is None or value in {"", "None"}:
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        raise InvalidInput(f"{value!r} is not a number") from None
+    operator_extra_links: Any = (LakeopsBranchLink(),)
+    branch: str | None = None
 
-
-def truth(value: bool | str | None) -> bool:
-    """Yes or no. Raises ``InvalidInput`` for anything that is neither: a guess could delete something."""
-    word = str(value).strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise InvalidInput(f"{value!r} is neither true nor false")
-    return word in _TRUE
+    def target(self, repository: Repository) -> str:
+        """The branch."""
+        return self.branch or repository.default_branch

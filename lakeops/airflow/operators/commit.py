@@ -1,22 +1,22 @@
-"""Operators that publish a commit on a branch: commit, revert, cherry-pick, import."""
+"""Operators that publish a commit on a branch: commit, merge, revert, cherry-pick, import."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from lakeops.airflow import once
-from lakeops.airflow.assets import COMMITS
+from lakeops.airflow import idempotent
 from lakeops.airflow.lineage import Place, Trace
-from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink
-from lakeops.airflow.operators.base import LakeopsOperator, number
+from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
+from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
+from lakeops.airflow.task import fixed, number
 from lakeops.model.errors import InvalidInput, NoChanges
 
 if TYPE_CHECKING:
-    from lakeops.airflow.run import TaskRun
+    from lakeops.airflow.task import TaskRun
     from lakeops.lake import Branch, Repository
     from lakeops.model.records import Commit
 
@@ -27,43 +27,34 @@ OnEmptyCommit = Literal["succeed", "skip", "fail", "commit"]
 """What a commit task does that finds nothing to commit."""
 
 
-class LakeopsPublishOperator(LakeopsOperator):
+class LakeopsPublishOperator(LakeopsBranchOperator):
     """What the operators share that publish one commit on one branch; returns the commit's record.
 
     Args:
         branch: the branch; the repository's default branch when left out.
         message: the commit's message.
         metadata: key/value pairs kept with the commit, beside the ``airflow_*`` ones that say which task made it.
-        on_empty: what to do when there is nothing to change: ``succeed`` returns the branch's head (it is as it should
-            be already: the default), ``skip`` ends the task and what follows it as skipped, ``fail`` fails it.
+        on_empty: what to do when there is nothing to change: ``succeed`` (the default) returns the branch's head,
+            ``skip`` ends the task and what follows it as skipped, ``fail`` fails it.
         kwargs: see ``LakeopsOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "message", "metadata")
     operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink())
-    ways: tuple[str, ...] = get_args(OnEmpty)
+    announces = True
+    choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
 
-    def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        message: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        on_empty: OnEmptyCommit = "succeed",
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        kwargs.setdefault("outlets", [COMMITS])
-        super().__init__(**kwargs)
-        if on_empty not in self.ways:
-            raise InvalidInput(f"on_empty is one of {', '.join(self.ways)}, not {on_empty!r}")
-        self.branch = branch
-        self.message = message
-        self.metadata = metadata
-        self.on_empty = on_empty
+    message: str | None = None
+    metadata: Mapping[str, str] | None = None
+    on_empty: OnEmptyCommit = fixed(default="succeed")
+
+    def check_arguments(self) -> None:
+        """Refuse an ``on_empty`` that does not exist."""
+        if self.on_empty not in self.choices:
+            raise InvalidInput(f"on_empty is one of {', '.join(self.choices)}, not {self.on_empty!r}")
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The commit's record."""
-        branch = repository.branch(self.branch or repository.default_branch)
+        branch = repository.branch(self.target(repository))
         try:
             commit = self.publish(repository, branch, run)
         except NoChanges as error:
@@ -81,26 +72,26 @@ class LakeopsPublishOperator(LakeopsOperator):
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit. Raises ``NoChanges`` when there is nothing to change."""
 
-    def moved(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> tuple[str, str] | None:
-        """The branch and its commit, unless the branch was as it should be already."""
-        return (self.branch or repository.default_branch, record["id"]) if run.made(record["metadata"]) else None
+    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
+        """The commit, unless the task found nothing to change and returned somebody else's."""
+        return record if run.made(record["metadata"]) else None
 
-    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:
-        """To the branch."""
-        branch = self.branch or repository.default_branch
-        return Trace(self.sources(repository), (Place.of(repository, branch, self.target(), version=record["id"]),))
+    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
+        """From the sources, to the folder."""
+        written = Place.of(repository, self.target(repository), self.folder(), version=record["id"])
+        return Trace(self.sources(repository), (written,))
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
         """The branch and its commit."""
-        found = {"branch": self.page(repository, "ref", self.branch or repository.default_branch)}
+        found = super().pages(repository, record)
         return found if record is None else {**found, "commit": self.page(repository, "commit", record["id"])}
 
-    def sources(self, repository: Repository) -> tuple[Place, ...]:  # noqa: ARG002 - a commit's are not known
-        """Where the changes came from."""
+    def sources(self, repository: Repository) -> tuple[Place, ...]:
+        """Where the changes came from, if that is known."""
         return ()
 
-    def target(self) -> str:
-        """The path on the branch that the changes went to; empty where it is all of it."""
+    def folder(self) -> str:
+        """Where on the branch the changes went; empty where that may be anywhere."""
         return ""
 
 
@@ -111,29 +102,26 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
         branch: the branch.
         message: the commit's message.
         metadata: key/value pairs kept with the commit, beside the ``airflow_*`` ones that say which task made it.
-        on_empty: what to do when there is nothing to commit: ``succeed`` returns the branch's head (the data is there
-            already: the default), ``skip`` ends the task and what follows it as skipped, ``fail`` fails it,
-            ``commit`` makes an empty commit.
+        on_empty: what to do when there is nothing to commit: ``succeed`` (the default) returns the branch's head,
+            ``skip`` ends the task and what follows it as skipped, ``fail`` fails it, ``commit`` makes an empty commit.
         kwargs: see ``LakeopsOperator``.
     """
 
-    ways = get_args(OnEmptyCommit)
-    message: str
+    choices = get_args(OnEmptyCommit)
 
-    def __init__(self, *, branch: str, message: str, **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init__(branch=branch, message=message, **kwargs)
+    branch: str
+    message: str
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit of what is on the branch."""
-        return once.commit(
-            branch, repository, self.message, run, metadata=self.metadata, allow_empty=self.on_empty == "commit"
-        )
+        empty = self.on_empty == "commit"
+        return idempotent.commit(repository, branch, run, self.message, metadata=self.metadata, allow_empty=empty)
 
 
 class LakeopsRevertOperator(LakeopsPublishOperator):
     """Undoes what a commit did, as one new commit on a branch; returns the commit record.
 
-    Name the commit by its id, or by something that does not move: ``main~1`` means another commit once the revert is
+    Name the commit by its id, or by something that does not move. ``main~1`` means another commit once the revert is
     on ``main``, and yet another when somebody else commits before it.
 
     Args:
@@ -144,18 +132,8 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         kwargs: see ``LakeopsPublishOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsPublishOperator.template_fields, "ref", "parent_number")
-
-    def __init__(
-        self,
-        *,
-        ref: str,
-        parent_number: int | str | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.ref = ref
-        self.parent_number = parent_number
+    ref: str
+    parent_number: int | str | None = None
 
     def sources(self, repository: Repository) -> tuple[Place, ...]:
         """The commit."""
@@ -163,11 +141,11 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that undoes it."""
-        return once.revert(repository, branch, self.step(), run)
+        return idempotent.revert(repository, branch, run, self.ref, number(self.parent_number), **self.described())
 
-    def step(self) -> once.Step:
-        """What is undone, or done again."""
-        return once.Step(self.ref, number(self.parent_number), self.message or None, self.metadata)
+    def described(self) -> dict[str, Any]:
+        """The message, if one was given, and the metadata."""
+        return {"message": self.message or None, "metadata": self.metadata}
 
 
 class LakeopsCherryPickOperator(LakeopsRevertOperator):
@@ -183,60 +161,114 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that does the same."""
-        return once.cherry_pick(repository, branch, self.step(), run)
+        return idempotent.cherry_pick(repository, branch, run, self.ref, number(self.parent_number), **self.described())
 
 
 class LakeopsImportOperator(LakeopsPublishOperator):
     """Makes a prefix of a branch hold what a bucket's prefix or a directory holds, uncopied; returns the commit record.
 
-    The source is listed by every try and after every clearing, so a task that is cleared imports what has come since;
-    where nothing has, it publishes nothing.
+    The source is listed at every try and after every clearing. So a task that is cleared imports what has come since,
+    and publishes nothing when nothing has.
 
     Args:
         source: ``s3://bucket/prefix`` or ``file:///directory``.
         prefix: the folder that the objects' paths begin with.
         branch: the branch; the repository's default branch when left out.
         message: the commit's message; ``Import ...`` when left out.
-        allow_empty_source: a source without objects empties the prefix, instead of failing the task.
+        allow_empty_source: let a source without objects empty the prefix, instead of failing the task.
         skip_special: leave out links, devices and names that are not UTF-8, instead of failing the task.
         kwargs: see ``LakeopsPublishOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsPublishOperator.template_fields, "source", "prefix")
+    source: str
+    prefix: str
+    allow_empty_source: bool = fixed(default=False)
+    skip_special: bool = fixed(default=False)
 
-    def __init__(
-        self,
-        *,
-        source: str,
-        prefix: str,
-        allow_empty_source: bool = False,
-        skip_special: bool = False,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.source = source
-        self.prefix = prefix
-        self.allow_empty_source = allow_empty_source
-        self.skip_special = skip_special
-
-    def sources(self, repository: Repository) -> tuple[Place, ...]:  # noqa: ARG002 - it is elsewhere
+    def sources(self, repository: Repository) -> tuple[Place, ...]:
         """What was imported."""
         return (Place.outside(self.source),)
 
-    def target(self) -> str:
+    def folder(self) -> str:
         """The prefix."""
         return self.prefix
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The import's commit."""
-        return once.import_objects(
-            branch,
+        return idempotent.import_objects(
             repository,
+            branch,
+            run,
             self.source,
             self.prefix,
             self.message or f"Import {self.source}",
-            run,
             metadata=self.metadata,
             allow_empty_source=self.allow_empty_source,
             skip_special=self.skip_special,
         )
+
+
+class LakeopsMergeOperator(LakeopsOperator):
+    """Merges a ref into a branch; returns the merge record (``reference``, ``up_to_date``, ``summary``).
+
+    ``reference`` is the merge commit's id. It is None when the destination had everything already, which is a success.
+    A conflict publishes nothing and fails the task without retry. The log then lists every conflicting path and what
+    either side has there. The XCom ``conflicts`` has the same for tasks that run after a failure.
+
+    Args:
+        source: the ref to merge.
+        destination: the branch to merge into; the repository's default branch when left out.
+        strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
+        message: the merge commit's message.
+        metadata: key/value pairs kept with the merge commit.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
+    announces = True
+
+    source: str
+    destination: str | None = None
+    strategy: str | None = None
+    message: str | None = None
+    metadata: Mapping[str, str] | None = None
+
+    def target(self, repository: Repository) -> str:
+        """The destination."""
+        return self.destination or repository.default_branch
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The merge's record."""
+        into = self.target(repository)
+        options = {"message": self.message, "strategy": self.strategy or None}
+        result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
+        if result.reference is None:
+            self.log.info("lakefs://%s/%s has all of %s already", repository.id, into, self.source)
+        else:
+            self.log.info("Merge %s is on lakefs://%s/%s", result.reference, repository.id, into)
+        return result.to_json()
+
+    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
+        """The merge commit, if there was anything to merge."""
+        return record["reference"] and repository.ref(record["reference"]).commit.to_json()
+
+    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
+        """From the source as it was merged, to the destination."""
+        if published is None:
+            return Trace()
+        source = Place.of(repository, self.source, version=published["parents"][1])
+        return Trace((source,), (Place.of(repository, self.target(repository), version=published["id"]),))
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """The destination, and the merge commit with what it changed; or else what the source would bring."""
+        found = super().pages(repository, record)
+        if record is None or record["reference"] is None:
+            into = self.target(repository)
+            return {**found, "diff": self.page(repository, "diff", left=into, right=self.source)}
+        made = record["reference"]
+        changed = self.page(repository, "diff", left=f"{made}^1", right=made, two_way="true")
+        return {**found, "commit": self.page(repository, "commit", made), "diff": changed}
+
+    def sides(self, repository: Repository) -> tuple[str, str] | None:
+        """Source and destination."""
+        return self.source, self.target(repository)

@@ -1,18 +1,18 @@
-"""Operators of garbage collection: let idle refs go, mark, sweep.
+"""Operators that keep a repository in order: expire refs, mark and sweep garbage, check.
 
-A mark deletes nothing, and a newer one takes the place of an older, so marking again is always fine. Until its sweep
-begins a mark can be restored. A sweep goes on where it was killed; of a mark that was swept it does nothing.
+A mark deletes nothing, and a newer mark takes the place of an older one, so marking again is always fine. Until its
+sweep begins a mark can be restored. A sweep goes on where it was killed. Sweeping a mark again does nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from lakeops.airflow.operators.base import LakeopsOperator, truth
+from lakeops.airflow.operators.base import LakeopsOperator
+from lakeops.airflow.task import fixed, truth
 from lakeops.model.errors import InvalidInput
 from lakeops.model.findings import Finding, Severity
 from lakeops.model.words import counted, human_size, safe
@@ -20,40 +20,32 @@ from lakeops.model.words import counted, human_size, safe
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.airflow.run import TaskRun
+    from lakeops.airflow.task import TaskRun
     from lakeops.lake import Lake, Repository
 
 
 class LakeopsExpireRefsOperator(LakeopsOperator):
-    """Deletes branches and tags that the retention rules let go (``expire_after_days``); returns them.
+    """Deletes branches and tags that have been idle for longer than the retention rules allow; returns them.
 
-    The result has ``deleted`` and ``kept``, lists of records (``type``, ``id``, ``commit_id``, ``idle_days``,
-    ``kept``: why it stays). Default and protected branches stay, and those with uncommitted changes.
+    The rule is ``expire_after_days``. The result has ``deleted`` and ``kept``, lists of records (``type``, ``id``,
+    ``commit_id``, ``idle_days``, ``kept``: why it stays). Default and protected branches stay, and those with
+    uncommitted changes.
 
     Args:
-        only_show: delete nothing; ``deleted`` is then what would be.
+        only_show: delete nothing; ``deleted`` then lists what would be deleted.
         kwargs: see ``LakeopsOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "only_show")
+    only_show: bool | str = False
 
-    def __init__(
-        self,
-        *,
-        only_show: bool | str = False,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.only_show = only_show
-
-    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - deleting needs no key
-        """What goes, and what stays."""
-        shown = truth(self.only_show)
-        found = repository.gc.idle_refs() if shown else repository.gc.expire_refs()
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The deleted refs, and those that stay."""
+        only_show = truth(self.only_show)
+        found = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
         for ref in found:
-            said = f"stays: {ref.kept}" if ref.kept else "would be deleted" if shown else "is deleted"
+            end = f"stays: {ref.kept}" if ref.kept else "would be deleted" if only_show else "is deleted"
             self.log.info(
-                "%s lakefs://%s/%s, idle for %d days, %s", ref.type, repository.id, ref.id, ref.idle_days, said
+                "%s lakefs://%s/%s, idle for %d days, %s", ref.type, repository.id, ref.id, ref.idle_days, end
             )
         return {
             "deleted": [ref.to_json() for ref in found if ref.kept is None],
@@ -64,31 +56,21 @@ class LakeopsExpireRefsOperator(LakeopsOperator):
 class LakeopsGcMarkOperator(LakeopsOperator):
     """Expires commits and finds what no live one needs; returns the mark's ``id``, ``objects``, ``bytes``, ``report``.
 
-    Deletes nothing. The log has the report. A mark that a later one has followed cannot be swept any more.
+    It deletes nothing. The log has the report. A mark cannot be swept any more once there is a later one.
 
     Args:
         only_show: change nothing; the report says what a mark would do, and ``id`` is None.
         kwargs: see ``LakeopsOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "only_show")
+    only_show: bool | str = False
 
-    def __init__(
-        self,
-        *,
-        only_show: bool | str = False,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.only_show = only_show
-
-    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - marking needs no key
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The mark and its report."""
         if truth(self.only_show):
-            foretold = repository.gc.mark(dry_run=True).report
-            self.log.info("A mark made now; nothing was changed.\n%s", summary(repository.id, foretold))
-            counts = {name: foretold[name] for name in ("objects", "bytes", "files")}
-            return {"id": None, **counts, "report": foretold}
+            report = repository.gc.mark(dry_run=True).report
+            self.log.info("What a mark would hold now; nothing was changed.\n%s", summary(repository.id, report))
+            return {"id": None, **{name: report[name] for name in ("objects", "bytes", "files")}, "report": report}
         mark = repository.gc.mark()
         report = repository.gc.report(mark.id)
         self.log.info("%s", summary(repository.id, report))
@@ -98,29 +80,19 @@ class LakeopsGcMarkOperator(LakeopsOperator):
 class LakeopsGcSweepOperator(LakeopsOperator):
     """Deletes exactly what a mark holds; returns ``mark``, ``deleted``, ``bytes`` and ``versioned``.
 
-    What the store refused to delete is named in the log and in ``mark["failures"]``, and is on the next mark's list.
-    When it refuses everything, the task's ``retries`` try again.
+    What the store refused to delete is named in the log and in ``mark["failures"]``, and is in the next mark. When the
+    store refuses everything, the task's ``retries`` try again.
 
     Args:
         mark_id: the mark, ``mark.output["id"]`` of a mark task.
-        force: also when it is a large share of the repository.
+        force: sweep it even if it is a large share of the repository.
         kwargs: see ``LakeopsOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "mark_id", "force")
+    mark_id: str
+    force: bool | str = False
 
-    def __init__(
-        self,
-        *,
-        mark_id: str,
-        force: bool | str = False,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.mark_id = mark_id
-        self.force = force
-
-    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - sweeping needs no key
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """What was deleted."""
         swept = repository.gc.sweep(self.mark_id, force=truth(self.force))
         for key, reason in swept.mark.failures:
@@ -149,33 +121,25 @@ FailOn = Literal["error", "warning", "never"]
 class LakeopsFsckOperator(LakeopsOperator):
     """Checks a repository from its refs down; returns ``ok``, ``severities``, ``checked`` and ``findings``.
 
-    Changes nothing. Every finding is in the log; the result has the first ones. A task that fails over what it found
-    leaves the same as the XCom ``findings``.
+    It changes nothing. Every finding is in the log, and the result has the first ones. A task that fails because of
+    its findings leaves them as the XCom ``findings``.
 
     Args:
-        data: look at the objects too: there, as large, the same contents. Takes as long as reading them all.
-        fail_on: ``error`` fails the task when something that a live version needs is damaged, ``warning`` also when
-            something is not as it should be, ``never`` leaves it to what follows.
+        data: check the objects too: that they exist, their size and their contents. All of them are read.
+        fail_on: ``error`` fails the task when something that a live commit needs is damaged, ``warning`` also when
+            anything else is wrong, ``never`` leaves the verdict to the tasks that follow.
         max_findings: how many findings the result has.
         kwargs: see ``LakeopsOperator``.
     """
 
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "data")
+    data: bool | str = False
+    fail_on: FailOn = fixed(default="error")
+    max_findings: int = fixed(default=100)
 
-    def __init__(
-        self,
-        *,
-        data: bool | str = False,
-        fail_on: FailOn = "error",
-        max_findings: int = 100,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        if fail_on not in get_args(FailOn):
-            raise InvalidInput(f"fail_on is one of {', '.join(get_args(FailOn))}, not {fail_on!r}")
-        self.data = data
-        self.fail_on = fail_on
-        self.max_findings = max_findings
+    def check_arguments(self) -> None:
+        """Refuse a ``fail_on`` that does not exist."""
+        if self.fail_on not in get_args(FailOn):
+            raise InvalidInput(f"fail_on is one of {', '.join(get_args(FailOn))}, not {self.fail_on!r}")
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """The findings, counted. Raises ``AirflowFailException`` when they are bad enough."""
@@ -201,8 +165,10 @@ class LakeopsFsckOperator(LakeopsOperator):
             context["ti"].xcom_push(key="findings", value=record["findings"])
             worst = next((finding for finding in first if finding.severity in bad), None)
             counts = ", ".join(counted(severities[severity], severity.value) for severity in bad)
-            told = "" if worst is None else f"; {worst.kind} {safe(worst.where)}: {safe(worst.message)}; {worst.advice}"
-            raise AirflowFailException(f"fsck of lakefs://{name} found {counts}{told}")
+            example = (
+                "" if worst is None else f"; {worst.kind} {safe(worst.where)}: {safe(worst.message)}; {worst.advice}"
+            )
+            raise AirflowFailException(f"fsck of lakefs://{name} found {counts}{example}")
         return record
 
     def _bad(self) -> tuple[Severity, ...]:

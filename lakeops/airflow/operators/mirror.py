@@ -1,15 +1,15 @@
-"""Operators of mirrors: see what the source shows, and show what has arrived.
+"""Operators of mirrors: discover what the source has, and promote what has arrived.
 
-Both may run at any time, beside each other and again: see ``lakeops.ops.mirror.sync``.
+Both may run at any time, at the same time and again: see ``lakeops.ops.mirror.sync``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.assets import COMMITS, announce
+from lakeops.airflow.assets import announce
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, ReplicaMissing
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LakeopsMirrorDiscoverOperator(LakeopsOperator):
-    """Records what a mirror's source shows and copies commit records; returns the mirror's status, and ``waiting``.
+    """Records the refs of a mirror's source and copies commit records; returns the mirror's status, and ``waiting``.
 
     ``waiting`` has an item for each ref that waits for replication: ``repo``, and ``branch`` or ``tag`` (the other is
     null), as ``LakeopsReplicationSensor`` and ``LakeopsMirrorPromoteOperator`` take them.
@@ -33,49 +33,39 @@ class LakeopsMirrorDiscoverOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``; ``repo`` is the mirror.
     """
 
-    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:  # noqa: ARG002 - nothing is told of it
-        """What is waited for."""
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
+        """The status, and the refs that wait."""
         mirror = lake.mirror(name)
         with source_of(mirror) as source:
             status = mirror.discover(source)
         refs = (*status.branches.values(), *status.tags.values())
         waiting = [{"repo": name, "branch": None, "tag": None, str(ref.kind): ref.id} for ref in refs if ref.candidate]
         for ref in refs:
-            self.log.info("%s", _told(ref))
+            self.log.info("%s", _described(ref))
         return {**status.to_json(), "waiting": waiting}
 
 
 class LakeopsMirrorPromoteOperator(LakeopsOperator):
-    """Shows what has arrived of one ref of a mirror, or of all; returns the mirror's status.
+    """Promotes one ref of a mirror to what has arrived, or all refs; returns the mirror's status.
 
-    It fails for a ref of which nothing arrives any more (see ``lakeops mirror patience``) or that arrived damaged; what
-    can be shown of others has been shown by then.
+    The task fails for a ref that arrived damaged, or of which nothing arrives any more (see ``lakeops mirror
+    patience``). The other refs are promoted before it fails.
 
-    A branch that moved sends an event to the assets among the outlets, with what changed since the head before, and the
-    ref's status as ``mirror``.
+    A branch that moved makes an event for the assets among the outlets. The event says what changed since the head
+    before, and has the ref's status as ``mirror``.
 
     Args:
         branch: the branch.
-        tag: a tag in place of a branch. Without either all refs are looked at.
-        commit_id: what the sensor found; a try that comes after it was shown tells of it again.
+        tag: a tag in place of a branch. Without either all refs are promoted.
+        commit_id: what the sensor found. A try that comes after the commit was promoted announces it again.
         kwargs: see ``LakeopsOperator``; ``repo`` is the mirror.
     """
 
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "tag", "commit_id")
+    announces = True
 
-    def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        tag: str | None = None,
-        commit_id: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        kwargs.setdefault("outlets", [COMMITS])
-        super().__init__(**kwargs)
-        self.branch = branch
-        self.tag = tag
-        self.commit_id = commit_id
+    branch: str | None = None
+    tag: str | None = None
+    commit_id: str | None = None
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """The status after the pass."""
@@ -92,9 +82,10 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
             shown = before[branch].promoted if branch in before else None
             again = branch == self.branch and ref.promoted == self.commit_id
             if ref.promoted is not None and (ref.promoted != shown or again):
-                self.log.info("%s", _told(ref))
+                self.log.info("%s", _described(ref))
                 since = shown if shown != ref.promoted else None
-                announce(context, mirror, branch, ref.promoted, since=since, more={"mirror": ref.to_json()})
+                head = mirror.ref(ref.promoted).commit.to_json()
+                announce(context, mirror, branch, head, since=since, more={"mirror": ref.to_json()})
         for ref in (*status.branches.values(), *status.tags.values()):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
                 raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")
@@ -103,7 +94,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
 
 @contextmanager
 def source_of(mirror: Mirror) -> Iterator[Lake | None]:
-    """The source's lake where the mirror names it by an Airflow connection; None where it can be found without."""
+    """The source's lake, if the mirror names it by an Airflow connection. None: the mirror finds it without Airflow."""
     reference = mirror.configuration.source
     if reference.kind is not SourceKind.CONNECTION:
         yield None
@@ -112,11 +103,11 @@ def source_of(mirror: Mirror) -> Iterator[Lake | None]:
         yield lake
 
 
-def _told(ref: RefStatus) -> str:
+def _described(ref: RefStatus) -> str:
     shown = "nothing" if ref.promoted is None else ref.promoted[:16]
     if ref.candidate is None:
         return f"{ref.kind} {ref.id} shows {shown}"
     return (
         f"{ref.kind} {ref.id} shows {shown} and waits for {ref.candidate[:16]}: {ref.missing_objects:,} objects were "
-        f"missing at the last look, {ref.lag_seconds:,} s behind"
+        f"missing at the last check, {ref.lag_seconds:,} s behind"
     )

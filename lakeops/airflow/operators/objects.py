@@ -1,114 +1,73 @@
-"""Operators on objects of a branch: upload, delete."""
+"""Operators on objects: upload and delete them, list what changed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakeops.airflow.changes import LISTED, Tally
 from lakeops.airflow.lineage import Place, Trace
-from lakeops.airflow.links import LakeopsBranchLink
-from lakeops.airflow.operators.base import LakeopsOperator
+from lakeops.airflow.links import LakeopsDiffLink
+from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
+from lakeops.airflow.task import fixed
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 
 if TYPE_CHECKING:
-    from lakeops.airflow.run import TaskRun
+    from lakeops.airflow.task import TaskRun
     from lakeops.lake import Repository
 
 
-SHOWN_PATHS = 100
-"""How many paths an XCom lists."""
-
-
-class LakeopsUploadOperator(LakeopsOperator):
+class LakeopsUploadOperator(LakeopsBranchOperator):
     """Uploads a file or directory of the worker, or a text, to a branch; returns what was staged.
 
     The result has ``branch``, ``objects`` (how many), ``bytes`` and ``paths`` (the first hundred). The objects are
-    uncommitted changes until the branch is committed; contents that are there already are no change.
+    uncommitted changes until the branch is committed. Contents that are there already are no change.
 
     Args:
         branch: the branch.
         path: the object's path, or the folder that files go below.
         source: a file or directory that the worker sees.
-        data: a text, in place of a source; it is stored in UTF-8.
+        data: a text in place of a source; it is stored in UTF-8.
         content_type: of every object.
         metadata: user metadata of every object.
         skip_special: leave out links, pipes and devices below a directory, instead of failing the task.
         kwargs: see ``LakeopsOperator``.
     """
 
-    operator_extra_links = (LakeopsBranchLink(),)
-    template_fields: Sequence[str] = (
-        *LakeopsOperator.template_fields,
-        "branch",
-        "path",
-        "source",
-        "data",
-        "content_type",
-        "metadata",
-    )
+    branch: str
+    path: str
+    source: str | None = None
+    data: str | None = None
+    content_type: str | None = None
+    metadata: Mapping[str, str] | None = None
+    skip_special: bool = fixed(default=False)
 
-    def __init__(
-        self,
-        *,
-        branch: str,
-        path: str,
-        source: str | None = None,
-        data: str | None = None,
-        content_type: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        skip_special: bool = False,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.branch = branch
-        self.path = path
-        self.source = source
-        self.data = data
-        self.content_type = content_type
-        self.metadata = metadata
-        self.skip_special = skip_special
-
-    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - staging needs no key
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """What was staged."""
         branch = repository.branch(self.branch)
+        described: dict[str, Any] = {"metadata": self.metadata, "content_type": self.content_type}
         if (self.source is None) == (self.data is None):
             raise InvalidInput(f"upload to lakefs://{repository.id}/{branch.id}: give either source or data")
         if self.data is not None:
-            entries = [
-                branch.put(self.path, self.data.encode(), metadata=self.metadata, content_type=self.content_type)
-            ]
+            entries = [branch.put(self.path, self.data.encode(), **described)]
         else:
-            entries = branch.upload(
-                self.source or "",
-                self.path,
-                metadata=self.metadata,
-                content_type=self.content_type,
-                skip_special=self.skip_special,
-            )
+            entries = branch.upload(self.source or "", self.path, skip_special=self.skip_special, **described)
         size = sum(entry.size_bytes for entry in entries)
         self.log.info("Staged %d objects, %d bytes, on lakefs://%s/%s", len(entries), size, repository.id, branch.id)
-        return {
-            "branch": branch.id,
-            "objects": len(entries),
-            "bytes": size,
-            "paths": [entry.path for entry in entries[:SHOWN_PATHS]],
-        }
+        paths = [entry.path for entry in entries[:LISTED]]
+        return {"branch": branch.id, "objects": len(entries), "bytes": size, "paths": paths}
 
-    def trace(self, repository: Repository, record: dict[str, Any]) -> Trace:
-        """From the worker's files, to the path on the branch; nothing is committed, so there is no version."""
+    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
+        """From the worker's files to the path on the branch. Nothing is committed, so there is no version."""
         inputs = () if self.source is None else (Place("file", self.source),)
         return Trace(inputs, (Place(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),))
 
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
-        """The branch."""
-        return {"branch": self.page(repository, "ref", self.branch)}
 
-
-class LakeopsDeleteObjectsOperator(LakeopsOperator):
+class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
     """Deletes objects of a branch; returns ``branch`` and how many deletions were staged (``objects``).
 
-    They are uncommitted changes until the branch is committed, and earlier commits keep the objects. What is not there
-    is no error.
+    They are uncommitted changes until the branch is committed, and earlier commits keep the objects. A path without an
+    object is no error.
 
     Args:
         branch: the branch.
@@ -117,23 +76,11 @@ class LakeopsDeleteObjectsOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
-    operator_extra_links = (LakeopsBranchLink(),)
-    template_fields: Sequence[str] = (*LakeopsOperator.template_fields, "branch", "paths", "prefix")
+    branch: str
+    paths: Sequence[str] | str | None = None
+    prefix: str | None = None
 
-    def __init__(
-        self,
-        *,
-        branch: str,
-        paths: Sequence[str] | str | None = None,
-        prefix: str | None = None,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> None:
-        super().__init__(**kwargs)
-        self.branch = branch
-        self.paths = paths
-        self.prefix = prefix
-
-    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:  # noqa: ARG002 - staging needs no key
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """How many deletions were staged."""
         branch = repository.branch(self.branch)
         paths = [self.paths] if isinstance(self.paths, str) else list(self.paths or ())
@@ -150,6 +97,50 @@ class LakeopsDeleteObjectsOperator(LakeopsOperator):
         self.log.info("Staged %d deletions on lakefs://%s/%s", count, repository.id, branch.id)
         return {"branch": branch.id, "objects": count}
 
-    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:  # noqa: ARG002
-        """The branch."""
-        return {"branch": self.page(repository, "ref", self.branch)}
+
+class LakeopsDiffOperator(LakeopsOperator):
+    """Lists what changed; returns ``changes`` and how many there are.
+
+    The counts are ``total``, ``added``, ``removed``, ``changed`` and ``conflict``. ``changes`` are the first ones, as
+    records with ``type``, ``path`` and ``size_bytes``; the log lists them too. ``truncated``: there are more.
+
+    Args:
+        right: the ref whose changes are listed.
+        left: the ref to compare with. Left out: the uncommitted changes of the branch ``right``.
+        two_way: list everything that differs from ``left`` to ``right``, instead of what ``right`` changed since their
+            merge base (what a merge into ``left`` would bring, and its conflicts).
+        prefix: under this prefix only.
+        max_changes: how many changes are listed. The counts are always of all.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    operator_extra_links = (LakeopsDiffLink(),)
+
+    right: str
+    left: str | None = None
+    prefix: str = ""
+    two_way: bool = fixed(default=False)
+    max_changes: int = fixed(default=LISTED)
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The counts and the first changes."""
+        if not self.left:
+            changes = repository.branch(self.right).uncommitted(self.prefix)
+        elif self.two_way:
+            changes = repository.diff(self.left, self.right, prefix=self.prefix)
+        else:
+            changes = repository.compare(self.left, self.right, prefix=self.prefix)
+        tally = Tally.of(changes, self.max_changes)
+        self.log.info("%s", tally)
+        return tally.to_json()
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """The difference; for uncommitted changes, the branch."""
+        if not self.left:
+            return {"diff": self.page(repository, "ref", self.right)}
+        more = {"two_way": "true"} if self.two_way else {}
+        return {"diff": self.page(repository, "diff", left=self.left, right=self.right, **more)}
+
+    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
+        """From both sides."""
+        return Trace(tuple(Place.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref))

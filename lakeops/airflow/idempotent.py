@@ -1,13 +1,23 @@
-"""Verbs that publish a commit."""
+"""The verbs of the core in a form that a task may call again, however often it runs.
+
+A call finds what an earlier call of the same task did, even one that was killed:
+
+* The same work under the same idempotency key is done once. A second call returns the first one's result.
+* A task that is cleared after its input has changed has new work. That goes under the task's next key, so it is
+  published too, and also once. To leave it staged on a branch that is about to be dropped would lose it silently.
+
+Verbs that need no key, such as deletions, have the same end when they are done twice. Here it is no error that a thing
+is gone already, or exists already as it was asked for.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.run import TaskRun
 from lakeops.model.errors import (
     AlreadyExists,
     CommitExpired,
@@ -20,19 +30,25 @@ from lakeops.model.errors import (
 from lakeops.model.records import ChangeType, MergeResult, Summary
 
 if TYPE_CHECKING:
+    from lakeops.airflow.task import TaskRun
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit
     from lakeops.model.records import Ref as RefRecord
     from lakeops.model.records import Repository as RepositoryRecord
 
+Metadata = Mapping[str, str] | None
+
+
+# --- verbs that publish a commit ---
+
 
 def commit(
-    branch: Branch,
     repository: Repository,
-    message: str,
+    branch: Branch,
     run: TaskRun,
+    message: str,
     *,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata = None,
     allow_empty: bool = False,
 ) -> Commit:
     """The commit of the branch's uncommitted changes, or the one that an earlier call of this task has published.
@@ -44,47 +60,39 @@ def commit(
     def make(number: int) -> Commit:
         return branch.commit(
             message,
-            metadata=run.metadata(metadata),
+            run.metadata(metadata),
             idempotency_key=run.key("commit", branch.id, number=number),
             allow_empty=allow_empty and number == 1,
         )
 
-    return _with_what_is_new(repository, branch, make)
+    return _with_new_work(repository, branch, make)
 
 
 def import_objects(
-    branch: Branch,
     repository: Repository,
+    branch: Branch,
+    run: TaskRun,
     source: str,
     prefix: str,
     message: str,
-    run: TaskRun,
     *,
-    metadata: Mapping[str, str] | None = None,
-    allow_empty_source: bool = False,
-    skip_special: bool = False,
+    metadata: Metadata = None,
+    **options: bool,
 ) -> Commit:
     """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
 
-    The source is listed again by every call, because a task may be cleared to import what has come since.
+    Every call lists the source, because a task may be cleared to import what has come since. ``options`` are those of
+    ``Branch.import_objects``, which also says what is raised.
 
     Raises:
         NoChanges: the prefix holds these objects already, and this task has imported nothing before.
-        ObjectNotFound, DirtyBranch, InvalidInput: as for ``Branch.import_objects``.
     """
 
     def make(number: int) -> Commit:
-        return branch.import_objects(
-            source,
-            prefix,
-            message,
-            metadata=run.metadata(metadata),
-            idempotency_key=run.key("import", branch.id, source, prefix, number=number),
-            allow_empty_source=allow_empty_source,
-            skip_special=skip_special,
-        )
+        key = run.key("import", branch.id, source, prefix, number=number)
+        return branch.import_objects(source, prefix, message, run.metadata(metadata), idempotency_key=key, **options)
 
-    return _with_what_is_new(repository, branch, make)
+    return _with_new_work(repository, branch, make)
 
 
 def merge(
@@ -94,34 +102,28 @@ def merge(
     run: TaskRun,
     *,
     strategy: str | None = None,
-    message: str | None = None,
-    metadata: Mapping[str, str] | None = None,
+    metadata: Metadata = None,
+    **options: Any,  # noqa: ANN401 - those of the verb
 ) -> MergeResult:
     """The merge of what ``source`` is now, or the one that an earlier call of this task has published.
 
-    A source that is gone by now is no obstacle when this task merged it before.
-
-    Raises:
-        MergeConflict: nothing is published.
-        RefNotFound, DirtyBranch, NoMergeBase.
+    A source that does not exist any more is no error when this task has merged it before. ``options`` are those of
+    ``Repository.merge``, which also says what is raised.
     """
     result: MergeResult | None = None
     before = repository.branch(destination).commit_id
-    number = 1
+    metadata = run.metadata(metadata)
+    number = 0
     while True:
+        number += 1
+        key = run.key("merge", source, destination, strategy or "", number=number)
         try:
             latest = repository.merge(
-                source,
-                destination,
-                strategy=strategy,
-                message=message,
-                metadata=run.metadata(metadata),
-                idempotency_key=run.key("merge", source, destination, strategy or "", number=number),
+                source, destination, strategy=strategy, metadata=metadata, idempotency_key=key, **options
             )
         except KeyReused as used:
-            latest = MergeResult(
-                used.reference, up_to_date=False, summary=_summary(_earlier(repository, used), repository)
-            )
+            summary = _summary(_earlier(repository, used), repository)
+            latest = MergeResult(used.reference, up_to_date=False, summary=summary)
         except RefNotFound:
             if result is None:
                 raise
@@ -129,64 +131,85 @@ def merge(
         if latest.reference is None:
             return result or latest
         result = latest
-        if not contains(repository, before, latest.reference):
+        if not _had(repository, before, repository.ref(latest.reference).commit):
             return result
-        number += 1
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a commit did, to be undone or done again: the commit, against which parent, and how to record it."""
+def revert(
+    repository: Repository,
+    branch: Branch,
+    run: TaskRun,
+    ref: str,
+    parent_number: int | None,
+    **options: Any,  # noqa: ANN401 - those of the verb
+) -> Commit:
+    """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
 
-    ref: str
-    parent_number: int | None = None
-    message: str | None = None
-    metadata: Mapping[str, str] | None = None
-
-    def key(self, run: TaskRun, verb: str, branch: str, number: int) -> str:
-        """The idempotency key of doing it on a branch."""
-        return run.key(verb, branch, self.ref, str(self.parent_number or ""), number=number)
-
-
-def revert(repository: Repository, branch: Branch, step: Step, run: TaskRun) -> Commit:
-    """The commit that undoes a step, or the one that an earlier call of this task has published on the branch.
+    ``options`` are those of ``Branch.revert``, which also says what is raised.
 
     Raises:
-        NoChanges: it is undone already, by somebody else.
-        MergeConflict, DirtyBranch, InvalidRef.
+        NoChanges: somebody else has undone it already.
     """
-
-    def make(number: int) -> Commit:
-        return branch.revert(
-            step.ref,
-            step.parent_number,
-            message=step.message,
-            metadata=run.metadata(step.metadata),
-            idempotency_key=step.key(run, "revert", branch.id, number),
-        )
-
-    return _on_the_branch(repository, branch.id, make)
+    do = partial(branch.revert, ref, parent_number)
+    return _on_the_branch(repository, branch, run, ("revert", ref, str(parent_number or "")), do, **options)
 
 
-def cherry_pick(repository: Repository, branch: Branch, step: Step, run: TaskRun) -> Commit:
-    """The commit that does a step again, or the one that an earlier call of this task has published on the branch.
+def cherry_pick(
+    repository: Repository,
+    branch: Branch,
+    run: TaskRun,
+    ref: str,
+    parent_number: int | None,
+    **options: Any,  # noqa: ANN401 - those of the verb
+) -> Commit:
+    """The commit that does again what ``ref`` did, or the one that this task has published on the branch before.
+
+    ``options`` are those of ``Repository.cherry_pick``, which also says what is raised.
 
     Raises:
         NoChanges: the branch has these changes already, from elsewhere.
-        MergeConflict, DirtyBranch, InvalidRef.
     """
+    do = partial(repository.cherry_pick, ref, branch.id, parent_number)
+    return _on_the_branch(repository, branch, run, ("cherry-pick", ref, str(parent_number or "")), do, **options)
+
+
+def _with_new_work(repository: Repository, branch: Branch, make: Callable[[int], Commit]) -> Commit:
+    """The last commit that ``make`` publishes, or has published before, when it is called until it finds no changes."""
+    latest: Commit | None = None
+    number = 0
+    while True:
+        number += 1
+        before = branch.commit_id
+        try:
+            latest = _made(repository, make, number)
+        except NoChanges:
+            if latest is None:
+                raise
+            return latest
+        # Only a commit that this call has published ends the search. After an earlier one there may be new work.
+        if _has(repository, branch, latest) and not _had(repository, before, latest):
+            return latest
+
+
+def _on_the_branch(
+    repository: Repository,
+    branch: Branch,
+    run: TaskRun,
+    request: tuple[str, str, str],
+    do: Callable[..., Commit],
+    *,
+    metadata: Metadata = None,
+    **options: Any,  # noqa: ANN401 - those of the verb
+) -> Commit:
+    """The first commit by ``do`` that the branch has. Commits of an earlier branch of that name are skipped."""
+    verb, *rest = request
 
     def make(number: int) -> Commit:
-        return repository.cherry_pick(
-            step.ref,
-            branch.id,
-            step.parent_number,
-            message=step.message,
-            metadata=run.metadata(step.metadata),
-            idempotency_key=step.key(run, "cherry-pick", branch.id, number),
-        )
+        key = run.key(verb, branch.id, *rest, number=number)
+        return do(metadata=run.metadata(metadata), idempotency_key=key, **options)
 
-    return _on_the_branch(repository, branch.id, make)
+    found = (_made(repository, make, number) for number in count(1))
+    return next(commit for commit in found if _has(repository, branch, commit))
 
 
 def _made(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
@@ -200,14 +223,14 @@ def _made(repository: Repository, make: Callable[[int], Commit], number: int) ->
 def _earlier(repository: Repository, used: KeyReused) -> Commit:
     """What this task has published before, with another message or metadata, or before there was more to publish.
 
-    A task that was cleared after its DAG was changed may ask otherwise. Its first commit stands, and what is new gets
-    one of its own.
+    A task that is cleared after its DAG was changed may ask for something else. Its first commit stands, and new work
+    gets a commit of its own.
     """
     return repository.ref(used.reference).commit
 
 
 def _summary(commit: Commit, repository: Repository) -> Summary:
-    """What a merge of this task changed at the branch that it went to; nothing once that is expired."""
+    """What a merge of this task changed on its destination; nothing once one of the two commits has expired."""
     try:
         counts = Counter(change.type for change in repository.diff(commit.parents[0], commit.id))
     except CommitExpired:
@@ -220,31 +243,19 @@ def contains(repository: Repository, ref: str, commit_id: str) -> bool:
     return repository.merge_base(ref, commit_id).id == commit_id
 
 
-def _with_what_is_new(repository: Repository, branch: Branch, make: Callable[[int], Commit]) -> Commit:
-    """The last commit that ``make`` publishes, or has published before, when it is called until it finds no changes."""
-    latest: Commit | None = None
-    number = 1
-    while True:
-        before = branch.commit_id
-        try:
-            latest = _made(repository, make, number)
-        except NoChanges:
-            if latest is None:
-                raise
-            return latest
-        if contains(repository, branch.id, latest.id) and not contains(repository, before, latest.id):
-            return latest  # published now; anything else is an earlier call's, after which there may be new work
-        number += 1
+def _has(repository: Repository, branch: Branch, commit: Commit) -> bool:
+    """Whether a branch has a commit. Nothing but the branch is read where the commit is its head."""
+    return branch.commit_id == commit.id or contains(repository, branch.id, commit.id)
 
 
-def _on_the_branch(repository: Repository, branch: str, make: Callable[[int], Commit]) -> Commit:
-    """The first commit by ``make`` that the branch has; one that was lost with an earlier branch does not count."""
-    number = 1
-    while True:
-        found = _made(repository, make, number)
-        if contains(repository, branch, found.id):
-            return found
-        number += 1
+def _had(repository: Repository, head: str, commit: Commit) -> bool:
+    """Whether a head, as it was read before, has a commit. Nothing is read where the commit is its child, or itself."""
+    if commit.id == head:
+        return True
+    return head not in commit.parents and contains(repository, head, commit.id)
+
+
+# --- branches and tags ---
 
 
 def create_branch(repository: Repository, name: str, source: str, run: TaskRun, *, exist_ok: bool = False) -> Branch:
@@ -271,8 +282,17 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
         ) from None
 
 
+def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> Iterator[Commit]:
+    """Commits of a branch that are neither in ``source`` nor this DAG run's."""
+    for found in repository.log(name, first_parent=True):
+        if contains(repository, source, found.id):
+            return
+        if not run.made(found.metadata):
+            yield found
+
+
 def delete_branch(repository: Repository, name: str) -> RefRecord | None:
-    """Where the branch was when it was deleted, or None when there is no such branch.
+    """Where the branch was when it was deleted; None when there is no such branch.
 
     Raises:
         DefaultBranch, ProtectedBranch.
@@ -284,7 +304,7 @@ def delete_branch(repository: Repository, name: str) -> RefRecord | None:
 
 
 def unpublished(repository: Repository, name: str, destination: str) -> str | None:
-    """What a branch has that ``destination`` does not have, in words; None when that is nothing.
+    """What a branch has that ``destination`` does not have, in words; None when there is nothing.
 
     Uncommitted changes count. A branch that does not exist has nothing.
     """
@@ -295,9 +315,8 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
     change = next(iter(branch.uncommitted()), None)
     if change is not None:
         return f"it has uncommitted changes, {change.path!r} for one"
-    if not contains(repository, destination, branch.commit_id):
-        return f"{destination!r} does not have its commit {branch.commit_id[:16]}"
-    return None
+    head = branch.commit_id
+    return None if contains(repository, destination, head) else f"{destination!r} does not have its commit {head[:16]}"
 
 
 def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> RefRecord:
@@ -311,7 +330,7 @@ def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> Ref
 
 
 def delete_tag(repository: Repository, name: str) -> RefRecord | None:
-    """Where the tag was when it was deleted, or None when there is no such tag."""
+    """Where the tag was when it was deleted; None when there is no such tag."""
     try:
         return repository.delete_tag(name)
     except RefNotFound:
@@ -319,7 +338,7 @@ def delete_tag(repository: Repository, name: str) -> RefRecord | None:
 
 
 def unprotect(repository: Repository, pattern: str) -> bool:
-    """Whether there was such a protection to drop."""
+    """Drop a protection. Returns whether it existed."""
     try:
         repository.unprotect(pattern)
     except NotFound:
@@ -327,13 +346,7 @@ def unprotect(repository: Repository, pattern: str) -> bool:
     return True
 
 
-def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> Iterator[Commit]:
-    """Commits of a branch that are neither in ``source`` nor this DAG run's."""
-    for found in repository.log(name, first_parent=True):
-        if contains(repository, source, found.id):
-            return
-        if not run.made(found.metadata):
-            yield found
+# --- repositories ---
 
 
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:
@@ -359,7 +372,7 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
 
 
 def delete_repository(lake: Lake, name: str) -> RepositoryRecord | None:
-    """The record of the repository that was deleted, or None when there is no such repository."""
+    """The record of the repository that was deleted; None when there is no such repository."""
     try:
         record = lake.repository(name).record
         lake.delete_repository(name)

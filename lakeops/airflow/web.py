@@ -1,7 +1,9 @@
-"""The routes, closed before they are anything else: every one asks for the right to read its connection.
+"""The routes to the pages in Airflow's web server, closed to everybody who may not read the connection.
 
-A plugin's routes are open to everybody unless they close themselves, so the check is a dependency of the whole
-application and not of single routes. Airflow's web server imports this module when the first page is asked for.
+A page does with a connection what the connection's reader could do, so every route asks for the right to read that
+connection. Every route is a GET and writes nothing. The headers of an answer forbid the browser to run anything.
+
+Airflow's web server imports this module when the first page is asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse
 
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.web.pages import Pages, failure
+from lakeops.airflow.pages import Pages, render
 from lakeops.model.errors import CommitExpired, InvalidInput, InvalidSettings, LakeopsError, NotFound, Transient
 from lakeops.settings import CATALOG_FILE
 
@@ -38,6 +40,8 @@ Text = Annotated[str, Query(max_length=2048)]
 
 def build() -> FastAPI:
     """The application."""
+    # A plugin's routes are open to everybody unless they close themselves. The check belongs to the application, so
+    # that no route can be added without it.
     app = FastAPI(
         title="lakeops",
         docs_url=None,
@@ -76,13 +80,17 @@ def _answer(request: Request, connection_id: str, repository: str, show: Callabl
             return HTMLResponse(show(Pages(root, lake.repository(repository))), headers=HEADERS)
     except LakeopsError as error:
         status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-        return HTMLResponse(failure(error.kind, error.message), status, headers=HEADERS)
+        return _failure(status, error.kind, error.message)
     except AirflowNotFoundException as error:
-        return HTMLResponse(failure("not_found", str(error)), 404, headers=HEADERS)
+        return _failure(404, "not_found", str(error))
+
+
+def _failure(status: int, kind: str, message: str) -> HTMLResponse:
+    return HTMLResponse(render("failure.html", kind=kind, message=message), status, headers=HEADERS)
 
 
 def _require_catalog(hook: LakeopsHook) -> None:
-    """Refuse to look into an empty home: opening it would make a catalog there."""
+    """Refuse a home directory without a catalog: opening the lake would make one."""
     settings = hook.settings()
     if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
         raise NotFound(f"connection {hook.lakeops_conn_id!r}: there is no lake in {settings.home}")
