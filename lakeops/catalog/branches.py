@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, bindparam, delete, insert, literal, select
 
-from lakeops.catalog.base import BranchState
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
@@ -22,6 +21,7 @@ from lakeops.catalog.guards import (
     lock_repository,
     new_ref,
 )
+from lakeops.catalog.records import BranchState
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.staging import any_staged
 from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, TAG
@@ -69,7 +69,10 @@ class Branches(Part):
         return self.database.write(work, settle=settle)
 
     def delete_branch(self, repository_id: str, name: str, *, actor: str, expected: BranchState | None = None) -> str:
-        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``."""
+        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
+
+        With ``expected`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
+        """
 
         def work(conn: Connection) -> str:
             repository = lock_repository(conn, repository_id)

@@ -56,11 +56,11 @@ class Clocks(Part):
         return self.has_own_clock or isinstance(self.clock, SystemClock)
 
     def check_clock(self) -> datetime:
-        """The time now, which is believed from then on. Raises ``ClockInDoubt``."""
+        """The time, for what expires or deletes by age; see ``catalog.clock``. Raises ``ClockInDoubt``."""
         return self.database.write(lambda conn: believe(conn, self.database.dialect.now(conn), self.clock))
 
     def confirm_clock(self) -> datetime:
-        """Somebody has looked: the clock is right. Returns the time that is believed from then on."""
+        """Let the time be believed whatever was seen before; returns it. Somebody has looked at the clock."""
 
         def work(conn: Connection) -> datetime:
             now = self.database.dialect.now(conn)

@@ -13,7 +13,6 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, insert, literal, select, update
 
-from lakeops.catalog.base import History
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
@@ -27,10 +26,11 @@ from lakeops.catalog.guards import (
     no_commit,
     under,
 )
+from lakeops.catalog.records import History
 from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record, registration_record, ticks
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import CommitExpired, MirrorOvertaken
+from lakeops.model.errors import CommitExpired, MirrorOvertaken, RefNotFound
 from lakeops.model.marks import Grace
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit
@@ -60,7 +60,7 @@ class Retention(Part):
         self.database.write(work, settle=run_again)
 
     def grace(self, repository_id: str) -> Grace:
-        """The repository's grace period. Raises ``RepositoryNotFound``."""
+        """The repository's grace period: the age below which garbage collection touches nothing."""
         return self.database.read(lambda conn: grace_of(find_repository(conn, repository_id)))
 
     def set_grace(self, repository_id: str, seconds: int) -> Grace:
@@ -81,7 +81,12 @@ class Retention(Part):
         return self.database.write(work, settle=run_again)
 
     def report_mirror(self, repository_id: str, mirror: str, commits: frozenset[str], *, sequence: int = 0) -> None:
-        """Replace what a mirror needs. Raises ``CommitExpired``, ``RefNotFound``, ``MirrorOvertaken``."""
+        """Replace what a mirror of this repository needs: the commits that it shows and those that it waits for.
+
+        Until the next report none of them expires. Raises ``CommitExpired`` for one that did already, ``RefNotFound``,
+        and ``MirrorOvertaken`` after a report with a higher ``sequence``: a pass that was held up must not take back
+        what a later one relies on.
+        """
         mine = (MIRROR_NEED.c.repository_id == repository_id, MIRROR_NEED.c.mirror == mirror)
 
         def work(conn: Connection) -> None:
@@ -118,7 +123,10 @@ class Retention(Part):
         return self.database.read(work)
 
     def unkept(self, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
-        """Those of the commits that nobody keeps: at a mirror, what its own source has not agreed to keep."""
+        """Those of the commits that mirrors cannot rely on: at a mirror, what its own source has not agreed to keep.
+
+        None at a repository that follows no source, or whose mirror may only read its source.
+        """
         return self.database.read(lambda conn: find_unkept(conn, repository_id, commits))
 
     def drop_mirror(self, repository_id: str, mirror: str) -> None:
@@ -211,6 +219,21 @@ class Commits(Part):
 
         return self.database.read(work)
 
+    def initial_commit(self, repository_id: str) -> Commit:
+        """The commit that everything in the repository descends from. Raises ``RepositoryNotFound``."""
+        query = select(*COMMIT_COLUMNS).where(
+            COMMIT.c.repository_id == repository_id, COMMIT.c.first_parent.is_(None), COMMIT.c.generation == 1
+        )
+
+        def work(conn: Connection) -> Commit:
+            found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
+            if found is None:
+                find_repository(conn, repository_id)
+                raise RefNotFound(f"repository {repository_id!r} has no initial commit")
+            return commit_record(found)
+
+        return self.database.read(work)
+
     def commits(self, repository_id: str, ids: Iterable[str]) -> dict[str, Commit]:
         """The commits that exist among these ids."""
         wanted = sorted(set(ids))
@@ -246,7 +269,7 @@ class Commits(Part):
         return self.database.read(work)
 
     def history(self, repository_id: str) -> History:
-        """Every ref and every commit of a repository at one instant: what retention decides on."""
+        """Every ref and every commit of a repository at one instant."""
 
         def work(conn: Connection) -> History:
             find_repository(conn, repository_id)
@@ -255,7 +278,12 @@ class Commits(Part):
         return self.database.read(work)
 
     def expire_commits(self, repository_id: str, ids: Iterable[str] | Callable[[History], Iterable[str]]) -> list[str]:
-        """Mark commits expired, with the repository's row locked against every other transition."""
+        """Mark commits expired, with the repository's row locked against every other transition.
+
+        ``ids`` may be a function: it is called with the history as it is under that lock, so no ref moves between the
+        decision and the mark. Commits that a branch or tag points to, or that a mirror needs, are left alone
+        whatever it says. Returns the ids that this call marked.
+        """
         chosen = ids if callable(ids) else frozenset(ids)
 
         def work(conn: Connection) -> list[str]:

@@ -18,11 +18,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam, func, or_, select, update
 
-from lakeops.catalog.base import Step
 from lakeops.catalog.commits import find_rules, mirror_needs
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
 from lakeops.catalog.marks import find_mark, update_mark
+from lakeops.catalog.records import Step
 from lakeops.catalog.tables import BRANCH, COMMIT, MARK, REFLOG, TAG
 from lakeops.model.errors import MarkRefused
 from lakeops.model.lineage import Lineage, Move, Node
@@ -58,7 +58,12 @@ class Expiry(Part):
     """Expiring commits step by step, and taking that back."""
 
     def lineage(self, repository_id: str, *, left_since: int) -> Lineage:
-        """What decides which commits live, at one instant; see ``base.Catalog``."""
+        """What decides which commits live, at one instant and without a lock.
+
+        Args:
+            repository_id: the repository.
+            left_since: moves of refs after this (Unix seconds) are looked at.
+        """
         here = {"repository": repository_id}
 
         def refs(conn: Connection, table: Table) -> dict[str, str]:
@@ -102,7 +107,19 @@ class Expiry(Part):
         rules: str | None,
         choose: Callable[[Sequence[Move]], Sequence[str]],
     ) -> Step:
-        """Expire some of the commits that a mark does not keep; see ``base.Catalog``."""
+        """Expire some of the commits that a mark does not keep, with the repository's row locked for that alone.
+
+        Args:
+            repository_id: the repository.
+            mark_id: the mark, which must be under way.
+            since: moves of refs up to this sequence are known.
+            rules: the rules that were decided by; when they are others now, nothing expires.
+            choose: gets the moves since then, and says which commits to expire, a few hundred at most. Called inside
+                the transaction, and again when that is repeated. Its answer counts only when there are no more moves.
+
+        Commits that a ref shows or a mirror needs are left alone whatever it says. Pending commits of earlier marks
+        become this one's. Raises ``MarkRefused`` when the mark is not under way any more.
+        """
 
         def work(conn: Connection) -> Step:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
@@ -122,7 +139,10 @@ class Expiry(Part):
         return self.database.write(work, settle=run_again)
 
     def revive_commits(self, repository_id: str, mark_id: str, ids: Iterable[str]) -> None:
-        """Let pending commits live again that a mark under way keeps."""
+        """Let commits live again that earlier marks expired and were not swept; those that were are left alone.
+
+        Raises ``MarkRefused`` when the mark is not under way any more.
+        """
         wanted = sorted(set(ids))
 
         def work(conn: Connection, some: list[str]) -> None:
@@ -135,7 +155,10 @@ class Expiry(Part):
             self.database.write(lambda conn, some=some: work(conn, some), settle=run_again)  # type: ignore[misc]
 
     def restore_commits(self, repository_id: str, mark_id: str) -> tuple[Mark, int]:
-        """Let some of the pending commits live again; see ``base.Catalog``."""
+        """Let some commits live again that the mark being restored has expired; how many, and the mark.
+
+        To be called until none is left; the mark is restored then. Raises ``MarkRefused``.
+        """
 
         def work(conn: Connection) -> tuple[Mark, int]:
             lock_repository(conn, repository_id)

@@ -37,9 +37,9 @@ from sqlalchemy import (
     true,
 )
 
-from lakeops.catalog.base import BranchState
 from lakeops.catalog.database import Database
 from lakeops.catalog.digests import DIGEST, note_insert, row_digest
+from lakeops.catalog.records import BranchState
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
 from lakeops.catalog.tables import BRANCH, COMMIT, PROTECTION, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.clock import Clock, unix_seconds

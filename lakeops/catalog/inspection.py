@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, select, tuple_
 
-from lakeops.catalog.base import BranchState
 from lakeops.catalog.checked_json import CheckedJson
 from lakeops.catalog.digests import DIGEST, MASK, column_of, counted, row_digest, row_weight
 from lakeops.catalog.guards import IN_CHUNK, Part, deadline_of, find_repository
-from lakeops.catalog.records import Move, Records, RowFlaw, StagedLine, Upload
+from lakeops.catalog.records import BranchState, Move, Records, RowFlaw, StagedLine, Upload
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
 from lakeops.catalog.staged_digests import staged_sums
 from lakeops.catalog.tables import (
@@ -117,7 +116,10 @@ class Inspection(Part):
     """Looking at everything, at one instant."""
 
     def records(self, repository_id: str) -> Records:
-        """Everything of a repository but its staged rows, at one instant."""
+        """Everything of a repository but its staged rows, at one instant; rows that make no sense are told, not raised.
+
+        Raises ``RepositoryNotFound``.
+        """
 
         def work(conn: Connection) -> Records:
             row = find_repository(conn, repository_id)

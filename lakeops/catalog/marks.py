@@ -42,7 +42,12 @@ class Marks(Part):
     """Marks of garbage collection."""
 
     def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
-        """Open a mark; returns it and the sequence of the newest move of a ref. Raises ``MarkRefused``."""
+        """Open a mark; returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
+
+        Earlier marks that nobody began to sweep are over from then on: failed or stale. No attempt that began at or
+        before ``cutoff`` links or publishes any more.
+        Raises ``ClockInDoubt``, and ``MarkRefused`` when ``cutoff`` is within the grace period.
+        """
 
         def work(conn: Connection) -> tuple[Mark, int]:
             repository = lock_repository(conn, repository_id, exclusive=True)
@@ -99,7 +104,10 @@ class Marks(Part):
         return self.database.write(work, settle=run_again)
 
     def restore_mark(self, repository_id: str, mark_id: str) -> Mark:
-        """End a mark for good before it is swept. Raises ``MarkNotFound``, ``MarkRefused``."""
+        """End a mark for good before it is swept: it is being restored then. One that is over is left as it is.
+
+        Raises ``MarkRefused`` once its sweep has begun, ``MarkNotFound``.
+        """
 
         def work(conn: Connection) -> Mark:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="restore")
@@ -116,7 +124,10 @@ class Marks(Part):
         return self.database.write(work, settle=run_again)
 
     def begin_sweep(self, repository_id: str, mark_id: str) -> Mark:
-        """Let a sweep of this mark begin or go on. Raises ``MarkNotFound``, ``MarkRefused``."""
+        """Let a sweep of this mark begin or go on. Raises ``MarkNotFound``, ``MarkRefused``.
+
+        Earlier marks whose sweep did not end are carried from then on: this one's list holds what they left.
+        """
 
         def work(conn: Connection) -> Mark:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="sweep")
@@ -152,7 +163,7 @@ class Marks(Part):
     def end_sweep(
         self, repository_id: str, mark_id: str, *, refused: int = 0, failures: Sequence[tuple[str, str]] = ()
     ) -> Mark:
-        """Record that every row was deleted, but for those that the store refused to delete."""
+        """Record that every row was deleted, but for ``refused`` ones; ``failures`` are some of these, with reasons."""
 
         def work(conn: Connection) -> Mark:
             lock_repository(conn, repository_id)

@@ -1,5 +1,9 @@
 """Transitions of mirrors, at the destination.
 
+They are the only ones that change a read-only repository, and refuse one that follows no source. Passes over one
+mirror may overlap, be killed and come back late: a candidate carries a ticket, and what was decided about one wait
+changes nothing once another one has begun.
+
 * ``create_mirror`` needs a free name and namespace; leaves a read-only repository at the source's initial commit.
 * ``copy_commits`` needs every parent; leaves history whole. Recovery: repeat it, known commits are passed over.
 * ``observe_source`` needs that no other pass went on since the heads were read, so that none goes back by mistake;
@@ -12,10 +16,6 @@
 * ``give_up_candidate``, ``record_arrivals``, ``promote`` need the ticket that they were decided under; otherwise they
   change nothing but the memory of what arrived, which is true whoever saw it. Recovery: the next pass.
 * ``note_rules`` leaves on record what the source's rules and protections are. Recovery: repeat it.
-* ``promote_writable`` needs that no pass went on since it was decided; leaves a repository like any other, with the
-  source's rules and protections. Commits that no ref shows are *unproved*: expired until somebody looks at them.
-* ``revive_proved`` needs a repository that is written to; leaves commits live that are unproved. Those that a mark has
-  given up meanwhile (``begin_mark``) stay expired. Recovery: repeat it.
 
 Each locks the repository's row shared, then the mirror's row, so that two passes never interleave inside one.
 """
@@ -25,19 +25,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, union, update
+from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, update
 
 from lakeops.catalog.commits import find_registrations
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import IN_CHUNK, check_writable, find_repository, lock_repository
-from lakeops.catalog.mirroring import NOTHING, Pending
+from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
+from lakeops.catalog.records import NOTHING, Pending
 from lakeops.catalog.repositories import Repositories
 from lakeops.catalog.rows import (
-    COMMIT_COLUMNS,
     AnyRow,
     branch_record,
-    commit_record,
     commit_values,
     mirror_record,
     mirror_ref_record,
@@ -51,14 +49,11 @@ from lakeops.catalog.tables import (
     MIRROR,
     MIRROR_ARRIVAL,
     MIRROR_REF,
-    PROTECTION,
     REPOSITORY,
-    RETENTION,
     TAG,
 )
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MirrorOvertaken, NotAMirror, RefNotFound
-from lakeops.model.marks import UNPROVED
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, Missing, RefKind, RefName, Remaining, Wait
 from lakeops.model.records import Commit, Repository
 
@@ -70,7 +65,10 @@ class Mirrors(Repositories):
     """Mirrors: read-only repositories that follow the refs of another one."""
 
     def create_mirror(self, repository: Repository, first: Commit, mirror: Mirror, *, token: str, actor: str) -> None:
-        """Insert a read-only repository with the source's initial commit on its default branch, and the mirror."""
+        """Insert a read-only repository with the source's initial commit on its default branch, and the mirror.
+
+        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        """
 
         def work(conn: Connection) -> bool:
             self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-mirror")
@@ -84,7 +82,7 @@ class Mirrors(Repositories):
 
     def mirror(self, repository_id: str) -> Mirror:
         """How the repository mirrors another one. Raises ``NotAMirror``, ``RepositoryNotFound``."""
-        return self.database.read(lambda conn: mirror_record(_mirror_row(conn, repository_id)))
+        return self.database.read(lambda conn: mirror_record(mirror_row(conn, repository_id)))
 
     def mirrors(self) -> list[Mirror]:
         """All mirrors by name."""
@@ -95,28 +93,18 @@ class Mirrors(Repositories):
         """The mirror and its refs at one instant. Raises ``NotAMirror``, ``RepositoryNotFound``."""
         return self.database.read(lambda conn: _state(conn, repository_id))
 
-    def initial_commit(self, repository_id: str) -> Commit:
-        """The commit that everything in the repository descends from. Raises ``RepositoryNotFound``."""
-        query = select(*COMMIT_COLUMNS).where(
-            COMMIT.c.repository_id == repository_id, COMMIT.c.first_parent.is_(None), COMMIT.c.generation == 1
-        )
-
-        def work(conn: Connection) -> Commit:
-            found = conn.execute(query.order_by(COMMIT.c.creation_date, COMMIT.c.id).limit(1)).one_or_none()
-            if found is None:
-                find_repository(conn, repository_id)
-                raise RefNotFound(f"repository {repository_id!r} has no initial commit")
-            return commit_record(found)
-
-        return self.database.read(work)
-
     def copy_commits(
         self, repository_id: str, commits: Sequence[Commit], *, pruned: frozenset[str] = frozenset()
     ) -> int:
-        """Insert commits of the source under their ids; known ones stay as they are. Returns how many were new."""
+        """Insert commits of the source under their ids; known ones stay as they are. Returns how many were new.
+
+        Parents must be known, come earlier among ``commits`` or be ``pruned`` at the source, so that history is whole
+        at every moment; else
+        ``RefNotFound``.
+        """
 
         def work(conn: Connection) -> int:
-            _, repository = _lock_mirror(conn, repository_id)
+            _, repository = lock_mirror(conn, repository_id)
             top = 0
             known = _known(conn, repository_id, {one for commit in commits for one in (commit.id, *commit.parents)})
             new: list[Commit] = []
@@ -141,11 +129,18 @@ class Mirrors(Repositories):
     def observe_source(
         self, repository_id: str, heads: Mapping[RefName, str], *, since: int, actor: str
     ) -> MirrorState:
-        """Record where the source's refs point now; their commits are copied already."""
+        """Record where the source's refs point now; their commits are copied already.
+
+        A ref that waits for nothing gets what the source shows as its candidate, with a new ticket; a candidate that is
+        waited for stays. Refs that the source has no longer are deleted here, but for the default branch. The mirror's
+        sequence goes up. Of what the source has agreed to keep, only what is still needed is relied on from now on: the
+        next report will ask for no more. Raises ``MirrorOvertaken`` when it was not ``since``: the heads were read
+        before another pass went on, and may be older than what it saw.
+        """
 
         def work(conn: Connection) -> MirrorState:
-            mirror, repository = _lock_mirror(conn, repository_id)
-            _check_alone(mirror, since)
+            mirror, repository = lock_mirror(conn, repository_id)
+            check_alone(mirror, since)
             now = unix_seconds(self.database.dialect.now(conn))
             known = {ref.ref: ref for ref in _refs(conn, repository)}
             sequence = mirror.sequence + 1
@@ -171,43 +166,50 @@ class Mirrors(Repositories):
                     )
                 elif values:
                     conn.execute(update(MIRROR_REF).where(*_here(repository_id, ref)).values(values))
-            self._set(conn, repository_id, sequence=sequence, last_sync=now)
+            set_mirror(conn, repository_id, sequence=sequence, last_sync=now)
             state = _state(conn, repository_id)
-            self._set(conn, repository_id, kept=sorted(state.needs.intersection(mirror.kept)))
+            set_mirror(conn, repository_id, kept=sorted(state.needs.intersection(mirror.kept)))
             return state
 
         return self.database.write(work, settle=run_again)
 
     def note_kept(self, repository_id: str, commits: frozenset[str], *, sequence: int) -> None:
-        """Record what the source has agreed to keep."""
+        """Record what the source has agreed to keep: mirrors of this mirror may need it from now on.
+
+        Raises ``MirrorOvertaken`` when another pass has gone on since the report of this sequence.
+        """
 
         def work(conn: Connection) -> None:
-            mirror, _ = _lock_mirror(conn, repository_id)
-            _check_alone(mirror, sequence)
-            self._set(conn, repository_id, kept=sorted(commits))
+            mirror, _ = lock_mirror(conn, repository_id)
+            check_alone(mirror, sequence)
+            set_mirror(conn, repository_id, kept=sorted(commits))
 
         self.database.write(work, settle=run_again)
 
     def note_rules(self, repository_id: str, rules: str | None, protections: Sequence[str]) -> None:
-        """Record the source's retention rules and protected branches."""
+        """Record the source's retention rules and protected branches: they hold here from a fail-over on."""
 
         def work(conn: Connection) -> None:
-            _lock_mirror(conn, repository_id)
-            self._set(conn, repository_id, rules=rules, protections=list(protections))
+            lock_mirror(conn, repository_id)
+            set_mirror(conn, repository_id, rules=rules, protections=list(protections))
 
         self.database.write(work, settle=run_again)
 
     def start_over(self, repository_id: str, registration: str, *, sequence: int) -> Mirror:
-        """Follow the source under a name of its own, as a mirror that it does not know yet."""
+        """Follow the source under a name of its own, as a mirror that it does not know yet.
+
+        For a catalog that was restored from a backup: the source has a report of a later ``sequence`` than this catalog
+        ever made. What is shown stays; waits, memories and what the source had agreed to are forgotten.
+        """
 
         def work(conn: Connection) -> Mirror:
-            mirror, _ = _lock_mirror(conn, repository_id)
+            mirror, _ = lock_mirror(conn, repository_id)
             fresh = max(mirror.sequence, sequence) + 1
-            self._set(conn, repository_id, registration=registration, sequence=fresh, kept=[])
+            set_mirror(conn, repository_id, registration=registration, sequence=fresh, kept=[])
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             here = MIRROR_REF.c.repository_id == repository_id
             conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
-            return mirror_record(_mirror_row(conn, repository_id))
+            return mirror_record(mirror_row(conn, repository_id))
 
         return self.database.write(work, settle=run_again)
 
@@ -215,19 +217,30 @@ class Mirrors(Repositories):
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
         def work(conn: Connection) -> Mirror:
-            _lock_mirror(conn, repository_id)
-            self._set(conn, repository_id, patience=seconds)
-            return mirror_record(_mirror_row(conn, repository_id))
+            lock_mirror(conn, repository_id)
+            set_mirror(conn, repository_id, patience=seconds)
+            return mirror_record(mirror_row(conn, repository_id))
 
         return self.database.write(work, settle=run_again)
 
     def give_up_candidate(
         self, repository_id: str, ref: RefName, ticket: int, *, to: str | None = None, stalled: bool = False
     ) -> MirrorRef | None:
-        """Wait for a head that the source showed since, the last one by default, instead of this ticket's candidate."""
+        """Wait for what the source showed last instead of the candidate of this ticket. None when it is not waited for.
+
+        What arrived for the old candidate stays remembered.
+
+        Args:
+            repository_id: the mirror.
+            ref: the ref.
+            ticket: the wait that was decided about.
+            to: a head that the source showed since the wait began, in place of the last one.
+            stalled: it gives way because nothing of it arrives, to one that is not complete either. Such candidates are
+                counted until the next promotion.
+        """
 
         def work(conn: Connection) -> MirrorRef | None:
-            mirror, _ = _lock_mirror(conn, repository_id)
+            mirror, _ = lock_mirror(conn, repository_id)
             found = _waiting(conn, repository_id, ref, ticket)
             if found is None:
                 return None
@@ -276,10 +289,14 @@ class Mirrors(Repositories):
         missing: Sequence[Missing] = (),
         error: str | None = None,
     ) -> MirrorRef | None:
-        """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look."""
+        """Remember what has arrived for a ref, and what the candidate of this ticket lacked at this look.
+
+        Returns the ref, if it waits under this ticket. With another one, 0 for instance, only what arrived is
+        remembered.
+        """
 
         def work(conn: Connection) -> MirrorRef | None:
-            _lock_mirror(conn, repository_id)
+            lock_mirror(conn, repository_id)
             here = _here(repository_id, ref)
             if conn.execute(select(MIRROR_REF.c.candidate).where(*here)).scalar() is None:
                 # The source deleted the ref meanwhile, or another pass promoted it: nobody would ever clear these rows.
@@ -299,10 +316,14 @@ class Mirrors(Repositories):
     def promote(
         self, repository_id: str, ref: RefName, ticket: int, candidate: str, *, token: str, actor: str
     ) -> MirrorRef | None:
-        """Show a candidate that is complete: the branch's head moves to it, or the tag is made."""
+        """Show a candidate that is complete: the branch's head moves to it, or the tag is made.
+
+        One transaction; the next candidate, what the source showed last, takes its place. None, and nothing is changed,
+        when ``candidate`` is no longer waited for under this ticket.
+        """
 
         def work(conn: Connection) -> MirrorRef | None:
-            mirror, _ = _lock_mirror(conn, repository_id)
+            mirror, _ = lock_mirror(conn, repository_id)
             found = _waiting(conn, repository_id, ref, ticket)
             if found is None or found.candidate != candidate:
                 return None
@@ -321,57 +342,10 @@ class Mirrors(Repositories):
         """Record how a pass ended."""
 
         def work(conn: Connection) -> None:
-            _lock_mirror(conn, repository_id)
-            self._set(conn, repository_id, error=error)
+            lock_mirror(conn, repository_id)
+            set_mirror(conn, repository_id, error=error)
 
         self.database.write(work, settle=run_again)
-
-    def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> Mirror:
-        """Turn the mirror into a writable repository at what it shows now; it follows its source no longer."""
-
-        def work(conn: Connection) -> Mirror:
-            mirror, repository = _lock_mirror(conn, repository_id, exclusive=True)
-            _check_alone(mirror, sequence)
-            _keep_shown(conn, repository_id)
-            _take_along(conn, mirror)
-            conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
-            conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
-            self._set(conn, repository_id, promoted_writable=unix_seconds(self.database.dialect.now(conn)))
-            branch = repository.default_branch
-            head = _head(conn, repository_id, branch)
-            self._record_move(conn, repository_id, branch, head, head, "promote-writable", actor)
-            return mirror_record(_mirror_row(conn, repository_id))
-
-        def settle(conn: Connection) -> Mirror | None:
-            found = mirror_record(_mirror_row(conn, repository_id))
-            return found if found.promoted_writable is not None else None
-
-        return self.database.write(work, settle=settle)
-
-    def unproved(self, repository_id: str) -> frozenset[str]:
-        """The commits that a fail-over expired and nobody has looked at since."""
-        query = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
-
-        def work(conn: Connection) -> frozenset[str]:
-            find_repository(conn, repository_id)
-            return frozenset(conn.execute(query).scalars())
-
-        return self.database.read(work)
-
-    def revive_proved(self, repository_id: str, ids: Iterable[str]) -> int:
-        """Let unproved commits live again that are whole; how many."""
-        wanted = sorted(set(ids))
-
-        def work(conn: Connection) -> int:
-            check_writable(conn, lock_repository(conn, repository_id), action="prove")
-            revived = 0
-            for start in range(0, len(wanted), IN_CHUNK):
-                some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-                mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
-                revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
-            return revived
-
-        return self.database.write(work, settle=run_again)
 
     def _show(self, conn: Connection, repository_id: str, ref: RefName, commit_id: str, token: str) -> str | None:
         """Let a branch or tag point to a commit, as a new one if need be; returns where it pointed before."""
@@ -410,7 +384,7 @@ class Mirrors(Repositories):
             values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait_value(wait)}
         if promoted != ref.promoted:
             values["checked"] = now
-        self._set(conn, repository_id, sequence=mirror.sequence + 1)
+        set_mirror(conn, repository_id, sequence=mirror.sequence + 1)
         here = _here(repository_id, ref.ref)
         conn.execute(update(MIRROR_REF).where(*here).values(values))
         return mirror_ref_record(conn.execute(select(MIRROR_REF).where(*here)).one())
@@ -428,12 +402,8 @@ class Mirrors(Repositories):
         _forget_arrivals(conn, repository_id, ref.ref)
         delete_rows(conn, MIRROR_REF, *_here(repository_id, ref.ref))
 
-    @staticmethod
-    def _set(conn: Connection, repository_id: str, **values: Any) -> None:  # noqa: ANN401 - column values
-        conn.execute(update(MIRROR).where(MIRROR.c.repository_id == repository_id).values(values))
 
-
-def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[Mirror, AnyRow]:
+def lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = False) -> tuple[Mirror, AnyRow]:
     """The mirror and its repository's row, both locked. Raises ``NotAMirror``."""
     repository = lock_repository(conn, repository_id, exclusive=exclusive)
     query = select(MIRROR).where(MIRROR.c.repository_id == repository_id).with_for_update()
@@ -442,12 +412,19 @@ def _lock_mirror(conn: Connection, repository_id: str, *, exclusive: bool = Fals
     return mirror, repository
 
 
-def _check_alone(mirror: Mirror, since: int) -> None:
+def set_mirror(conn: Connection, repository_id: str, **values: Any) -> None:  # noqa: ANN401 - column values
+    """Change columns of a mirror."""
+    conn.execute(update(MIRROR).where(MIRROR.c.repository_id == repository_id).values(values))
+
+
+def check_alone(mirror: Mirror, since: int) -> None:
+    """Refuse when another pass went on since a sequence. Raises ``MirrorOvertaken``."""
     if mirror.sequence != since:
         raise MirrorOvertaken(f"another pass over mirror {mirror.repository_id!r} went on meanwhile; try again")
 
 
-def _mirror_row(conn: Connection, repository_id: str) -> AnyRow:
+def mirror_row(conn: Connection, repository_id: str) -> AnyRow:
+    """The mirror's row. Raises ``NotAMirror``, ``RepositoryNotFound``."""
     find_repository(conn, repository_id)
     return _following(conn.execute(select(MIRROR).where(MIRROR.c.repository_id == repository_id)), repository_id)
 
@@ -460,7 +437,7 @@ def _following(found: CursorResult[Any], repository_id: str) -> AnyRow:
 
 
 def _state(conn: Connection, repository_id: str) -> MirrorState:
-    mirror = mirror_record(_mirror_row(conn, repository_id))
+    mirror = mirror_record(mirror_row(conn, repository_id))
     refs = tuple(_refs(conn, find_repository(conn, repository_id)))
     return MirrorState(mirror, refs, tuple(find_registrations(conn, repository_id)))
 
@@ -511,32 +488,6 @@ def _replace_arrivals(conn: Connection, repository_id: str, ref: RefName, arrive
             for file in some
         ]
         conn.execute(insert(MIRROR_ARRIVAL), rows)
-
-
-def _take_along(conn: Connection, mirror: Mirror) -> None:
-    """Let the source's rules and protections hold."""
-    here = {"repository_id": mirror.repository_id}
-    if mirror.rules is not None:
-        conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
-    for pattern in mirror.protections:
-        conn.execute(insert(PROTECTION).values(**here, pattern=pattern))
-
-
-def _keep_shown(conn: Connection, repository_id: str) -> None:
-    """Expire as unproved every commit that no ref shows, but those that hold nothing or just what a ref shows."""
-    here = COMMIT.c.repository_id == repository_id
-    refs = union(*(select(table.c.commit_id).where(table.c.repository_id == repository_id) for table in (BRANCH, TAG)))
-    shown = COMMIT.c.id.in_(refs)
-    whole = select(COMMIT.c.meta_range_file).where(here, shown)
-    doubtful = (COMMIT.c.expired.is_(False), COMMIT.c.meta_range_file != "", COMMIT.c.meta_range_file.not_in(whole))
-    conn.execute(update(COMMIT).where(here, shown, COMMIT.c.expired.is_(True)).values(expired=False, expired_by=None))
-    conn.execute(update(COMMIT).where(here, ~shown, *doubtful).values(expired=True, expired_by=UNPROVED))
-
-
-def _head(conn: Connection, repository_id: str, branch: str) -> str | None:
-    query = select(BRANCH.c.commit_id).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name == branch)
-    found: str | None = conn.execute(query).scalar_one_or_none()
-    return found
 
 
 def _here(repository_id: str, ref: RefName, *, table: Any = MIRROR_REF) -> tuple[ColumnElement[bool], ...]:  # noqa: ANN401

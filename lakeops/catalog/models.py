@@ -1,11 +1,13 @@
 """What the catalog's tables are: SQLModel classes, the one place that says so.
 
-They never leave this package: SQLModel does not validate table rows, so what goes in and out are the frozen records
-of ``model.records`` and ``catalog.base``. Statements are built on what the classes come to, see ``tables``; rows never
-become objects of them. Three things hold for all of them. Every key begins with the repository, so no query reaches
-another one's rows; only the clock's one row belongs to none. Text is ordered by its bytes (``COLLATE "C"`` on
-PostgreSQL, SQLite's ``BINARY``), which is the order of paths everywhere. Names begin with ``lakeops_``, so the catalog
-may share a PostgreSQL database with others, Airflow's included.
+SQLModel does not validate table rows. So these classes never leave this package: what goes in and comes out are the
+frozen records of ``model.records`` and ``catalog.records``. Statements are built on the tables that the classes
+describe (see ``tables``), and no row becomes an object of a class. Three rules hold for all of them:
+
+* Every key begins with the repository, so no query reaches another repository's rows. Only the clock's row, and the
+  catalog's own id, belong to no repository.
+* Text is ordered by its bytes (``COLLATE "C"`` on PostgreSQL, ``BINARY`` on SQLite), like paths everywhere.
+* Names begin with ``lakeops_``, so the catalog may share a PostgreSQL database with others, Airflow's included.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import URL, Connection, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError
 
-from lakeops.catalog.base import DEFAULT_GRACE_SECONDS, Catalog
 from lakeops.catalog.branches import Branches, Tags
 from lakeops.catalog.clock import Clocks
 from lakeops.catalog.commits import Commits, Retention
 from lakeops.catalog.database import Database, Dialect
 from lakeops.catalog.expiry import Expiry
+from lakeops.catalog.failover import FailOver
 from lakeops.catalog.inspection import Inspection
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
@@ -28,9 +28,13 @@ from lakeops.catalog.tables import PREFIX, VERSION_TABLE
 from lakeops.model.clock import Clock
 from lakeops.model.errors import CatalogUnavailable, CatalogVersion, InvalidSettings
 
+DEFAULT_GRACE_SECONDS = 24 * 3600
+"""The grace period of new repositories, where nothing else is set."""
 
-class SqlCatalog(
+
+class Catalog(
     Mirrors,
+    FailOver,
     Branches,
     Tags,
     Commits,
@@ -47,7 +51,19 @@ class SqlCatalog(
     Expiry,
     Inspection,
 ):
-    """The catalog over SQLite or PostgreSQL; see ``catalog.base.Catalog`` for what each transition promises."""
+    """One catalog: a database of repositories, over SQLite or PostgreSQL.
+
+    Every method is one transaction. Each transition locks the repository's row shared first (so that expiry, which
+    locks it exclusively, sees all or nothing of it), then the branch's row. Two rules hold for all of them:
+
+    * A repository that is read-only refuses everything but mirror transitions. A protected branch refuses staging,
+      commits, reverts and cherry-picks, and takes merges.
+    * A transition that rests on a commit refuses one that is expired. Publishing and linking refuse an attempt that
+      began at or before the cutoff of any mark of the repository (the *fence*), or longer ago than the deadline,
+      which is half of the repository's grace period.
+
+    Time is the database's: ``now()`` gives it, and ``started`` parameters are values that it gave.
+    """
 
     def now(self) -> datetime:
         """The database's time, aware, in UTC (with SQLite: the clock that the catalog was opened with)."""
@@ -107,7 +123,7 @@ def open_catalog(
         raise CatalogUnavailable(f"there is no lakeops catalog at {url.database}")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
     database = Database(url, dialect)
-    catalog = SqlCatalog(database, timedelta(seconds=grace_seconds), clock)
+    catalog = Catalog(database, timedelta(seconds=grace_seconds), clock)
     try:
         found = database.read(revision)
         if must_exist:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import Part, find_repository, lock_repository
-from lakeops.catalog.owning import Ownership
+from lakeops.catalog.records import Ownership
 from lakeops.catalog.tables import CATALOG, OWNER
 from lakeops.model.clock import Ids
 from lakeops.model.owner import Identity
@@ -26,7 +26,7 @@ class Owners(Part):
         return found or self.database.write(self._make_identity, settle=self._identity)
 
     def ownership(self, repository_id: str) -> Ownership:
-        """What is known of the owner record of a repository."""
+        """What is known of the owner record of a repository. Raises ``RepositoryNotFound``."""
         identity = self.identity()
 
         def work(conn: Connection) -> Ownership:
@@ -36,7 +36,11 @@ class Owners(Part):
         return self.database.read(work)
 
     def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
-        """Note the record that is about to be written to the namespace."""
+        """Note the record that is about to be written to the namespace.
+
+        One that is noted already stays, and is returned: whoever noted it was killed or is still at it, and it is
+        finished first. With ``over`` it gives way.
+        """
         identity = self.identity()
 
         def work(conn: Connection) -> Ownership:
@@ -55,7 +59,7 @@ class Owners(Part):
         return self.database.write(work, settle=run_again)
 
     def hold_owner(self, repository_id: str, record: str) -> None:
-        """Note that a record is in the namespace now."""
+        """Note that a record is in the namespace now; nothing happens when another one was noted meanwhile."""
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)

@@ -20,10 +20,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Table, func, or_, select, update
 
-from lakeops.catalog.base import PrunePlan, PruneStep
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
+from lakeops.catalog.records import PrunePlan, PruneStep
 from lakeops.catalog.tables import COMMIT, KEY, MARK, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.marks import BEGUN, UNPROVED, MarkState
 
@@ -48,7 +48,7 @@ class Pruning(Part):
         return self.database.read(lambda conn: find_repository(conn, repository_id).pruned is not None)
 
     def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
-        """Remove at most ``limit`` rows of the plan's kind, or find out which these would be."""
+        """Remove at most ``limit`` rows that are past their time, or find out which these would be; see ``pruning``."""
         table, find = _KINDS[plan.kind]
 
         def work(conn: Connection) -> PruneStep:

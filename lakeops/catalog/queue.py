@@ -31,7 +31,10 @@ class Queue(Part):
     """The publishers that wait for their turn."""
 
     def enqueue(self, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:
-        """Take a place in a branch's queue, or renew it; returns how many are ahead."""
+        """Take the last place in a branch's queue, or renew the place that the publisher has; how many are ahead.
+
+        The place counts for ``lasts`` by the database's clock. While somebody is first, nobody else publishes.
+        """
         mine = _mine(repository_id, branch, publisher)
 
         def work(conn: Connection) -> int:
@@ -54,7 +57,7 @@ class Queue(Part):
         )
 
     def dequeue(self, repository_id: str, branch: str, publisher: str) -> None:
-        """Give a place up."""
+        """Give a place up. ``publish`` does so by itself."""
         self.database.write(lambda conn: leave(conn, repository_id, branch, publisher), settle=run_again)
 
 

@@ -1,13 +1,204 @@
-"""What the catalog holds as it is, right or wrong: what ``fsck`` looks at. No transition works with these."""
+"""The records that go into the catalog's transitions and come out of them.
+
+The last part is what the catalog holds as it is, right or wrong: only ``fsck`` looks at it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from lakeops.catalog.base import BranchState
-from lakeops.model.records import Commit, Ref, Repository
+from lakeops.model.errors import KeyReused
+from lakeops.model.mirrors import Remaining
+from lakeops.model.owner import Identity
+from lakeops.model.records import Commit, Entry, Ref, Repository
+from lakeops.model.requests import difference
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Pending = Mapping[str, str | None]
+"""Range files that have arrived at a mirror, by name: JSON text that says which of their objects have not, or None."""
+
+NOTHING = Remaining()
+
+
+@dataclass(frozen=True, slots=True)
+class BranchState:
+    """A branch's row: its head and the tokens of its staging area.
+
+    Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts the
+    times that staged rows were taken away, so that whoever worked with what the branch showed notices.
+    ``sealed_resets`` counts those that took rows of sealed tokens away: a commit in flight reads no other rows.
+    """
+
+    repository_id: str
+    id: str
+    commit_id: str
+    staging_token: str
+    sealed_tokens: tuple[str, ...] = ()
+    resets: int = 0
+    sealed_resets: int = 0
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens, newest first."""
+        return (self.staging_token, *self.sealed_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged row: an entry, or a tombstone when ``entry`` is None."""
+
+    path: str
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
+
+    fingerprint: str
+    commit_id: str
+
+    def check(self, key: str, fingerprint: str) -> None:
+        """Raises ``KeyReused``, naming what differs, unless a call under the key asks for the same."""
+        differs = difference(self.fingerprint, fingerprint)
+        if differs:
+            raise KeyReused(key, self.commit_id, differs)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Everything that the publish transaction checks and writes.
+
+    Attributes:
+        repository_id: the repository.
+        branch: the branch to move.
+        expected_head: the head that the work was planned on.
+        sealed_resets: the branch's ``sealed_resets`` when its sealed tokens were read.
+        commit: the commit to insert (kept as it is when its id exists already) and to move the head to.
+        consumed: the sealed tokens whose rows are in the commit; they leave the branch.
+        live: commits that must be live when this is published: parents, and every commit whose ranges are reused.
+        started: when the attempt began, by the database's clock.
+        action: ``commit``, ``merge``, ``revert``, ``cherry-pick`` or ``import``, for the reflog and for protection.
+        actor: who did it.
+        key: an idempotency key, and ``fingerprint`` what the call asked for.
+        publisher: whose place in the branch's queue this is published at, if anybody's.
+    """
+
+    repository_id: str
+    branch: str
+    expected_head: str
+    sealed_resets: int
+    commit: Commit
+    consumed: tuple[str, ...]
+    live: frozenset[str]
+    started: datetime
+    action: str
+    actor: str
+    key: str | None = None
+    fingerprint: str = ""
+    publisher: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPage:
+    """Staged rows of a branch, the branch's state and the commit that it points to, at the same instant.
+
+    ``rows`` are sorted by path, one a path (the newest token's).
+    """
+
+    state: BranchState
+    head: Commit
+    rows: Sequence[Staged] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Every ref and every commit of a repository at one instant: what retention decides on.
+
+    ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included. ``mirrors``
+    maps each registered mirror to the commits that it needs; ``rules`` are the retention rules as they were set.
+    """
+
+    branches: Mapping[str, str]
+    tags: Mapping[str, str]
+    commits: Mapping[str, Commit]
+    mirrors: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    rules: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step of expiry did.
+
+    Attributes:
+        sequence: the newest move of a ref that it took in.
+        complete: whether it did what it was asked; else there are moves left to take in first.
+        expired: those that were live and are expired now.
+        carried: those that an earlier mark had expired and this one has now.
+        rules_changed: whether the rules are others than those that were decided by; nothing happened then.
+    """
+
+    sequence: int
+    complete: bool = False
+    expired: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
+    rules_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """What garbage collection must keep, at one instant.
+
+    Attributes:
+        commits: every commit that is not expired.
+        staged: physical addresses (as stored) of all staged entries of all branches, shadowed ones included: one
+            string column ``physical_address``, in any order, with repetitions.
+        uploads: uploads in flight, id to (address, started).
+    """
+
+    commits: Sequence[Commit]
+    staged: pa.Table
+    uploads: Mapping[str, tuple[str, datetime]]
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What a step of pruning removes.
+
+    Attributes:
+        kind: ``commits``, ``moves``, ``keys`` or ``tokens``.
+        before: what is older than this goes (Unix seconds).
+        after: where the step begins: what an earlier one gave back.
+        gone: commits that earlier steps removed, or would have.
+    """
+
+    kind: str
+    before: int
+    after: tuple[Any, ...] | None = None
+    gone: frozenset[str] = field(default=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class PruneStep:
+    """What a step removed: how many rows, which commits among them, and where the next one begins (None: nowhere)."""
+
+    count: int
+    gone: frozenset[str]
+    after: tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What a catalog knows of a namespace's owner record at one instant, and which catalog it is."""
+
+    identity: Identity
+    held: str | None = None
+    taking: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,11 @@ class Repositories(Part):
     def create_repository(
         self, repository: Repository, first: Commit, *, token: str, actor: str, owner: str | None = None
     ) -> None:
-        """Insert the repository, its initial commit and its default branch (with staging token ``token``)."""
+        """Insert the repository, its initial commit and its default branch (with staging token ``token``).
+
+        ``owner`` is the owner record that lies in the namespace already.
+        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        """
 
         def work(conn: Connection) -> bool:
             self._insert_repository(conn, repository, first, token=token, actor=actor, action="create-repository")

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row, Table
 
-from lakeops.catalog.base import BranchState, KeyRecord, Staged
 from lakeops.catalog.digests import DIGEST, row_digest
+from lakeops.catalog.records import BranchState, KeyRecord, Staged
 from lakeops.catalog.staged_digests import VALUES, staged_digest
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
 from lakeops.model.errors import Corrupted

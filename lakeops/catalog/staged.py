@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Join, Select, and_, bindparam, select
 
-from lakeops.catalog.base import BranchState, Roots, Staged, StagedPage
 from lakeops.catalog.guards import Part, find_branch, find_repository, no_branch, no_commit
+from lakeops.catalog.records import BranchState, Roots, Staged, StagedPage
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.staging import uploads_in_flight
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
@@ -97,7 +97,10 @@ class StagedRows(Part):
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
     ) -> tuple[BranchState, pa.Table]:
-        """All staged rows as Arrow (``STAGED_SCHEMA``), sorted by path, the newest token's row of each path."""
+        """All staged rows as Arrow (``STAGED_SCHEMA``), sorted by path, the newest token's row of each path.
+
+        ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
+        """
         from lakeops.catalog.arrow import newest_rows
 
         bulk = self.database.dialect.bulk()
@@ -123,7 +126,7 @@ class StagedRows(Part):
         return self.database.read(work)
 
     def roots(self, repository_id: str) -> Roots:
-        """Live commits, staged addresses and uploads in flight, at one instant."""
+        """Live commits, staged addresses and uploads in flight, at one instant (after ``expire_commits``)."""
         from lakeops.catalog.arrow import addresses
 
         bulk = self.database.dialect.bulk()

@@ -25,7 +25,7 @@ from lakeops.catalog.tables import STAGED, STAGED_TALLY
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakeops.catalog.base import BranchState
+    from lakeops.catalog.records import BranchState
 
 VALUES = ("path", "tombstone", "physical_address", "checksum", "size_bytes", "mtime", "content_type", "metadata")
 """What a digest covers, in order."""

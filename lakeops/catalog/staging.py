@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from lakeops.catalog.base import BranchState, KeyRecord, Publish, Staged
 from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import MASK, delete_rows
@@ -43,6 +42,7 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.queue import check_turn, leave
+from lakeops.catalog.records import BranchState, KeyRecord, Publish, Staged
 from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
 from lakeops.catalog.staged_digests import add_staged, drop_staged, forget_staged, sum_of
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, UPLOAD
@@ -83,7 +83,16 @@ class Staging(Part):
         upload: str | None = None,
         cleared: frozenset[str] | None = None,
     ) -> BranchState:
-        """Insert or replace staged rows under the branch's active token."""
+        """Insert or replace staged rows under the branch's active token.
+
+        ``rows`` is a short list, or an Arrow table with the columns of ``model.schema.STAGED_SCHEMA`` (path,
+        tombstone, then the entry's columns) for bulk. With ``expected`` nothing is written, and ``BranchMoved`` raised,
+        unless the branch's head, tokens and resets are still those. ``upload`` ends that upload in the same
+        transaction. ``cleared`` is for rows that link objects which were there before the attempt began: the marks
+        that hold none of them and never will. It is found out before the objects are seen to be there.
+        Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``; with ``cleared`` also
+        ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
+        """
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
         load = None if isinstance(rows, Sequence) else self.database.dialect.bulk().Load(rows)
 
@@ -117,7 +126,11 @@ class Staging(Part):
         return self.database.write(work, settle=run_again)
 
     def seal(self, repository_id: str, branch: str, *, token: str) -> BranchState:
-        """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on."""
+        """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on.
+
+        An active token without rows stays where it is. Recovery: sealed tokens are read by everyone and taken along
+        by the next commit.
+        """
 
         def work(conn: Connection) -> BranchState:
             check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
@@ -131,7 +144,10 @@ class Staging(Part):
         return self.database.write(work, settle=run_again)
 
     def discard(self, state: BranchState, tokens: tuple[str, ...]) -> None:
-        """Retire sealed tokens whose rows change nothing over ``state``'s head."""
+        """Retire sealed tokens whose rows change nothing over ``state``'s head.
+
+        Raises ``BranchMoved`` when head, tokens or resets are no longer ``state``'s: the rows may matter now.
+        """
 
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, state.repository_id), action="seal", branch=state.id)
@@ -149,7 +165,10 @@ class Staging(Part):
     def reset(
         self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str
     ) -> int:
-        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths."""
+        """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths.
+
+        A reset that drops a row counts itself; one that drops nothing leaves everything as it is.
+        """
         chosen = [STAGED.c.path == path] if path is not None else _under(prefix or "")
 
         def work(conn: Connection) -> int:
@@ -239,7 +258,14 @@ class Publishing(Part):
     """Publishing commits, and the idempotency keys that they stand under."""
 
     def publish(self, publish: Publish) -> Commit:
-        """The transaction that makes a commit visible: all of it or nothing."""
+        """The transaction that makes a commit visible: all of it or nothing.
+
+        Locks the branch, checks head, resets, tokens, live commits, deadline, protection; inserts the commit, the
+        reflog row and the key; moves the head; retires the consumed tokens. A known key with the same fingerprint
+        returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
+        count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
+        Recovery: none needed; staged rows of retired tokens are removed by ``purge_retired``.
+        """
 
         def work(conn: Connection) -> Commit:
             repository = lock_repository(conn, publish.repository_id)
@@ -366,7 +392,10 @@ class Uploads(Part):
     """Uploads in flight."""
 
     def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
-        """Record that objects are being written below ``address``; returns when, for ``started``."""
+        """Record that objects are being written below ``address``; returns when, for ``started``.
+
+        Raises ``AttemptExpired`` when the clock is behind the fence: nothing that begins now could be linked.
+        """
         mine = (UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload)
 
         def work(conn: Connection) -> datetime:
@@ -400,7 +429,7 @@ class Uploads(Part):
         self.database.write(work, settle=run_again)
 
     def uploads(self, repository_id: str) -> Mapping[str, tuple[str, datetime]]:
-        """Uploads in flight: id to (address, started)."""
+        """Uploads in flight, none older than the deadline: id to (address, started)."""
 
         def work(conn: Connection) -> Mapping[str, tuple[str, datetime]]:
             repository = find_repository(conn, repository_id)

@@ -6,8 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from lakeops.catalog.base import Catalog
-from lakeops.catalog.open import open_catalog
+from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops.context import Context, Progress, quiet

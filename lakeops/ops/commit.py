@@ -8,7 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.base import BranchState
+from lakeops.catalog.records import BranchState
 from lakeops.model import graph
 from lakeops.model import ids as texts
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from lakeops.catalog.base import BranchState, Catalog
+from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import CatalogUnavailable, CommitExpired
 from lakeops.model.records import Commit, Ref, Repository
@@ -21,6 +21,7 @@ from lakeops.model.requests import check_asked
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
     from lakeops.engine.base import Engine
     from lakeops.ranges.metarange import Metarange
     from lakeops.ranges.read import RangeCache, RangeReader

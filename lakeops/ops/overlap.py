@@ -15,9 +15,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakeops.catalog.base import Catalog
 from lakeops.model.errors import (
     AlreadyExists,
     InvalidInput,
@@ -37,6 +36,9 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, DATA, METADATA
 from lakeops.store.location import above, lies_in, overlap, real_place
 from lakeops.store.open import Stores
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 LOOKED_AT = 10_000
 """Names below a new namespace that are looked at for claims; what lies beyond is never touched by it."""

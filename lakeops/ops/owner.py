@@ -11,10 +11,9 @@ leaves a record that is the noted one or the one before. Both are this catalog's
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakeops.catalog.base import Catalog
-from lakeops.catalog.owning import Ownership
+from lakeops.catalog.records import Ownership
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     NamespaceTaken,
@@ -32,6 +31,9 @@ from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import owner_key
 from lakeops.store.owners import owners_at
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 TRIES = 16
 """How often a call that meets others of the same catalog begins again."""

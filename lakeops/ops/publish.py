@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
-from lakeops.catalog.base import BranchState, Publish
+from lakeops.catalog.records import BranchState, Publish
 from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine

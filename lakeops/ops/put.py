@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
 
-from lakeops.catalog.base import Staged
+from lakeops.catalog.records import Staged
 from lakeops.model.clock import Ids
 from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata

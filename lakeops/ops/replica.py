@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-from lakeops.catalog.base import Catalog
 from lakeops.model.errors import LakeopsError, NotReplicated, ObjectNotFound
 from lakeops.store.base import ObjectStore, StoredObject
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 
 def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:

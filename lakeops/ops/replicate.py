@@ -14,9 +14,8 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
-from lakeops.catalog.base import Catalog
 from lakeops.engine.base import Engine
 from lakeops.engine.copy import (
     Moved,
@@ -44,6 +43,9 @@ from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores
 from lakeops.store.owners import Known, check_nobody_owns, known_at
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 MANAGED = (DATA, RANGES, METARANGES)
 """What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""

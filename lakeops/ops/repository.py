@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from lakeops.catalog.base import Catalog
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import AlreadyExists, LakeopsError, NamespaceTaken, NotFound
 from lakeops.model.ids import make_commit
@@ -20,6 +20,9 @@ from lakeops.ranges.digest import EMPTY_METARANGE_ID
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.open import Stores, normalise_namespace
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 
 def create_repository(

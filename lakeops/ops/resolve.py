@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from lakeops.catalog.base import BranchState, Catalog
+from lakeops.catalog.records import BranchState
 from lakeops.model import graph
 from lakeops.model.errors import InvalidRef, NoMergeBase, NotFound, NotReplicated, ObjectNotFound, RefNotFound
 from lakeops.model.graph import ReadAhead
@@ -18,6 +18,9 @@ from lakeops.model.refs import parse_ref, resolve
 from lakeops.model.refs import resolve as resolve_expression
 from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context, expired, require_live
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 
 @contextmanager

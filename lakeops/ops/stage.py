@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.base import BranchState
+from lakeops.catalog.records import BranchState
 from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE

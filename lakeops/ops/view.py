@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lakeops.catalog.base import Staged
+from lakeops.catalog.records import Staged
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix

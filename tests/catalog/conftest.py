@@ -6,7 +6,7 @@ import pytest
 from support.catalogs import create
 from support.postgres import fresh_database, postgres_server, truncate
 
-from lakeops.catalog.open import SqlCatalog, open_catalog
+from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.tables import METADATA
 from lakeops.testing import ManualClock
 
@@ -50,9 +50,9 @@ def database_url(request) -> str:
 @pytest.fixture
 def opened(clock) -> Iterator[object]:
     """Opens catalogs, and closes them in the end."""
-    catalogs: list[SqlCatalog] = []
+    catalogs: list[Catalog] = []
 
-    def open_one(url: str, **given) -> SqlCatalog:
+    def open_one(url: str, **given) -> Catalog:
         catalogs.append(open_catalog(url, clock=clock, **given))
         return catalogs[-1]
 
@@ -62,13 +62,13 @@ def opened(clock) -> Iterator[object]:
 
 
 @pytest.fixture
-def empty(opened, database_url) -> SqlCatalog:
+def empty(opened, database_url) -> Catalog:
     """A catalog without repositories."""
     return opened(database_url)
 
 
 @pytest.fixture
-def catalog(empty) -> SqlCatalog:
+def catalog(empty) -> Catalog:
     """A catalog with one repository: its first commit on ``main``."""
     create(empty)
     return empty

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.catalogs import REPO, an_entry, everything, gone, put, seal, table_of
 
-from lakeops.catalog.base import Staged
+from lakeops.catalog.records import Staged
 from lakeops.model.records import Entry
 from lakeops.model.schema import STAGED_SCHEMA
 

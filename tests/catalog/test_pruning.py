@@ -6,7 +6,7 @@ import pytest
 from support.catalogs import FIRST, REPO, a_commit, commit_all, draft, put, seal
 from support.catalogs import an_entry as entry
 
-from lakeops.catalog.base import PrunePlan
+from lakeops.catalog.records import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import ReadOnlyRepository
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event
 from support.catalogs import FIRST, REPO, a_commit, an_entry, commit_all, draft, everything, new_token, paths, put, seal
 
-from lakeops.catalog.base import KeyRecord
+from lakeops.catalog.records import KeyRecord
 from lakeops.model.errors import AttemptExpired, BranchMoved, CatalogUnavailable, KeyReused, RefNotFound
 
 

@@ -20,7 +20,7 @@ from support.catalogs import (
 )
 from support.statements import ours, statements
 
-from lakeops.catalog.base import BranchState
+from lakeops.catalog.records import BranchState
 from lakeops.model.errors import AttemptExpired, BranchMoved, RefNotFound
 
 PATHS = sorted(

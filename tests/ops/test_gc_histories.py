@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.collected import BRANCHES, PATHS, Steps, World
 
 from lakeops.catalog import expiry
-from lakeops.catalog.open import SqlCatalog, open_catalog
+from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.model.errors import LakeopsError
 from lakeops.ops.gc import plan
 from lakeops.testing import ManualClock
@@ -72,11 +72,11 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(scope="module")
-def catalog(clock: ManualClock) -> Iterator[SqlCatalog]:
+def catalog(clock: ManualClock) -> Iterator[Catalog]:
     memory = Path("/dev/shm")  # where there is one, databases cost no disk
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as place:
         opened = open_catalog(f"sqlite:///{place}/catalog.db", clock=clock)
-        assert isinstance(opened, SqlCatalog)
+        assert isinstance(opened, Catalog)
         yield opened
         opened.close()
 
@@ -126,7 +126,7 @@ def begin(world: World) -> None:
     world.clock.advance(hours=8 * 24)
 
 
-def history(catalog: SqlCatalog, clock: ManualClock, program: list[Step]) -> None:
+def history(catalog: Catalog, clock: ManualClock, program: list[Step]) -> None:
     world = World(catalog, clock, f"repo-{next(_numbers)}")
     begin(world)
     play(world, program)
@@ -137,7 +137,7 @@ def history(catalog: SqlCatalog, clock: ManualClock, program: list[Step]) -> Non
     assert world.store == world.referenced()
 
 
-def histories(catalog: SqlCatalog, clock: ManualClock, *, number: int, steps_at_most: int) -> None:
+def histories(catalog: Catalog, clock: ManualClock, *, number: int, steps_at_most: int) -> None:
     """Five hundred histories, others for every number."""
 
     @seed(number)

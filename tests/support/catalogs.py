@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lakeops.catalog.base import BranchState, Catalog, Publish, Staged
+from lakeops.catalog.open import Catalog
+from lakeops.catalog.records import BranchState, Publish, Staged
 from lakeops.model.clock import Ids
 from lakeops.model.ids import make_commit
 from lakeops.model.mirrors import Mirror

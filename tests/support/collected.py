@@ -17,8 +17,8 @@ from typing import cast
 
 from support.catalogs import table_of
 
-from lakeops.catalog.base import BranchState, Publish, Staged
-from lakeops.catalog.open import SqlCatalog
+from lakeops.catalog.open import Catalog
+from lakeops.catalog.records import BranchState, Publish, Staged
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import LakeopsError, MarkRefused
 from lakeops.model.ids import make_commit
@@ -62,7 +62,7 @@ EMPTY = Content({}, {})
 class World:
     """One repository, its store, and what is under way."""
 
-    catalog: SqlCatalog
+    catalog: Catalog
     clock: ManualClock
     repository_id: str
     ids: Ids = field(default_factory=lambda: Ids(random.Random(7)))

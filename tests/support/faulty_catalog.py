@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lakeops.catalog.base import Catalog
+from lakeops.catalog.open import Catalog
 from lakeops.testing import EFFECTS, Faults
 
 TRANSITIONS = (

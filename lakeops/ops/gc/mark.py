@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.base import Roots
+from lakeops.catalog.records import Roots
 from lakeops.engine.unreferenced import distinct_ranges, unreferenced
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused, ReadOnlyRepository

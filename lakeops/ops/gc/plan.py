@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.base import Step
+from lakeops.catalog.records import Step
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused

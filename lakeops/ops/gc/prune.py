@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lakeops.catalog.base import PrunePlan
+from lakeops.catalog.records import PrunePlan
 from lakeops.model.clock import unix_seconds
 from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.base import Roots
+from lakeops.catalog.records import Roots
 from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import Mark
 from lakeops.model.retention import DAY, counted

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakeops.catalog.base import Catalog
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -33,6 +32,9 @@ from lakeops.ops.repository import exists
 from lakeops.store.base import ObjectStore
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores, normalise_namespace
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 
 def create_mirror(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from lakeops.catalog.mirroring import Pending
+from lakeops.catalog.records import Pending
 from lakeops.model import graph
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, Remaining, Wait
 from lakeops.ops.context import Context

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from lakeops.catalog.mirroring import NOTHING, Pending
+from lakeops.catalog.records import NOTHING, Pending
 from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.model import graph
 from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch

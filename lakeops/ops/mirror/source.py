@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lakeops.catalog.base import Catalog
 from lakeops.model.errors import NotAMirror, NotAReplica, ObjectNotFound
 from lakeops.model.mirrors import Mirror, RefKind, RefName
 from lakeops.model.records import Commit, Repository
@@ -19,6 +18,9 @@ from lakeops.ops.context import pages
 from lakeops.ops.overlap import claim_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ only read its source cannot tell it anything: there the source's rules keep what
 A source may be a mirror itself. What mirrors of a mirror need is part of its report to its own source, and it takes
 reports of what that one has agreed to keep alone. So whatever is shown at the end of a chain is kept at its beginning.
 
-Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirroring``.
+Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirrors``.
 """
 
 from __future__ import annotations
