@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 bench harness demo demo-mirror up down docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-s3 tables bench harness demo demo-mirror up down docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -32,6 +32,9 @@ check: setup ## formatting, lint, layers, types
 format: setup ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQLModel classes in models.py
+	@PYTHONPATH=tests $(BIN)/python -m support.tables_source
 
 test: setup ## the whole default suite (no services needed: it starts its own)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not s3"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.rows import metadata_map, metadata_text, undecodable
-from lakeops.catalog.staged_digests import sum_of, table_digests
+from lakeops.catalog.digests import MASK
+from lakeops.catalog.rows import DIGESTED, NULL, metadata_map, metadata_text, undecodable
 from lakeops.catalog.tables import STAGED
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 
@@ -25,6 +26,17 @@ LOADED = pa.schema([*COLUMNS, pa.field("digest", pa.int64()), pa.field("trail", 
 """The columns that are written."""
 
 _ADDRESSES = pa.schema([pa.field("physical_address", pa.string(), nullable=False)])
+
+
+_BATCH = 50_000
+
+
+def loadable(staged: pa.Table) -> tuple[pa.Table, int]:
+    """A table of ``STAGED_SCHEMA`` as one of ``LOADED``, and the sum of its rows' digests."""
+    columns = to_columns(staged)
+    digests = _digests(columns)
+    numbers = pa.array(digests, pa.int64())
+    return pa.table([*columns.columns, numbers, numbers], schema=LOADED), sum(digests) & MASK
 
 
 def to_columns(staged: pa.Table) -> pa.Table:
@@ -38,13 +50,6 @@ def to_columns(staged: pa.Table) -> pa.Table:
         table = _one_a_path(table, pa.array(np.arange(table.num_rows, 0, -1)))
     texts = pa.chunked_array([_texts(chunk) for chunk in table["metadata"].chunks], pa.string())
     return table.set_column(table.schema.get_field_index("metadata"), COLUMNS.field("metadata"), texts)
-
-
-def with_digests(columns: pa.Table) -> tuple[pa.Table, int]:
-    """A table of ``COLUMNS`` as one of ``LOADED``, and the sum of its rows' digests."""
-    digests = table_digests(columns)
-    numbers = pa.array(digests, pa.int64())
-    return pa.table([*columns.columns, numbers, numbers], schema=LOADED), sum_of(digests)
 
 
 def from_columns(columns: pa.Table) -> pa.Table:
@@ -69,6 +74,19 @@ def addresses(tables: Iterable[pa.Table]) -> pa.Table:
     """The physical addresses of entries among staged rows, as one column."""
     columns = [table.filter(pc.invert(table["tombstone"])).select(_ADDRESSES.names) for table in tables]
     return pa.concat_tables([column.cast(_ADDRESSES) for column in columns] or [_ADDRESSES.empty_table()])
+
+
+def _digests(columns: pa.Table) -> list[int]:
+    """What ``rows.staged_digest`` says of each row of a table of ``COLUMNS``."""
+    found: list[int] = []
+    for batch in columns.to_batches(max_chunksize=_BATCH):
+        parts = [
+            pc.if_else(batch[name], "1", "0") if name == "tombstone" else batch[name].cast(pa.string())
+            for name in DIGESTED
+        ]
+        texts = pc.binary_join_element_wise(*parts, pa.scalar("\0"), null_handling="replace", null_replacement=NULL)
+        found += map(crc32, texts.cast(pa.binary()).to_pylist())
+    return found
 
 
 def _one_a_path(table: pa.Table, rank: pa.Array) -> pa.Table:

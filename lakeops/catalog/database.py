@@ -22,11 +22,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 
 from lakeops.catalog import digests
+from lakeops.catalog.digests import MASK
+from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Ids, pause, stopwatch
 from lakeops.model.errors import CatalogError, CatalogUnavailable
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    import pyarrow as pa
 
 
 class Failure(Enum):
@@ -49,9 +51,15 @@ class Described:
 
 
 class Dialect(Protocol):
-    """One kind of database."""
+    """One kind of database.
+
+    Attributes:
+        name: SQLAlchemy's name of it.
+        insert_staged: the statement that inserts or replaces staged rows, tuples of the table's columns.
+    """
 
     name: str
+    insert_staged: str
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog; nothing is connected yet."""
@@ -88,9 +96,32 @@ class Dialect(Protocol):
         """What tells this database from a copy of it; a fact that the server does not give is left out."""
         ...
 
-    def bulk(self) -> ModuleType:
-        """The module that moves Arrow tables in and out of the staging table. Imports pyarrow."""
+    def bring(self, conn: Connection, rows: pa.Table) -> None:
+        """Begin to load staged rows (``arrow.LOADED``): what needs no lock of a branch."""
         ...
+
+    def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
+        """Insert or replace the rows that were brought, under a token."""
+        ...
+
+    def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
+        """A token's rows under a prefix, sorted by path, as the staging table keeps them (``arrow.COLUMNS``)."""
+        ...
+
+
+STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in {"repository_id", "token"}]
+"""The staging table's columns behind repository and token, in order."""
+
+
+def insert_staged(source: str) -> str:
+    """The statement that inserts or replaces staged rows; ``source`` gives the table's columns in order."""
+    names = ", ".join(column.name for column in STAGED.columns)
+    new = {column.name: f"excluded.{column.name}" for column in STAGED.columns if not column.primary_key}
+    new["trail"] = f"({STAGED.name}.trail + excluded.trail) & {MASK}"
+    changes = ", ".join(f"{name} = {value}" for name, value in new.items())
+    return (
+        f"INSERT INTO {STAGED.name} ({names}) {source} ON CONFLICT (repository_id, token, path) DO UPDATE SET {changes}"
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -1,9 +1,14 @@
 """Digests of rows, and sums over them: how ``fsck`` notices a row that was changed, lost or added by hand.
 
 Each row of the tables below carries a digest over its other columns. Each repository has sums over the keys of its
-rows, so that a row that is gone is noticed too. Transitions need not think of either: an insert computes the digest by
-itself, an update leaves it open, and the end of the transaction fills in what is open and adds up what came. Only a
-delete has to say what it deletes: ``delete_rows``.
+rows, so that a row that is gone is noticed too. Transitions need not think of either: an insert computes the digest, an
+update leaves it open, and the end of the transaction fills in what is open and adds up what came. Only a delete has to
+say what it deletes, through ``delete_rows``.
+
+Staged rows work differently, because there are so many. A staged row carries two numbers. ``digest`` is computed from
+the row as it is. ``trail`` grows by the digest of each row that is staged at this path: the statement that replaces the
+row adds it up. So the trails of a token's rows sum up to all that was ever staged under it, and that is what the
+transitions add to the token's own sum.
 
 The sums lie in several rows (shards). A transaction takes one that nobody holds, or makes another, so that two of them
 never wait for each other. A digest has no key: it is against mistakes and damage, not against somebody who computes it
@@ -34,7 +39,7 @@ class _Notes:
 
     def __init__(self) -> None:
         self.open: set[Table] = set()
-        self.sums: Counter[tuple[str, str]] = Counter()
+        self.sums: Counter[tuple[str, Table]] = Counter()
 
 
 def row_digest(table: Table, values: Mapping[str, Any]) -> int:
@@ -67,7 +72,7 @@ def on_insert(context: Any) -> int | None:  # noqa: ANN401 - SQLAlchemy's execut
     values = context.get_current_parameters()
     notes = context.root_connection.info.get(_NOTES)
     if notes is not None and counted(table):
-        notes.sums[values["repository_id"], column_of(table)] += row_weight(table, values)
+        notes.sums[values["repository_id"], table] += row_weight(table, values)
     return row_digest(table, values)
 
 
@@ -80,7 +85,7 @@ def note_insert(conn: Connection, table: Table, values: Mapping[str, Any]) -> No
     """Count a row that was inserted with a digest of the caller's."""
     notes = conn.info.get(_NOTES)
     if notes is not None:
-        notes.sums[values["repository_id"], column_of(table)] += row_weight(table, values)
+        notes.sums[values["repository_id"], table] += row_weight(table, values)
 
 
 def delete_rows(conn: Connection, table: Table, *where: ColumnElement[bool]) -> int:
@@ -90,7 +95,7 @@ def delete_rows(conn: Connection, table: Table, *where: ColumnElement[bool]) -> 
     notes = conn.info.get(_NOTES)
     if notes is not None:
         for row in gone:
-            notes.sums[row["repository_id"], column_of(table)] -= row_weight(table, dict(row))
+            notes.sums[row["repository_id"], table] -= row_weight(table, dict(row))
     return len(gone)
 
 
@@ -106,26 +111,23 @@ def finish(conn: Connection) -> None:
         return
     for table in sorted(notes.open, key=lambda table: table.name):
         _fill(conn, table)
-    changes: dict[str, dict[str, int]] = {}
-    for (repository, column), change in notes.sums.items():
+    changes: dict[tuple[str, Table], dict[str, int]] = {}
+    for (repository, table), change in notes.sums.items():
         if change & MASK:
-            changes.setdefault(repository, {})[column] = change & MASK
-    for repository, sums in changes.items():
-        add_to_shard(conn, "lakeops_tally", {"repository_id": repository}, sums)
+            changes.setdefault((repository, table.metadata.tables[TALLY]), {})[column_of(table)] = change & MASK
+    for (repository, tally), sums in changes.items():
+        add_to_shard(conn, tally, {"repository_id": repository}, sums)
 
 
-def add_to_shard(conn: Connection, name: str, key: Mapping[str, str], sums: Mapping[str, int]) -> None:
+def add_to_shard(conn: Connection, table: Table, key: Mapping[str, str], sums: Mapping[str, int]) -> None:
     """Add to sums, in a shard that no other transaction holds; in a new one if there is none.
 
     Args:
         conn: the transition's transaction.
-        name: a table of sums: the columns of ``key``, then ``shard``, then the sums.
+        table: a table of sums: the columns of ``key``, then ``shard``, then the sums.
         key: whose sums they are.
         sums: columns and what is added to them.
     """
-    from lakeops.catalog.tables import METADATA
-
-    table = METADATA.tables[name]
     values = {f"the_{column}": value for column, value in key.items()}
     more = {f"more_{column}": value & MASK for column, value in sums.items()}
     if not conn.execute(_add(table, tuple(sorted(key)), tuple(sorted(sums))), values | more).rowcount:

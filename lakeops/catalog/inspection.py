@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, select, tuple_
+from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, func, literal_column, select, tuple_
 
-from lakeops.catalog.checked_json import CheckedJson
+from lakeops.catalog.columns import CheckedJson
 from lakeops.catalog.digests import DIGEST, MASK, column_of, counted, row_digest, row_weight
 from lakeops.catalog.guards import IN_CHUNK, Part, deadline_of, find_repository
 from lakeops.catalog.records import BranchState, Move, Records, RowFlaw, StagedLine, Upload
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
-from lakeops.catalog.staged_digests import staged_sums
 from lakeops.catalog.tables import (
     BRANCH,
     COMMIT,
@@ -29,6 +28,7 @@ from lakeops.catalog.tables import (
     REPOSITORY,
     RETIRED,
     STAGED,
+    STAGED_TALLY,
     TAG,
     TALLY,
     UPLOAD,
@@ -107,6 +107,8 @@ def _key(table: Table, values: Any) -> str:  # noqa: ANN401 - a mapping of colum
 
 
 _MOST_KEYS = 100
+_HALF = 31
+_LOW = (1 << _HALF) - 1
 _PARSED = ("parents", "metadata")
 _TEXTS = ("committer", "message", "meta_range_id", "meta_range_file", "meta_range_digest")
 _NUMBERS = ("creation_date", "generation")
@@ -127,7 +129,7 @@ class Inspection(Part):
             flaws = {(flaw.table, flaw.key): flaw for flaw in altered}
             branches = list(readable(_all(conn, BRANCH, repository_id), BRANCH, branch_record, flaws))
             tags = list(readable(_all(conn, TAG, repository_id), TAG, _tag, flaws))
-            staged, held, said = staged_sums(conn, repository_id)
+            staged, held, said = _staged_sums(conn, repository_id)
             uploads = list(readable(_all(conn, UPLOAD, repository_id), UPLOAD, _upload, flaws))
             mirror = _mine(select(MIRROR.c.repository_id), MIRROR, repository_id).where(
                 MIRROR.c.promoted_writable.is_(None)
@@ -244,3 +246,19 @@ def _dangling_keys(conn: Connection, repository_id: str) -> dict[str, str]:
     known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
     query = _mine(select(KEY.c.key, KEY.c.commit_id), KEY, repository_id).where(~known)
     return {row.key: row.commit_id for row in conn.execute(query.order_by(KEY.c.key).limit(_MOST_KEYS))}
+
+
+def _staged_sums(conn: Connection, repository_id: str) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """By token: how many rows there are, the sum of their trails, and what the sum should be."""
+    # In two halves, since sums of whole numbers of 62 bits run over.
+    high, low = STAGED.c.trail.op(">>")(literal_column(str(_HALF))), STAGED.c.trail.op("&")(_LOW)
+    query = select(STAGED.c.token, func.count(), func.sum(high), func.sum(low)).group_by(STAGED.c.token)
+    rows: dict[str, int] = {}
+    held: dict[str, int] = {}
+    for token, count, upper, lower in conn.execute(query.where(STAGED.c.repository_id == repository_id)):
+        rows[str(token)], held[str(token)] = count, ((int(upper) << _HALF) + int(lower)) & MASK
+    said: dict[str, int] = {}
+    shards = select(STAGED_TALLY.c.token, STAGED_TALLY.c.total).where(STAGED_TALLY.c.repository_id == repository_id)
+    for token, total in conn.execute(shards):
+        said[token] = (said.get(token, 0) + (total if isinstance(total, int) else 0)) & MASK
+    return rows, held, said

@@ -14,41 +14,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, MetaData, Text, UniqueConstraint, text
+from sqlalchemy import Index, MetaData, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
-from lakeops.catalog.checked_json import CheckedJson
-from lakeops.catalog.digests import DIGEST, on_insert, on_update
-
-BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
-COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+from lakeops.catalog import columns
+from lakeops.catalog.columns import open_index, partial_index
 
 
 def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
-    return Field(sa_column=Column(BYTEWISE, primary_key=key, nullable=null))
+    return Field(sa_column=columns.text(key=key, null=null))
 
 
-def _number(*, null: bool = False) -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(BigInteger, nullable=null))
+def _number(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401
+    return Field(sa_column=columns.number(key=key, null=null))
 
 
 def _flag() -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(Boolean, nullable=False))
+    return Field(sa_column=columns.flag())
 
 
 def _json(name: str | None = None) -> Any:  # noqa: ANN401
-    return Field(sa_column=Column(name, CheckedJson, nullable=False) if name else Column(CheckedJson, nullable=False))
+    return Field(sa_column=columns.json(name))
 
 
 def _digest() -> Any:  # noqa: ANN401
-    """The digest of the row, null only while a transaction is under way. It comes last, when all else is known."""
-    return Field(sa_column=Column(BigInteger, nullable=True, default=on_insert, onupdate=on_update))
-
-
-def _open(table: str) -> Index:
-    """Finds the rows whose digest a transaction has yet to fill in."""
-    is_open = text(f"{DIGEST} IS NULL")
-    return Index(f"{table}_open", DIGEST, sqlite_where=is_open, postgresql_where=is_open)
+    return Field(sa_column=columns.digest())
 
 
 class _Row(SQLModel):
@@ -67,7 +57,7 @@ class RepositoryRow(_Row, table=True):
 
     __tablename__ = "lakeops_repository"
     __table_args__ = (
-        _open("lakeops_repository"),
+        open_index("lakeops_repository"),
         UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
     id: str = _text(key=True)
@@ -89,7 +79,7 @@ class CatalogRow(_Row, table=True):
     """This catalog's own id, in the only row of the table; a copy of the database has it too."""
 
     __tablename__ = "lakeops_catalog"
-    only: int = Field(sa_column=Column(Integer, primary_key=True, autoincrement=False))
+    only: int = _number(key=True)
     id: str = _text()
 
 
@@ -113,15 +103,9 @@ class CommitRow(_Row, table=True):
 
     __tablename__ = "lakeops_commit"
     __table_args__ = (
-        _open("lakeops_commit"),
+        open_index("lakeops_commit"),
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
-        Index(
-            "lakeops_commit_expired_by",
-            "repository_id",
-            "expired_by",
-            sqlite_where=text("expired_by IS NOT NULL"),
-            postgresql_where=text("expired_by IS NOT NULL"),
-        ),
+        partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
     )
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
@@ -147,7 +131,7 @@ class BranchRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_branch"
-    __table_args__ = (_open("lakeops_branch"),)
+    __table_args__ = (open_index("lakeops_branch"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
@@ -162,7 +146,7 @@ class TagRow(_Row, table=True):
     """A tag."""
 
     __tablename__ = "lakeops_tag"
-    __table_args__ = (_open("lakeops_tag"),)
+    __table_args__ = (open_index("lakeops_tag"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
@@ -173,7 +157,7 @@ class ProtectionRow(_Row, table=True):
     """A glob pattern of protected branches."""
 
     __tablename__ = "lakeops_branch_protection"
-    __table_args__ = (_open("lakeops_branch_protection"),)
+    __table_args__ = (open_index("lakeops_branch_protection"),)
     repository_id: str = _text(key=True)
     pattern: str = _text(key=True)
     row_digest: int | None = _digest()
@@ -197,7 +181,7 @@ class StagedRow(_Row, table=True):
     size_bytes: int | None = _number(null=True)
     mtime: int | None = _number(null=True)
     content_type: str | None = _text(null=True)
-    user_metadata: str | None = Field(sa_column=Column("metadata", BYTEWISE, nullable=True))
+    user_metadata: str | None = Field(sa_column=columns.text("metadata", null=True))
     digest: int = _number()
     trail: int = _number()
 
@@ -210,7 +194,7 @@ class RetiredTokenRow(_Row, table=True):
 
     __tablename__ = "lakeops_retired_token"
     __table_args__ = (
-        _open("lakeops_retired_token"),
+        open_index("lakeops_retired_token"),
         Index("lakeops_retired_token_purged", "repository_id", "purged"),
     )
     repository_id: str = _text(key=True)
@@ -225,12 +209,12 @@ class ReflogRow(_Row, table=True):
 
     __tablename__ = "lakeops_reflog"
     __table_args__ = (
-        _open("lakeops_reflog"),
+        open_index("lakeops_reflog"),
         Index("lakeops_reflog_all", "repository_id", "sequence"),
         Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
         {"sqlite_autoincrement": True},
     )
-    sequence: int = Field(sa_column=Column(COUNTER, primary_key=True, autoincrement=True))
+    sequence: int = Field(sa_column=columns.counter())
     repository_id: str = _text()
     kind: str = _text()
     ref: str = _text()
@@ -246,7 +230,7 @@ class KeyRow(_Row, table=True):
     """An idempotency key and the commit that it stands for."""
 
     __tablename__ = "lakeops_idempotency_key"
-    __table_args__ = (_open("lakeops_idempotency_key"),)
+    __table_args__ = (open_index("lakeops_idempotency_key"),)
     repository_id: str = _text(key=True)
     key: str = _text(key=True)
     fingerprint: str = _text()
@@ -261,7 +245,7 @@ class QueueRow(_Row, table=True):
     __tablename__ = "lakeops_queue"
     repository_id: str = _text(key=True)
     branch: str = _text(key=True)
-    number: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    number: int = _number(key=True)
     publisher: str = _text()
     renewed: int = _number()
     lasts: int = _number()
@@ -271,7 +255,7 @@ class UploadRow(_Row, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_upload"
-    __table_args__ = (_open("lakeops_upload"),)
+    __table_args__ = (open_index("lakeops_upload"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     branch: str = _text()
@@ -284,7 +268,7 @@ class RetentionRow(_Row, table=True):
     """A repository's retention rules, as JSON text that was validated when it was set."""
 
     __tablename__ = "lakeops_retention"
-    __table_args__ = (_open("lakeops_retention"),)
+    __table_args__ = (open_index("lakeops_retention"),)
     repository_id: str = _text(key=True)
     rules: str = _text()
     row_digest: int | None = _digest()
@@ -294,7 +278,7 @@ class MirrorNeedRow(_Row, table=True):
     """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
 
     __tablename__ = "lakeops_mirror_need"
-    __table_args__ = (_open("lakeops_mirror_need"),)
+    __table_args__ = (open_index("lakeops_mirror_need"),)
     repository_id: str = _text(key=True)
     mirror: str = _text(key=True)
     commits: list[str] = _json()
@@ -307,7 +291,7 @@ class MirrorRow(_Row, table=True):
     """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
 
     __tablename__ = "lakeops_mirror"
-    __table_args__ = (_open("lakeops_mirror"),)
+    __table_args__ = (open_index("lakeops_mirror"),)
     repository_id: str = _text(key=True)
     source: dict[str, Any] = _json()
     registration: str = _text()
@@ -331,7 +315,7 @@ class MirrorRefRow(_Row, table=True):
     """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
 
     __tablename__ = "lakeops_mirror_ref"
-    __table_args__ = (_open("lakeops_mirror_ref"),)
+    __table_args__ = (open_index("lakeops_mirror_ref"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
@@ -352,7 +336,7 @@ class MirrorArrivalRow(_Row, table=True):
     """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
 
     __tablename__ = "lakeops_mirror_arrival"
-    __table_args__ = (_open("lakeops_mirror_arrival"),)
+    __table_args__ = (open_index("lakeops_mirror_arrival"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
@@ -379,7 +363,7 @@ class MarkRow(_Row, table=True):
     """A mark of garbage collection; times in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_mark"
-    __table_args__ = (_open("lakeops_mark"),)
+    __table_args__ = (open_index("lakeops_mark"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     state: str = _text()

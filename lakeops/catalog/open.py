@@ -10,6 +10,7 @@ from sqlalchemy.exc import ArgumentError
 
 from lakeops.catalog.branches import Branches, Tags
 from lakeops.catalog.clock import Clocks
+from lakeops.catalog.columns import PREFIX, VERSION_TABLE
 from lakeops.catalog.commits import Commits, Retention
 from lakeops.catalog.database import Database, Dialect
 from lakeops.catalog.expiry import Expiry
@@ -24,7 +25,6 @@ from lakeops.catalog.queue import Queue
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
 from lakeops.catalog.staging import Publishing, Staging, Uploads
-from lakeops.catalog.tables import PREFIX, VERSION_TABLE
 from lakeops.model.clock import Clock
 from lakeops.model.errors import CatalogUnavailable, CatalogVersion, InvalidSettings
 

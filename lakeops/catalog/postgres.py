@@ -10,21 +10,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-import pyarrow.csv as pa_csv
 from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError
 
-from lakeops.catalog.arrow import COLUMNS, LOADED, from_columns, to_columns, with_digests
-from lakeops.catalog.database import Described, Failure, first_line
-from lakeops.catalog.digests import MASK
+from lakeops.catalog.database import STAGED_VALUES, Described, Failure, first_line, insert_staged
 from lakeops.catalog.tables import STAGED
 from lakeops.model.errors import InvalidSettings
 from lakeops.model.names import next_prefix
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
+    import pyarrow as pa
 
 LOCK_SECONDS = 15
 STATEMENT_SECONDS = 600
@@ -50,13 +45,28 @@ _CLUSTER = {
     "system": "SELECT system_identifier FROM pg_control_system()",
     "timeline": "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
 }
+_BATCH = 50_000
+_BLOCK = 8 << 20
+_LARGEST_BLOCK = (1 << 31) - 1
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
+
+
+_LOADED = ", ".join(STAGED_VALUES)
+_READ = ", ".join(name for name in STAGED_VALUES if name not in {"digest", "trail"})
+_CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_LOADED} FROM {STAGED.name} LIMIT 0"  # noqa: S608
+_COPY_IN = f"COPY lakeops_load ({_LOADED}) FROM STDIN (FORMAT csv)"
+_MOVE = insert_staged(f"SELECT %s, %s, {_LOADED} FROM lakeops_load")  # noqa: S608
+_COPY_OUT = (
+    f"COPY (SELECT {_READ} FROM {STAGED.name} WHERE repository_id = %s AND token = %s AND path >= %s "  # noqa: S608
+    "AND (path < %s OR %s) ORDER BY path) TO STDOUT (FORMAT csv)"
+)
 
 
 class Postgres:
     """A catalog on a server."""
 
     name = "postgresql"
+    insert_staged = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
 
     def engine(self, url: URL) -> Engine:
         """An engine over psycopg 3."""
@@ -129,89 +139,59 @@ class Postgres:
                     raise
         return facts
 
-    def bulk(self) -> ModuleType:
-        """Bulk staging by COPY."""
-        from lakeops.catalog import postgres  # noqa: PLW0406
+    def bring(self, conn: Connection, rows: pa.Table) -> None:
+        """Send the rows to a temporary table of this transaction, by COPY."""
+        import pyarrow as pa
+        import pyarrow.csv as pa_csv
 
-        return postgres
+        conn.exec_driver_sql(_CREATE)
+        options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
+        with _cursor(conn) as cursor, cursor.copy(_COPY_IN) as copy:
+            for batch in rows.to_batches(max_chunksize=_BATCH):
+                sink = pa.BufferOutputStream()
+                pa_csv.write_csv(batch, sink, options)
+                copy.write(sink.getvalue())
+
+    def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:  # noqa: ARG002 - they came
+        """Insert or replace the rows of the temporary table."""
+        conn.exec_driver_sql(_MOVE, (repository_id, token))
+
+    def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
+        """A token's rows under a prefix, sorted by path, by COPY."""
+        import pyarrow as pa
+
+        from lakeops.catalog.arrow import COLUMNS
+
+        above = next_prefix(prefix)
+        sink = pa.BufferOutputStream()
+        with _cursor(conn) as cursor:
+            values = (repository_id, token, prefix, above or "", above is None)
+            with cursor.copy(_COPY_OUT, values) as copy:
+                for piece in copy:
+                    sink.write(piece)
+        buffer = sink.getvalue()
+        return _parsed(buffer, COLUMNS).cast(COLUMNS) if buffer.size else COLUMNS.empty_table()
 
 
-_BATCH = 50_000
-_BLOCK = 8 << 20
-_LARGEST_BLOCK = (1 << 31) - 1
-_NAMES = ", ".join(COLUMNS.names)
-_LOADED = ", ".join(LOADED.names)
-_CHANGES = ", ".join(
-    f"trail = ({STAGED.name}.trail + excluded.trail) & {MASK}" if name == "trail" else f"{name} = excluded.{name}"
-    for name in LOADED.names
-    if name != "path"
-)
-_CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_LOADED} FROM {STAGED.name} LIMIT 0"  # noqa: S608
-_COPY_IN = f"COPY lakeops_load ({_LOADED}) FROM STDIN (FORMAT csv)"
-_MOVE = (
-    f"INSERT INTO {STAGED.name} (repository_id, token, {_LOADED}) SELECT %s, %s, {_LOADED} FROM lakeops_load "  # noqa: S608
-    f"ON CONFLICT (repository_id, token, path) DO UPDATE SET {_CHANGES}"
-)
-_COPY_OUT = (
-    f"COPY (SELECT {_NAMES} FROM {STAGED.name} WHERE repository_id = %s AND token = %s AND path >= %s "  # noqa: S608
-    "AND (path < %s OR %s) ORDER BY path) TO STDOUT (FORMAT csv)"
-)
-_WRITE = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
-_READ: dict[str, Any] = {
-    "parse_options": pa_csv.ParseOptions(newlines_in_values=True),
-    "convert_options": pa_csv.ConvertOptions(
-        column_types=COLUMNS,
+def _parsed(buffer: pa.Buffer, columns: pa.Schema) -> pa.Table:
+    """The CSV as a table. Arrow refuses a row that is larger than a block, so the block grows until all rows fit."""
+    import pyarrow as pa
+    import pyarrow.csv as pa_csv
+
+    parse = pa_csv.ParseOptions(newlines_in_values=True)
+    convert = pa_csv.ConvertOptions(
+        column_types=columns,
         null_values=[""],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         true_values=["t"],
         false_values=["f"],
-    ),
-}
-
-
-class Load:
-    """A table of ``STAGED_SCHEMA`` on its way in; ``total`` is the sum of its rows' digests."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._columns, self.total = with_digests(to_columns(rows))
-
-    def bring(self, conn: Connection) -> None:
-        """Send the rows to a temporary table of this transaction."""
-        conn.exec_driver_sql(_CREATE)
-        with _cursor(conn) as cursor, cursor.copy(_COPY_IN) as copy:
-            for batch in self._columns.to_batches(max_chunksize=_BATCH):
-                sink = pa.BufferOutputStream()
-                pa_csv.write_csv(batch, sink, _WRITE)
-                copy.write(sink.getvalue())
-
-    def store(self, conn: Connection, repository_id: str, token: str) -> None:
-        """Insert or replace the rows under a token."""
-        conn.exec_driver_sql(_MOVE, (repository_id, token))
-
-
-def read(conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-    """A token's rows under a prefix, sorted by path, as a table of ``STAGED_SCHEMA``."""
-    above = next_prefix(prefix)
-    sink = pa.BufferOutputStream()
-    with _cursor(conn) as cursor:
-        values = (repository_id, token, prefix, above or "", above is None)
-        with cursor.copy(_COPY_OUT, values) as copy:
-            for piece in copy:
-                sink.write(piece)
-    buffer = sink.getvalue()
-    if not buffer.size:
-        return from_columns(COLUMNS.empty_table())
-    return from_columns(_parsed(buffer).cast(COLUMNS))
-
-
-def _parsed(buffer: pa.Buffer) -> pa.Table:
-    """The CSV as a table. Arrow refuses a row that is larger than a block, so the block grows until all rows fit."""
+    )
     block = _BLOCK
     while True:
-        read = pa_csv.ReadOptions(column_names=COLUMNS.names, block_size=block, use_threads=False)
+        read = pa_csv.ReadOptions(column_names=columns.names, block_size=block, use_threads=False)
         try:
-            return pa_csv.read_csv(pa.BufferReader(buffer), read_options=read, **_READ)
+            return pa_csv.read_csv(pa.BufferReader(buffer), read, parse, convert)
         except pa.ArrowInvalid:
             if block >= min(buffer.size, _LARGEST_BLOCK):
                 raise

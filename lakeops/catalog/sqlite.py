@@ -19,26 +19,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pydantic_core
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
-from lakeops.catalog.arrow import COLUMNS, LOADED, from_columns, to_columns, with_digests
-from lakeops.catalog.database import Described, Failure, first_line
-from lakeops.catalog.digests import MASK
+from lakeops.catalog.database import Described, Failure, first_line, insert_staged
 from lakeops.catalog.guards import under
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import Clock, pause, stopwatch
 from lakeops.model.errors import CatalogError, InvalidSettings
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
+    import pyarrow as pa
 
 BUSY_SECONDS = 60
 FIRST_WAIT, SHORTEST_WAIT, AGING = 0.008, 0.0005, 0.05
 """Seconds between two requests for the write lock: at first, at least, and after how long a wait half as many."""
 
+_BATCH = 10_000
 _AGAIN = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
@@ -46,6 +43,7 @@ class Sqlite:
     """A catalog in a file."""
 
     name = "sqlite"
+    insert_staged = insert_staged(f"VALUES ({', '.join('?' * len(STAGED.columns))})")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -106,11 +104,35 @@ class Sqlite:
         file = Path(conn.engine.url.database or "").resolve()
         return {"path": str(file), "inode": str(file.stat().st_ino)}
 
-    def bulk(self) -> ModuleType:
-        """Bulk staging by ``executemany``."""
-        from lakeops.catalog import sqlite  # noqa: PLW0406
+    def bring(self, conn: Connection, rows: pa.Table) -> None:
+        """Nothing to do: the database is in this process."""
 
-        return sqlite
+    def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
+        """Insert or replace the rows, by ``executemany``."""
+        with _many_tuples():
+            for batch in rows.to_batches(max_chunksize=_BATCH):
+                same = [[repository_id] * batch.num_rows, [token] * batch.num_rows]
+                values = list(zip(*same, *(column.to_pylist() for column in batch.columns), strict=True))
+                if values:  # Arrow may give a batch without any
+                    conn.exec_driver_sql(self.insert_staged, values)
+
+    def unload(self, conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
+        """A token's rows under a prefix, sorted by path."""
+        import pyarrow as pa
+
+        from lakeops.catalog.arrow import COLUMNS
+
+        query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in COLUMNS.names))
+        where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
+        cursor: Any = conn.execute(query.where(*where).order_by(STAGED.c.path)).cursor
+        batches = []
+        with _many_tuples():
+            while rows := cursor.fetchmany(_BATCH):
+                path, tombstone, *others = zip(*rows, strict=True)
+                values = [path, list(map(bool, tombstone)), *others]
+                arrays = [pa.array(value, field.type) for value, field in zip(values, COLUMNS, strict=True)]
+                batches.append(pa.record_batch(arrays, COLUMNS))
+        return pa.Table.from_batches(batches, COLUMNS)
 
 
 def _begin_in_turn(driver: sqlite3.Connection) -> None:
@@ -136,54 +158,6 @@ def _set_up(connection: sqlite3.Connection, _record: Any) -> None:  # noqa: ANN4
     if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-
-
-_BATCH = 10_000
-_LOADED = ", ".join(LOADED.names)
-_CHANGES = ", ".join(
-    f"trail = ({STAGED.name}.trail + excluded.trail) & {MASK}" if name == "trail" else f"{name} = excluded.{name}"
-    for name in LOADED.names
-    if name != "path"
-)
-_UPSERT = (
-    f"INSERT INTO {STAGED.name} (repository_id, token, {_LOADED}) "  # noqa: S608 - our own names
-    f"VALUES (?, ?, {', '.join('?' * len(LOADED))}) "
-    f"ON CONFLICT (repository_id, token, path) DO UPDATE SET {_CHANGES}"
-)
-
-
-class Load:
-    """A table of ``STAGED_SCHEMA`` on its way in; ``total`` is the sum of its rows' digests."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._columns, self.total = with_digests(to_columns(rows))
-
-    def bring(self, conn: Connection) -> None:
-        """Nothing to do: the database is in this process."""
-
-    def store(self, conn: Connection, repository_id: str, token: str) -> None:
-        """Insert or replace the rows under a token."""
-        with _many_tuples():
-            for batch in self._columns.to_batches(max_chunksize=_BATCH):
-                same = [[repository_id] * batch.num_rows, [token] * batch.num_rows]
-                rows = list(zip(*same, *(column.to_pylist() for column in batch.columns), strict=True))
-                if rows:  # Arrow may give a batch without any
-                    conn.exec_driver_sql(_UPSERT, rows)
-
-
-def read(conn: Connection, repository_id: str, token: str, prefix: str) -> pa.Table:
-    """A token's rows under a prefix, sorted by path, as a table of ``STAGED_SCHEMA``."""
-    query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in COLUMNS.names))
-    where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
-    cursor: Any = conn.execute(query.where(*where).order_by(STAGED.c.path)).cursor
-    batches = []
-    with _many_tuples():
-        while rows := cursor.fetchmany(_BATCH):
-            path, tombstone, *others = zip(*rows, strict=True)
-            values = [path, list(map(bool, tombstone)), *others]
-            arrays = [pa.array(value, field.type) for value, field in zip(values, COLUMNS, strict=True)]
-            batches.append(pa.record_batch(arrays, COLUMNS))
-    return from_columns(pa.Table.from_batches(batches, COLUMNS))
 
 
 @contextmanager

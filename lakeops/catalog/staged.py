@@ -101,17 +101,15 @@ class StagedRows(Part):
 
         ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
         """
-        from lakeops.catalog.arrow import newest_rows
-
-        bulk = self.database.dialect.bulk()
+        from lakeops.catalog.arrow import from_columns, newest_rows
 
         def work(conn: Connection) -> tuple[BranchState, list[pa.Table]]:
             state = find_branch(conn, repository_id, branch)
             chosen: Sequence[str] = state.tokens if tokens is None else [t for t in tokens if t in state.tokens]
-            return state, [bulk.read(conn, repository_id, token, prefix) for token in chosen]
+            return state, [self.database.dialect.unload(conn, repository_id, t, prefix) for t in chosen]
 
         state, tables = self.database.read(work)
-        return state, newest_rows(tables)
+        return state, newest_rows([from_columns(table) for table in tables])
 
     def has_staged(self, repository_id: str, branch: str) -> bool:
         """Whether any row is staged on the branch, effective or not."""
@@ -129,7 +127,7 @@ class StagedRows(Part):
         """Live commits, staged addresses and uploads in flight, at one instant (after ``expire_commits``)."""
         from lakeops.catalog.arrow import addresses
 
-        bulk = self.database.dialect.bulk()
+        unload = self.database.dialect.unload
 
         def work(conn: Connection) -> Roots:
             repository = find_repository(conn, repository_id)
@@ -138,7 +136,7 @@ class StagedRows(Part):
             tokens = [token for row in branches for token in branch_record(row).tokens]
             return Roots(
                 commits=[commit_record(row) for row in conn.execute(live)],
-                staged=addresses(bulk.read(conn, repository_id, token, "") for token in tokens),
+                staged=addresses(unload(conn, repository_id, token, "") for token in tokens),
                 uploads=uploads_in_flight(conn, repository, self.database.dialect.now(conn)),
             )
 

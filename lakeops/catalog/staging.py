@@ -13,11 +13,10 @@ exclusively. No row can arrive under a token after it was sealed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
-from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import MASK, delete_rows
+from lakeops.catalog.digests import MASK, add_to_shard, delete_rows
 from lakeops.catalog.guards import (
     Part,
     check_live,
@@ -44,18 +43,13 @@ from lakeops.catalog.marks import check_links
 from lakeops.catalog.queue import check_turn, leave
 from lakeops.catalog.records import BranchState, KeyRecord, Publish, Staged
 from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
-from lakeops.catalog.staged_digests import add_staged, drop_staged, forget_staged, sum_of
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, UPLOAD
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, STAGED_TALLY, UPLOAD
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-_KEY = ("repository_id", "token", "path")
-_VALUES = tuple(column.name for column in STAGED.columns if column.name not in _KEY)
 
 
 class Staging(Part):
@@ -94,11 +88,12 @@ class Staging(Part):
         ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
         """
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
-        load = None if isinstance(rows, Sequence) else self.database.dialect.bulk().Load(rows)
+        dialect = self.database.dialect
+        table, total = (None, 0) if isinstance(rows, Sequence) else _loadable(rows)
 
         def work(conn: Connection) -> BranchState:
-            if load is not None:
-                load.bring(conn)
+            if table is not None:
+                dialect.bring(conn, table)
             repository = lock_repository(conn, repository_id)
             state = lock_branch(conn, repository_id, branch, exclusive=False)
             check_writable(conn, repository, action="stage", branch=branch)
@@ -108,17 +103,16 @@ class Staging(Part):
             check_started(repository, now, started)
             if cleared is not None:
                 check_links(conn, repository_id, cleared, now - deadline_of(repository, now))
-            total = 0
-            if load is not None:
-                load.store(conn, repository_id, state.staging_token)
-                total = load.total
+            added = total
+            if table is not None:
+                dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
                 in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
                 values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
-                conn.execute(_upsert(conn.dialect.name), values)
-                total = sum_of(value["digest"] for value in values)
-            if total:
-                add_staged(conn, repository_id, state.staging_token, total)
+                conn.exec_driver_sql(dialect.insert_staged, [tuple(value.values()) for value in values])
+                added = sum(value["digest"] for value in values) & MASK
+            if added:
+                _add_staged(conn, repository_id, state.staging_token, added)
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
             return state
@@ -174,7 +168,7 @@ class Staging(Part):
         def work(conn: Connection) -> int:
             check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
             state = lock_branch(conn, repository_id, branch, exclusive=True)
-            dropped = drop_staged(conn, state, *chosen)
+            dropped = _drop_staged(conn, state, *chosen)
             count = len(set().union(*dropped.values()))
             if not count:
                 return 0
@@ -197,7 +191,7 @@ class Staging(Part):
             lock_repository(conn, repository_id)
             removed = 0
             for token in conn.execute(mine_now).scalars().all():
-                removed += forget_staged(conn, repository_id, token)
+                removed += _forget_staged(conn, repository_id, token)
                 this = (mine, RETIRED.c.token == token)
                 conn.execute(update(RETIRED).where(*this, RETIRED.c.commit_id.is_not(None)).values(purged=True))
                 delete_rows(conn, RETIRED, *this, RETIRED.c.commit_id.is_(None))
@@ -245,13 +239,36 @@ def _branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Up
     return update(BRANCH).where(BRANCH.c.repository_id == state.repository_id, BRANCH.c.name == state.id)
 
 
-@cache
-def _upsert(dialect: str) -> Any:  # noqa: ANN401 - the two dialects' Insert have no common type
-    """Insert or replace; made when it is first needed, because importing the other database's dialect costs time."""
-    statement = import_module(f"sqlalchemy.dialects.{dialect}").insert(STAGED)
-    changes = {name: statement.excluded[name] for name in _VALUES}
-    changes["trail"] = (STAGED.c.trail + statement.excluded.trail).op("&")(MASK)
-    return statement.on_conflict_do_update(index_elements=list(_KEY), set_=changes)
+def _loadable(rows: pa.Table) -> tuple[pa.Table, int]:
+    from lakeops.catalog.arrow import loadable
+
+    return loadable(rows)
+
+
+def _add_staged(conn: Connection, repository_id: str, token: str, total: int) -> None:
+    """Add to the sum of a token what was staged under it."""
+    add_to_shard(conn, STAGED_TALLY, {"repository_id": repository_id, "token": token}, {"total": total})
+
+
+def _drop_staged(conn: Connection, state: BranchState, *where: Any) -> dict[str, list[str]]:  # noqa: ANN401 - conditions
+    """Delete staged rows of a branch that is locked exclusively; returns their paths by token."""
+    gone = delete(STAGED).where(*_mine(state, state.tokens), *where)
+    paths: dict[str, list[str]] = {}
+    sums: Counter[str] = Counter()
+    for row in conn.execute(gone.returning(STAGED.c.token, STAGED.c.path, STAGED.c.trail)).all():
+        paths.setdefault(row.token, []).append(row.path)
+        sums[row.token] += row.trail
+    for token in sorted(sums):
+        _add_staged(conn, state.repository_id, token, -sums[token])
+    return paths
+
+
+def _forget_staged(conn: Connection, repository_id: str, token: str) -> int:
+    """Delete all rows of a token that no branch reads any more, with its sum; returns how many."""
+    for table in (STAGED_TALLY, STAGED):
+        mine = (table.c.repository_id == repository_id, table.c.token == token)
+        removed = conn.execute(delete(table).where(*mine)).rowcount
+    return removed
 
 
 class Publishing(Part):

@@ -13,10 +13,11 @@ from support.forked import run_forked
 from support.quick_sqlite import run_migrations, schema_made_once
 
 from lakeops.catalog import open as schema
+from lakeops.catalog.columns import VERSION_TABLE
 from lakeops.catalog.migrations import run
 from lakeops.catalog.migrations.run import config
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.tables import METADATA, VERSION_TABLE
+from lakeops.catalog.tables import METADATA
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import CatalogError, CatalogVersion, InvalidSettings
 

@@ -1,36 +1,12 @@
-"""The tables that are kept beside the bytecode are those of the classes, or nobody uses them."""
+"""The tables that statements use are those of the SQLModel classes."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-from importlib.util import cache_from_source
-from pathlib import Path
-
-import pytest
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
+from support import tables_source
 
 from lakeops.catalog import models, tables
-
-
-@pytest.fixture
-def classes(tmp_path, monkeypatch) -> Path:
-    """A copy of the classes' source, whose tables are not kept yet; what is made of it counts in ``made``."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    return Path(shutil.copy(models.__file__, tmp_path))
-
-
-@pytest.fixture
-def made(monkeypatch) -> list[str]:
-    """Grows whenever the tables are made of the classes."""
-    calls: list[str] = []
-    monkeypatch.setattr(tables, "_made", lambda: calls.append("") or models.METADATA)
-    return calls
-
-
-def kept_at(classes: Path) -> Path:
-    return Path(cache_from_source(str(classes))).with_suffix(".tables")
 
 
 def described(metadata) -> list[str]:
@@ -43,53 +19,21 @@ def described(metadata) -> list[str]:
     ]
 
 
-def test_kept_tables_are_those_of_the_classes(classes, made):
-    assert tables.load(classes) is models.METADATA
-    kept = tables.load(classes)
-    assert kept is not models.METADATA
-    assert len(made) == 1
-    assert described(kept) == described(models.METADATA) == described(tables.METADATA)
+def test_the_file_is_what_make_tables_writes():
+    assert tables_source.FILE.read_text() == tables_source.source(), "the classes were changed: run `make tables`"
+
+
+def test_the_tables_are_those_of_the_classes():
+    assert described(tables.METADATA) == described(models.METADATA)
     for table in models.METADATA.sorted_tables:
-        same = kept.tables[table.name]
+        same = tables.METADATA.tables[table.name]
         assert [(column.name, repr(column.type)) for column in same.c] == [(c.name, repr(c.type)) for c in table.c]
-        assert str(same.select()) == str(table.select())
+        assert [(c.default and c.default.arg, c.onupdate and c.onupdate.arg) for c in same.c] == [
+            (c.default and c.default.arg, c.onupdate and c.onupdate.arg) for c in table.c
+        ]
+        assert (same.autoincrement_column is None) == (table.autoincrement_column is None)
 
 
-def test_they_are_made_again_when_the_classes_or_sqlalchemy_change(classes, made, monkeypatch):
-    tables.load(classes)
-    classes.write_text(classes.read_text() + "\n")
-    for _ in range(2):
-        tables.load(classes)
-    assert len(made) == 2
-    monkeypatch.setattr("sqlalchemy.__version__", "0.0")
-    for _ in range(2):
-        tables.load(classes)
-    assert len(made) == 3
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:99] + b"x" + data[100:]]
-)
-def test_damaged_ones_are_made_again(classes, made, damage):
-    tables.load(classes)
-    file = kept_at(classes)
-    file.write_bytes(damage(file.read_bytes()))
-    for _ in range(2):
-        tables.load(classes)
-    assert len(made) == 2
-    assert [one.name for one in file.parent.iterdir()] == [file.name]
-
-
-def test_nothing_is_kept_where_bytecode_is_not(classes, made, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    for _ in range(2):
-        tables.load(classes)
-    assert len(made) == 2
-    assert not kept_at(classes).parent.exists()
-
-
-def test_what_cannot_be_kept_is_used(classes, made, tmp_path):
-    (tmp_path / "__pycache__").write_text("in the way")
-    assert tables.load(classes) is tables.load(classes) is models.METADATA
-    assert tables.load(tmp_path / "missing.py") is models.METADATA
-    assert len(made) == 3
+def test_each_table_has_a_name_of_its_own():
+    named = {table.name for table in vars(tables).values() if isinstance(table, tables.Table)}
+    assert named == tables.METADATA.tables.keys()

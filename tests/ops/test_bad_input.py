@@ -335,7 +335,7 @@ def test_damaged_metadata_is_found_before_it_is_used(
 def test_a_catalog_newer_than_the_code_is_refused(lake: Lake, repo: Repository, settings) -> None:
     import sqlite3
 
-    from lakeops.catalog.tables import VERSION_TABLE
+    from lakeops.catalog.columns import VERSION_TABLE
 
     lake.close()
     with sqlite3.connect(settings.home / "catalog.db") as connection:

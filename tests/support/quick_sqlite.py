@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.pool import Pool
 
+from lakeops.catalog.columns import VERSION_TABLE
 from lakeops.catalog.migrations import run
-from lakeops.catalog.tables import VERSION_TABLE
 
 run_migrations = run.run_migrations
 

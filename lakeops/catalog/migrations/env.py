@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from alembic import context
 
+from lakeops.catalog.columns import VERSION_TABLE
 from lakeops.catalog.migrations.run import CONNECTION
-from lakeops.catalog.tables import METADATA, VERSION_TABLE
+from lakeops.catalog.tables import METADATA
 
 context.configure(
     connection=context.config.attributes[CONNECTION],

@@ -10,7 +10,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from lakeops.catalog.records import Move, Records, StagedLine
-from lakeops.catalog.staged_digests import VALUES, staged_digest
+from lakeops.catalog.rows import DIGESTED, staged_digest
 from lakeops.model.errors import InvalidPath
 from lakeops.model.findings import Finding, found
 from lakeops.model.names import check_path
@@ -75,7 +75,7 @@ def check_rows(records: Records, read: ReadPage) -> Iterator[Finding | StagedObj
                 if reason is not None:
                     yield found("staged_row_invalid", where, f"the staged row {reason}")
                     continue
-                if line.digest != staged_digest([getattr(line, name) for name in VALUES]):
+                if line.digest != staged_digest([getattr(line, name) for name in DIGESTED]):
                     yield found("row_altered", where, "the staged row is not what its digest covers")
                 if not line.tombstone:
                     entries.setdefault(owners[line.token], []).append(line)

@@ -51,7 +51,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
     op.create_table(
-        "lakeops_catalog", sa.Column("only", sa.Integer(), primary_key=True, autoincrement=False), _text("id")
+        "lakeops_catalog", sa.Column("only", sa.BigInteger(), primary_key=True, autoincrement=False), _text("id")
     )
     op.create_table("lakeops_owner", *_key(), _text("held", nullable=True), _text("taking", nullable=True))
     op.create_table(

@@ -1,0 +1,90 @@
+"""The kinds of columns that the catalog's tables have; ``models`` and the generated ``tables`` are made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Dialect, Index, Integer, Text
+from sqlalchemy import text as sql
+from sqlalchemy.types import TypeDecorator
+
+from lakeops.catalog.digests import DIGEST, on_insert, on_update
+
+PREFIX = "lakeops_"
+VERSION_TABLE = "lakeops_version"
+"""Where alembic keeps the revision: not ``alembic_version``, which a neighbour may own."""
+
+BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
+COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Unreadable:
+    """What a JSON column holds that is no JSON. It fits nothing, so decoding its row fails."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"text that is no JSON ({self.reason})"
+
+
+class CheckedJson(TypeDecorator[Any]):
+    """JSON; text that cannot be parsed comes as ``Unreadable``, so that one damaged row stops no query."""
+
+    impl = JSON
+    cache_ok = True
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        """The dialect's own parser, with its errors caught."""
+        parse = super().result_processor(dialect, coltype)
+        if parse is None:
+            return None
+
+        def process(value: Any) -> Any:  # noqa: ANN401 - JSON is anything
+            try:
+                return parse(value)
+            except (ValueError, TypeError) as error:
+                return Unreadable(" ".join(str(error).split()))
+
+        return process
+
+
+def text(name: str | None = None, *, key: bool = False, null: bool = False) -> Column[str]:
+    """Text, ordered by its bytes."""
+    return Column(name, BYTEWISE, primary_key=key, nullable=null)
+
+
+def number(name: str | None = None, *, key: bool = False, null: bool = False) -> Column[int]:
+    """A whole number of 64 bits."""
+    return Column(name, BigInteger, primary_key=key, nullable=null, autoincrement=False)
+
+
+def flag(name: str | None = None) -> Column[bool]:
+    """Yes or no."""
+    return Column(name, Boolean, nullable=False)
+
+
+def json(name: str | None = None) -> Column[Any]:
+    """JSON."""
+    return Column(name, CheckedJson, nullable=False)
+
+
+def counter(name: str | None = None) -> Column[int]:
+    """A key that the database counts up."""
+    return Column(name, COUNTER, primary_key=True, autoincrement=True)
+
+
+def digest(name: str | None = None) -> Column[int]:
+    """The digest of the row, null only while a transaction is under way. It comes last, when all else is known."""
+    return Column(name, BigInteger, nullable=True, default=on_insert, onupdate=on_update)
+
+
+def partial_index(name: str, condition: str, *columns: str) -> Index:
+    """An index over the rows that meet a condition."""
+    return Index(name, *columns, sqlite_where=sql(condition), postgresql_where=sql(condition))
+
+
+def open_index(table: str) -> Index:
+    """An index that finds the rows whose digest a transaction has yet to fill in."""
+    return partial_index(f"{table}_open", f"{DIGEST} IS NULL", DIGEST)
