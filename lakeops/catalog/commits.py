@@ -8,10 +8,10 @@ left live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, insert, literal, select, update
+from sqlalchemy import ColumnElement, Connection, Join, Select, Table, and_, bindparam, insert, literal, select, update
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
@@ -23,11 +23,12 @@ from lakeops.catalog.guards import (
     find_repository,
     grace_of,
     lock_repository,
+    no_branch,
     no_commit,
     under,
 )
-from lakeops.catalog.records import History
-from lakeops.catalog.rows import COMMIT_COLUMNS, commit_record, registration_record, ticks
+from lakeops.catalog.records import BranchState, History
+from lakeops.catalog.rows import COMMIT_COLUMNS, branch_record, commit_record, registration_record, ticks
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, RefNotFound
@@ -202,6 +203,53 @@ def find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit 
     """The commit as a transaction sees it, if it exists."""
     row = conn.execute(_ONE, {"repository": repository_id, "commit": commit_id}).one_or_none()
     return None if row is None else commit_record(row)
+
+
+BRANCHES_AND_HEADS = BRANCH.outerjoin(
+    COMMIT, and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
+)
+"""Branches, each with the commit that it points to."""
+
+
+def with_head(place: Join, *columns: Any) -> Select[Any]:  # noqa: ANN401 - the type of columns is SQLAlchemy's own
+    """A branch, the commit that it points to, and more columns of a join that begins with ``BRANCHES_AND_HEADS``."""
+    query = select(*BRANCH.c, *COMMIT_COLUMNS, *columns).select_from(place)
+    return query.where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
+
+
+_HEAD = with_head(BRANCHES_AND_HEADS)
+_BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(COMMIT_COLUMNS)
+
+
+def look_at_branch(
+    conn: Connection, query: Select[Any], values: dict[str, Any]
+) -> tuple[BranchState, Commit, Sequence[Any]]:
+    """A branch, the commit that it points to, and what else a query of ``with_head`` asks for.
+
+    Raises ``RepositoryNotFound``, ``RefNotFound``.
+    """
+    row = conn.execute(query, values).one_or_none()
+    if row is None:
+        find_repository(conn, values["repository"])
+        raise no_branch(values["repository"], values["branch"])
+    state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
+    if rest[0] is None:
+        raise no_commit(state.repository_id, state.commit_id)
+    return state, commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]
+
+
+def find_branch_and_head(conn: Connection, repository_id: str, name: str) -> tuple[BranchState, Commit]:
+    """A branch and the commit that it points to. Raises ``RepositoryNotFound``, ``RefNotFound``."""
+    state, head, _ = look_at_branch(conn, _HEAD, {"repository": repository_id, "branch": name})
+    return state, head
+
+
+def find_head(conn: Connection, state: BranchState) -> Commit:
+    """The commit that a branch points to. Raises ``RefNotFound``."""
+    head = find_commit(conn, state.repository_id, state.commit_id)
+    if head is None:
+        raise no_commit(state.repository_id, state.commit_id)
+    return head
 
 
 class Commits(Part):

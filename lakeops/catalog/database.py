@@ -9,6 +9,7 @@ happened, or the error says that nobody knows. No message holds a password, a st
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,6 +155,12 @@ def run_again(_conn: Connection) -> None:
     """How to settle an unknown COMMIT of a transition that may be repeated: repeat it."""
 
 
+class _Snapshot(threading.local):
+    """The connection that this thread's reads go through, while it reads from one snapshot."""
+
+    conn: Connection | None = None
+
+
 class Database:
     """An engine, how to begin reads and writes on it, and how to read its failures.
 
@@ -169,6 +176,7 @@ class Database:
         self.engine: Engine = dialect.engine(url)
         self._reader = dialect.reader(self.engine)
         self._ids = Ids()
+        self._snapshot = _Snapshot()
         # Bulk loads talk to the driver's own cursors, so its errors arrive without SQLAlchemy's wrapping.
         driver: type[Exception] = self.engine.dialect.loaded_dbapi.Error
         self._failures = (DBAPIError, driver, PoolTimeout)
@@ -176,7 +184,23 @@ class Database:
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """What ``work`` returns, run on one snapshot."""
-        return self._retrying(lambda: self._read_once(work))
+        conn = self._snapshot.conn
+        return self._retrying(lambda: self._read_once(work)) if conn is None else work(conn)
+
+    def in_snapshot(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns; all that it reads in this thread comes from one transaction, on one snapshot.
+
+        ``work`` writes nothing, and may run several times.
+        """
+
+        def on_one(conn: Connection) -> T:
+            self._snapshot.conn = conn
+            try:
+                return work()
+            finally:
+                self._snapshot.conn = None
+
+        return work() if self._snapshot.conn is not None else self.read(on_one)
 
     def write(self, work: Callable[[Connection], T], *, settle: Callable[[Connection], T | None] | None = None) -> T:
         """What ``work`` returns, run as one transaction.
@@ -185,6 +209,8 @@ class Database:
             work: the transition. It may run several times; nothing of a run that failed stays.
             settle: reads whether a COMMIT without an answer happened: its result, or None for "run it again".
         """
+        if self._snapshot.conn is not None:
+            raise RuntimeError("a snapshot is for reading: this would be written outside of it")
         return self._retrying(lambda: self._write_once(work, settle))
 
     def close(self) -> None:

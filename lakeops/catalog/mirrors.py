@@ -23,6 +23,7 @@ Each locks the repository's row shared, then the mirror's row, so that two passe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, CursorResult, delete, insert, select, update
@@ -168,8 +169,10 @@ class Mirrors(Repositories):
                     conn.execute(update(MIRROR_REF).where(*_here(repository_id, ref)).values(values))
             set_mirror(conn, repository_id, sequence=sequence, last_sync=now)
             state = _state(conn, repository_id)
-            set_mirror(conn, repository_id, kept=sorted(state.needs.intersection(mirror.kept)))
-            return state
+            kept = sorted(state.needs.intersection(mirror.kept))
+            if kept != sorted(mirror.kept):
+                set_mirror(conn, repository_id, kept=kept)
+            return replace(state, mirror=replace(state.mirror, kept=tuple(kept)))
 
         return self.database.write(work, settle=run_again)
 

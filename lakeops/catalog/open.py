@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from sqlalchemy import URL, Connection, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError
@@ -27,6 +29,8 @@ from lakeops.catalog.staged import StagedRows
 from lakeops.catalog.staging import Publishing, Staging, Uploads
 from lakeops.model.clock import Clock
 from lakeops.model.errors import CatalogUnavailable, CatalogVersion, InvalidSettings
+
+T = TypeVar("T")
 
 DEFAULT_GRACE_SECONDS = 24 * 3600
 """The grace period of new repositories, where nothing else is set."""
@@ -68,6 +72,13 @@ class Catalog(
     def now(self) -> datetime:
         """The database's time, aware, in UTC (with SQLite: the clock that the catalog was opened with)."""
         return self.database.read(self.database.dialect.now)
+
+    def in_snapshot(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns; all that it reads of this catalog, in this thread, comes from one transaction.
+
+        ``work`` writes nothing, and may run several times.
+        """
+        return self.database.in_snapshot(work)
 
     def upgrade(self) -> None:
         """Bring the schema to this code's version; safe to call at any time from many processes."""

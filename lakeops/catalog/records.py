@@ -49,6 +49,22 @@ class BranchState:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchAt:
+    """A branch at one instant: its row, the commit that it points to, and the database's time."""
+
+    state: BranchState
+    head: Commit
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed(BranchAt):
+    """A branch with its staged rows sealed, or ``earlier``: the commit under the call's key. Nothing is sealed then."""
+
+    earlier: Commit | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Staged:
     """One staged row: an entry, or a tombstone when ``entry`` is None."""
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Join, Select, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, select
 
-from lakeops.catalog.guards import Part, find_branch, find_repository, no_branch, no_commit
-from lakeops.catalog.records import BranchState, Roots, Staged, StagedPage
+from lakeops.catalog.commits import BRANCHES_AND_HEADS, find_branch_and_head, look_at_branch, with_head
+from lakeops.catalog.guards import Part, find_branch, find_repository
+from lakeops.catalog.records import BranchAt, Roots, Staged, StagedPage
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.staging import uploads_in_flight
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
@@ -23,10 +24,7 @@ from lakeops.model.records import Commit
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AT_HEAD = BRANCH.outerjoin(
-    COMMIT, and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
-)
-_AT_PATH = _AT_HEAD.outerjoin(
+_AT_PATH = BRANCHES_AND_HEADS.outerjoin(
     STAGED,
     and_(
         STAGED.c.repository_id == BRANCH.c.repository_id,
@@ -36,14 +34,8 @@ _AT_PATH = _AT_HEAD.outerjoin(
 )
 
 
-def _at(place: Join, *columns: Any) -> Select[Any]:  # noqa: ANN401 - the type of columns is SQLAlchemy's own
-    """A branch, the commit that it points to, and more columns of a join that begins with these two."""
-    query = select(*BRANCH.c, *COMMIT_COLUMNS, *columns).select_from(place)
-    return query.where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
-
-
 # Built once, as they are asked for at every look at a branch.
-_HEAD, _LOOK = _at(_AT_HEAD), _at(_AT_PATH, *STAGED.c)
+_AT_HEAD_AND_PATH = with_head(_AT_PATH, *STAGED.c)
 _MINE = select(STAGED).where(STAGED.c.repository_id == bindparam("repository"))
 _SEALED = _MINE.where(STAGED.c.token.in_(bindparam("tokens", expanding=True)), STAGED.c.path == bindparam("path"))
 _PAGE = (
@@ -54,7 +46,6 @@ _PAGE = (
     .limit(bindparam("limit"))
 )
 _PAGE_BELOW = _PAGE.where(STAGED.c.path < bindparam("above"))
-_BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(COMMIT_COLUMNS)
 
 
 class StagedRows(Part):
@@ -65,7 +56,7 @@ class StagedRows(Part):
         values = {"repository": repository_id, "branch": branch, "path": path}
 
         def work(conn: Connection) -> tuple[Commit, Staged | None]:
-            state, head, rest = _look(conn, _LOOK, values)
+            state, head, rest = look_at_branch(conn, _AT_HEAD_AND_PATH, values)
             if rest[0] is not None:
                 return head, staged_record(rest)
             if not state.sealed_tokens:
@@ -85,7 +76,7 @@ class StagedRows(Part):
         where = {"repository": repository_id, "after": after, "prefix": prefix, "limit": limit, "above": above}
 
         def work(conn: Connection) -> StagedPage:
-            state, head, _ = _look(conn, _HEAD, {"repository": repository_id, "branch": branch})
+            state, head = find_branch_and_head(conn, repository_id, branch)
             newest: dict[str, AnyRow] = {}
             for token in reversed(state.tokens):
                 # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
@@ -96,20 +87,22 @@ class StagedRows(Part):
 
     def staged_table(
         self, repository_id: str, branch: str, *, prefix: str = "", tokens: tuple[str, ...] | None = None
-    ) -> tuple[BranchState, pa.Table]:
-        """All staged rows as Arrow (``STAGED_SCHEMA``), sorted by path, the newest token's row of each path.
+    ) -> tuple[BranchAt, pa.Table]:
+        """The branch, and all staged rows as Arrow (``STAGED_SCHEMA``), by path: the newest token's row of each path.
 
         ``tokens`` (newest first) limits them to some of the branch's tokens, for a commit that reads sealed ones.
         """
         from lakeops.catalog.arrow import from_columns, newest_rows
 
-        def work(conn: Connection) -> tuple[BranchState, list[pa.Table]]:
-            state = find_branch(conn, repository_id, branch)
+        def work(conn: Connection) -> tuple[BranchAt, list[pa.Table]]:
+            now = self.database.dialect.now(conn)
+            state, head = find_branch_and_head(conn, repository_id, branch)
             chosen: Sequence[str] = state.tokens if tokens is None else [t for t in tokens if t in state.tokens]
-            return state, [self.database.dialect.unload(conn, repository_id, t, prefix) for t in chosen]
+            rows = [self.database.dialect.unload(conn, repository_id, token, prefix) for token in chosen]
+            return BranchAt(state, head, now), rows
 
-        state, tables = self.database.read(work)
-        return state, newest_rows([from_columns(table) for table in tables])
+        found, tables = self.database.read(work)
+        return found, newest_rows([from_columns(table) for table in tables])
 
     def has_staged(self, repository_id: str, branch: str) -> bool:
         """Whether any row is staged on the branch, effective or not."""
@@ -141,18 +134,3 @@ class StagedRows(Part):
             )
 
         return self.database.read(work)
-
-
-def _look(conn: Connection, query: Select[Any], values: dict[str, Any]) -> tuple[BranchState, Commit, Sequence[Any]]:
-    """A branch, the commit that it points to, and what else a query of ``_at`` asks for.
-
-    Raises ``RepositoryNotFound``, ``RefNotFound``.
-    """
-    row = conn.execute(query, values).one_or_none()
-    if row is None:
-        find_repository(conn, values["repository"])
-        raise no_branch(values["repository"], values["branch"])
-    state, rest = branch_record(row[:_BRANCH_WIDTH]), row[_BRANCH_WIDTH:]
-    if rest[0] is None:
-        raise no_commit(state.repository_id, state.commit_id)
-    return state, commit_record(rest[:_COMMIT_WIDTH]), rest[_COMMIT_WIDTH:]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from lakeops.catalog.commits import find_commit
+from lakeops.catalog.commits import find_branch_and_head, find_commit, find_head
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import MASK, add_to_shard, delete_rows
 from lakeops.catalog.guards import (
@@ -41,7 +41,7 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.queue import check_turn, leave
-from lakeops.catalog.records import BranchState, KeyRecord, Publish, Staged
+from lakeops.catalog.records import BranchAt, BranchState, KeyRecord, Publish, Sealed, Staged
 from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, STAGED_TALLY, UPLOAD
 from lakeops.model.clock import unix_seconds
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 class Staging(Part):
     """Uncommitted changes."""
 
-    def stageable(self, repository_id: str, branch: str) -> BranchState:
-        """The branch's row, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
+    def stageable(self, repository_id: str, branch: str) -> BranchAt:
+        """The branch, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
 
-        def work(conn: Connection) -> BranchState:
+        def work(conn: Connection) -> BranchAt:
             repository = find_repository(conn, repository_id)
-            state = find_branch(conn, repository_id, branch)
+            state, head = find_branch_and_head(conn, repository_id, branch)
             check_writable(conn, repository, action="stage", branch=branch)
-            return state
+            return BranchAt(state, head, self.database.dialect.now(conn))
 
         return self.database.read(work)
 
@@ -119,21 +119,28 @@ class Staging(Part):
 
         return self.database.write(work, settle=run_again)
 
-    def seal(self, repository_id: str, branch: str, *, token: str) -> BranchState:
+    def seal(
+        self, repository_id: str, branch: str, *, token: str, key: str | None = None, fingerprint: str = ""
+    ) -> Sealed:
         """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on.
 
         An active token without rows stays where it is. Recovery: sealed tokens are read by everyone and taken along
-        by the next commit.
+        by the next commit. Nothing is sealed when the call's idempotency key stands for a commit already, even if the
+        branch takes no commits any more. Raises ``KeyReused`` when the key was used with another fingerprint.
         """
 
-        def work(conn: Connection) -> BranchState:
-            check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+        def work(conn: Connection) -> Sealed:
+            repository = lock_repository(conn, repository_id)
             state = lock_branch(conn, repository_id, branch, exclusive=True)
-            if state.staging_token == token or not _any_row(conn, state, (state.staging_token,)):
-                return state
-            sealed = replace(state, staging_token=token, sealed_tokens=state.tokens)
-            conn.execute(_branch_update(state).values(branch_values(sealed)))
-            return sealed
+            now, head = self.database.dialect.now(conn), find_head(conn, state)
+            earlier = earlier_commit(conn, repository_id, key, fingerprint)
+            if earlier is not None:
+                return Sealed(state, head, now, earlier)
+            check_writable(conn, repository, action="seal", branch=branch)
+            if state.staging_token != token and _any_row(conn, state, (state.staging_token,)):
+                state = replace(state, staging_token=token, sealed_tokens=state.tokens)
+                conn.execute(_branch_update(state).values(branch_values(state)))
+            return Sealed(state, head, now)
 
         return self.database.write(work, settle=run_again)
 
@@ -180,12 +187,15 @@ class Staging(Part):
 
         return self.database.write(work)
 
-    def purge_retired(self, repository_id: str) -> int:
-        """Remove the rows of retired tokens; returns how many. Called after publishing; any later call catches up."""
+    def purge_retired(self, repository_id: str, *, waiting: bool = False) -> int:
+        """Remove the rows of retired tokens; returns how many. Called after publishing; any later call catches up.
+
+        With ``waiting`` the caller knows that there are such rows. Otherwise nothing is locked when there are none.
+        """
         mine = RETIRED.c.repository_id == repository_id
-        waiting = select(RETIRED.c.token).where(mine, RETIRED.c.purged.is_(False))
+        unpurged = select(RETIRED.c.token).where(mine, RETIRED.c.purged.is_(False))
         # Two purges at once share the tokens out between them.
-        mine_now = waiting.with_for_update(skip_locked=True)
+        mine_now = unpurged.with_for_update(skip_locked=True)
 
         def work(conn: Connection) -> int:
             lock_repository(conn, repository_id)
@@ -199,9 +209,11 @@ class Staging(Part):
 
         def nothing_to_do(conn: Connection) -> bool:
             find_repository(conn, repository_id)
-            return conn.execute(waiting.limit(1)).first() is None
+            return conn.execute(unpurged.limit(1)).first() is None
 
-        return 0 if self.database.read(nothing_to_do) else self.database.write(work, settle=run_again)
+        if not waiting and self.database.read(nothing_to_do):
+            return 0
+        return self.database.write(work, settle=run_again)
 
     def taken_by(self, repository_id: str, token: str) -> str | None:
         """The commit that consumed a sealed token, if one did (not: a reset)."""
@@ -286,11 +298,12 @@ class Publishing(Part):
 
         def work(conn: Connection) -> Commit:
             repository = lock_repository(conn, publish.repository_id)
-            earlier = _earlier(conn, publish)
+            earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
             if earlier is not None:
                 return earlier
             state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
-            earlier = _earlier(conn, publish)  # again: a call under the same key may have held the lock until now
+            # Again: a call under the same key may have held the lock until now.
+            earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
             if earlier is not None:
                 return earlier
             check_writable(conn, repository, action=publish.action, branch=publish.branch)
@@ -344,14 +357,13 @@ class Publishing(Part):
         )
 
 
-def _earlier(conn: Connection, publish: Publish) -> Commit | None:
-    if publish.key is None:
+def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
+    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+    known = None if key is None else _find_key(conn, repository_id, key)
+    if key is None or known is None:
         return None
-    known = _find_key(conn, publish.repository_id, publish.key)
-    if known is None:
-        return None
-    known.check(publish.key, publish.fingerprint)
-    return find_commit(conn, publish.repository_id, known.commit_id)
+    known.check(key, fingerprint)
+    return find_commit(conn, repository_id, known.commit_id)
 
 
 def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:

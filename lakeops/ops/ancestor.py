@@ -168,7 +168,8 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
         NoMergeBase: they share no history.
         CommitExpired: what they share was pruned.
     """
-    bases = graph.merge_bases(lookup(ctx).get, [destination.id], [source.id])
+    get = lookup(ctx).get
+    bases = ctx.catalog.in_snapshot(lambda: graph.merge_bases(get, [destination.id], [source.id]))
     if not bases:
         raise NoMergeBase(f"{names[0]!r} and {names[1]!r} share no history")
     for base in bases:

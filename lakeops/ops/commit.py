@@ -8,7 +8,6 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState
 from lakeops.model import graph
 from lakeops.model import ids as texts
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository
@@ -18,7 +17,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, apply_changes, publish, replay, when_moved
-from lakeops.ops.resolve import lookup, require_branch
+from lakeops.ops.resolve import check_name, lookup
 
 
 def commit(
@@ -50,10 +49,7 @@ def commit(
     """
     check_message(message)
     pairs = texts.check_metadata(metadata, at_most=texts.COMMIT_METADATA_BYTES)
-    move = Move(Request("commit", require_branch(ctx, branch), message=message, metadata=pairs), idempotency_key)
-    known = replay(ctx, move)
-    if known is not None:
-        return _again(ctx, move, known)
+    move = Move(Request("commit", check_name(branch), message=message, metadata=pairs), idempotency_key)
     mine: list[str] = []
 
     def plan(attempt: Attempt) -> Draft:
@@ -97,24 +93,25 @@ def _again(ctx: Context, move: Move, known: Commit) -> Commit:
 
 
 def _drop_repeated(ctx: Context, move: Move, known: Commit) -> None:
-    state, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
-    _refuse_other(ctx, move, known, state, staged)
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
+    _refuse_other(ctx, move, known, found.head, staged)
     if not staged.num_rows:
         return
-    state = ctx.catalog.seal(ctx.repository_id, move.branch, token=ctx.ids.new())
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch, tokens=state.sealed_tokens)
-    _refuse_other(ctx, move, known, state, staged)
-    ctx.catalog.discard(state, state.sealed_tokens)
+    sealed = ctx.catalog.seal(ctx.repository_id, move.branch, token=ctx.ids.new())
+    tokens = sealed.state.sealed_tokens
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch, tokens=tokens)
+    _refuse_other(ctx, move, known, sealed.head, staged)
+    ctx.catalog.discard(sealed.state, tokens)
 
 
-def _refuse_other(ctx: Context, move: Move, known: Commit, state: BranchState, staged: pa.Table) -> None:
+def _refuse_other(ctx: Context, move: Move, known: Commit, head: Commit, staged: pa.Table) -> None:
     """Raise ``KeyReused`` for staged rows that a commit would publish and that the key's commit does not hold.
 
     What it holds counts only while the branch has it: one that was deleted and made anew has lost it.
     """
-    for batch in effective(ctx, ctx.head(state), staged):
+    for batch in effective(ctx, head, staged):
         rows = staged.filter(pc.is_in(staged["path"], value_set=batch["path"].combine_chunks()))
-        held = not known.expired and graph.merge_base(lookup(ctx).get, state.commit_id, known.id) == known.id
+        held = not known.expired and graph.merge_base(lookup(ctx).get, head.id, known.id) == known.id
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:
             raise KeyReused(move.key or "", known.id, [f"content ({excerpt(other['path'][0].as_py())} for one)"])

@@ -106,13 +106,14 @@ class Context:
         """The commit that a branch points to."""
         return self.catalog.commit(self.repository_id, state.commit_id)
 
-    def tidy(self) -> None:
+    def tidy(self, *, waiting: bool = False) -> None:
         """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.
 
+        With ``waiting`` the verb knows that there are some.
         A catalog that others hold must not make that verb fail; any later call catches up.
         """
         with suppress(CatalogUnavailable):
-            self.catalog.purge_retired(self.repository_id)
+            self.catalog.purge_retired(self.repository_id, waiting=waiting)
 
 
 def require_live(commit: Commit) -> Commit:

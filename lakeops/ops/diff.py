@@ -15,7 +15,7 @@ from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Strategy, Summary
 from lakeops.ops.ancestor import check_strategy, foretell, sides_of_merge
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import check_name, overtaken, resolve_commit, watched
+from lakeops.ops.resolve import check_name, overtaken, resolve_both, watched
 from lakeops.ranges.diff import changes, diff, staged_changes, summary
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
     """What differs between two refs' commits, from left to right, by path. It is read while you iterate."""
     check_prefix(prefix)
-    commits = (resolve_commit(ctx, left), resolve_commit(ctx, right))
+    commits = resolve_both(ctx, left, right)
 
     def found() -> Iterator[Change]:
         pair = [ctx.metarange(commit) for commit in commits]
@@ -44,7 +44,7 @@ def since_merge_base(
     """
     check_prefix(prefix)
     settle = check_strategy(strategy)
-    ours, theirs = resolve_commit(ctx, left), resolve_commit(ctx, right)
+    ours, theirs = resolve_both(ctx, left, right)
     return foretell(ctx, sides_of_merge(ctx, theirs, ours, (right, left)), settle, prefix=prefix)
 
 
@@ -85,7 +85,7 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
         partition_by: the name of a ``name=value`` folder level whose changed values are returned.
         limit: how many prefixes are returned at most.
     """
-    commits = (resolve_commit(ctx, left), resolve_commit(ctx, right))
+    commits = resolve_both(ctx, left, right)
     with overtaken(ctx, commits):
         return _changed(ctx, commits, partition_by, limit)
 
@@ -115,8 +115,8 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
 def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]:
     """What a commit would change now, by path. It shows one moment of the branch, and is read while you iterate."""
     check_prefix(prefix)
-    state, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
-    return chain.from_iterable(changes(batch) for batch in effective(ctx, ctx.head(state), staged))
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
+    return chain.from_iterable(changes(batch) for batch in effective(ctx, found.head, staged))
 
 
 def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table]:

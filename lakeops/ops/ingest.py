@@ -30,8 +30,8 @@ from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import Attempt, Draft, Move, dirty, publish, replay, require_clean
-from lakeops.ops.resolve import require_branch
+from lakeops.ops.publish import Attempt, Draft, Move, Published, dirty, first_look, publish, require_clean
+from lakeops.ops.resolve import check_name
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
@@ -176,14 +176,13 @@ def import_objects(
     # A link may lead elsewhere tomorrow; a committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
-    move = Move(Request("import", require_branch(ctx, branch), parts, text, pairs), idempotency_key)
-    known = replay(ctx, move)
-    if known is not None:
-        return known
-    state = ctx.catalog.stageable(ctx.repository_id, branch)
+    move = Move(Request("import", check_name(branch), parts, text, pairs), idempotency_key)
+    found = first_look(ctx, move, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
+    if isinstance(found, Published):
+        return found.commit
     for change in uncommitted(ctx, branch):
         raise dirty(branch, change.path)
-    part = _build(ctx, place, folder, ctx.head(state), skip_special=skip_special)
+    part = _build(ctx, place, folder, found.head, skip_special=skip_special)
     if not part.metarange.count and not allow_empty_source:
         raise ObjectNotFound(f"there is nothing at {url} to import; allow an empty source to empty the prefix")
     pairs = pairs | {

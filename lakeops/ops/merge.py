@@ -13,8 +13,8 @@ from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
-from lakeops.ops.publish import Attempt, Draft, Move, apply_merge, publish, replay, require_clean
-from lakeops.ops.resolve import lookup, overtaken, require_branch, require_stageable, resolve_commit
+from lakeops.ops.publish import Attempt, Draft, Move, Published, apply_merge, first_look, publish, require_clean
+from lakeops.ops.resolve import check_name, lookup, overtaken, require_stageable, resolve_commit
 
 
 class UpToDate(Exception):
@@ -56,11 +56,10 @@ def merge(
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     parts = {"source": source, "strategy": settle.value if settle else ""}
-    move = Move(Request("merge", require_branch(ctx, destination), parts, message, pairs), idempotency_key)
-    known = replay(ctx, move)
-    if known is not None:
-        return _result(ctx, known, None)
-    ours = resolve_commit(ctx, source)
+    move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
+    ours = first_look(ctx, move, lambda: resolve_commit(ctx, source))
+    if isinstance(ours, Published):
+        return _result(ctx, ours.commit, None)
 
     def plan(attempt: Attempt) -> Draft:
         names = (source, destination)
@@ -111,11 +110,11 @@ def revert(
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    move = Move(Request("revert", require_branch(ctx, branch), parts, message, given), idempotency_key)
-    known = replay(ctx, move)
-    if known is not None:
-        return known
-    undone, parent = _step(ctx, ref, parent_number)
+    move = Move(Request("revert", check_name(branch), parts, message, given), idempotency_key)
+    found = first_look(ctx, move, lambda: _step(ctx, ref, parent_number))
+    if isinstance(found, Published):
+        return found.commit
+    undone, parent = found
     text = message or f"Revert {undone.message.splitlines()[0]!r}"
     origin = {"revert-origin": undone.id}
     return _replay_change(ctx, move, _Replay(undone, parent, (ref, branch), text, {**given, **origin}))
@@ -156,11 +155,11 @@ def cherry_pick(
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    move = Move(Request("cherry-pick", require_branch(ctx, destination), parts, message, given), idempotency_key)
-    known = replay(ctx, move)
-    if known is not None:
-        return known
-    picked, parent = _step(ctx, ref, parent_number)
+    move = Move(Request("cherry-pick", check_name(destination), parts, message, given), idempotency_key)
+    found = first_look(ctx, move, lambda: _step(ctx, ref, parent_number))
+    if isinstance(found, Published):
+        return found.commit
+    picked, parent = found
     pairs = {
         **picked.metadata,
         **given,
@@ -215,10 +214,9 @@ def _clean_head(ctx: Context, branch: str) -> Commit:
     Raises:
         RefNotFound, ReadOnlyRepository, ProtectedBranch, DirtyBranch.
     """
-    state, staged = ctx.catalog.staged_table(ctx.repository_id, require_stageable(ctx, branch).id)
-    head = ctx.head(state)
-    require_clean(ctx, state.id, head, staged)
-    return head
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, require_stageable(ctx, branch).state.id)
+    require_clean(ctx, found.state.id, found.head, staged)
+    return found.head
 
 
 def _step(ctx: Context, ref: str, parent_number: int | None) -> tuple[Commit, Commit]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
 
@@ -138,9 +138,9 @@ def _never() -> None:
 def publish(ctx: Context, move: Move, plan: Draw, *, clean: bool = False, overtaken: Overtaken = _never) -> Published:
     """Move a branch to the commit that ``plan`` drafts, once.
 
-    With ``clean`` the branch may have no uncommitted changes; ``plan`` refuses one that has some (``require_clean``).
-    ``overtaken`` is asked while the call waits for its turn. Callers look for an earlier call under the same key first
-    (``replay``); the publish transaction looks again.
+    With ``clean`` the branch may have no uncommitted changes. ``plan`` refuses one that has some (``require_clean``),
+    and callers look for an earlier call under the same key first (``first_look``). Without it, sealing looks for the
+    key. The publish transaction looks again. ``overtaken`` is asked while the call waits for its turn.
 
     Raises:
         BranchMoved: others moved the branch, and this call's turn did not come in time.
@@ -169,6 +169,26 @@ def publish(ctx: Context, move: Move, plan: Draw, *, clean: bool = False, overta
             pause(ctx.ids.jitter(LONGEST_WAIT))
 
 
+T = TypeVar("T")
+
+
+def first_look(ctx: Context, move: Move, look: Callable[[], T]) -> Published | T:
+    """What ``look`` reads before a move, or the commit of an earlier call under its key; from one snapshot.
+
+    Raises:
+        RefNotFound: there is no such branch.
+        KeyReused: the key stands for another call.
+        Anything that ``look`` raises.
+    """
+
+    def found() -> Published | T:
+        ctx.catalog.branch(ctx.repository_id, move.branch)
+        known = replay(ctx, move)
+        return look() if known is None else Published(known, None, by_key=True)
+
+    return ctx.catalog.in_snapshot(found)
+
+
 def replay(ctx: Context, move: Move) -> Commit | None:
     """The commit that the move's idempotency key stands for, if it was used. Raises ``KeyReused``."""
     if move.key is None:
@@ -181,7 +201,9 @@ def replay(ctx: Context, move: Move) -> Commit | None:
 
 
 def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: str | None) -> Published:
-    attempt = _begin(ctx, move.branch, clean=clean)
+    attempt = _begin(ctx, move, clean=clean)
+    if isinstance(attempt, Published):
+        return attempt
     try:
         draft = plan(attempt)
     except AlreadyPublished as found:
@@ -216,9 +238,10 @@ def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: st
             publisher=publisher,
         )
     )
-    ctx.tidy()
     if published.id != commit.id:
         return Published(published, None, by_key=True)
+    if state.sealed_tokens:
+        ctx.tidy(waiting=True)
     return Published(published, draft.summary)
 
 
@@ -229,13 +252,15 @@ def _taken_along(ctx: Context, move: Move, commit: Commit) -> Published:
     return Published(replay(ctx, move) or commit, None)
 
 
-def _begin(ctx: Context, branch: str, *, clean: bool) -> Attempt:
-    started = ctx.catalog.now()
+def _begin(ctx: Context, move: Move, *, clean: bool) -> Attempt | Published:
     if clean:
-        state, staged = ctx.catalog.staged_table(ctx.repository_id, branch)
-        return Attempt(state, ctx.head(state), started, staged)
-    state = ctx.catalog.seal(ctx.repository_id, branch, token=ctx.ids.new())
-    return Attempt(state, ctx.head(state), started)
+        found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
+        return Attempt(found.state, found.head, found.now, staged)
+    token, asked = ctx.ids.new(), move.request.fingerprint
+    sealed = ctx.catalog.seal(ctx.repository_id, move.branch, token=token, key=move.key, fingerprint=asked)
+    if sealed.earlier is not None:
+        return Published(sealed.earlier, None, by_key=True)
+    return Attempt(sealed.state, sealed.head, sealed.now)
 
 
 def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
@@ -245,7 +270,7 @@ def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
     """
     if attempt.staged is None or not attempt.staged.num_rows:
         return attempt.state
-    state = ctx.catalog.seal(ctx.repository_id, attempt.state.id, token=ctx.ids.new())
+    state = ctx.catalog.seal(ctx.repository_id, attempt.state.id, token=ctx.ids.new()).state
     if state.commit_id == attempt.head.id:  # or the publish transaction says that it moved
         _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
         require_clean(ctx, state.id, attempt.head, staged)

@@ -124,25 +124,30 @@ def put(
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_path(path)
-    require_stageable(ctx, branch)
+    started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
-    started, entry = write(ctx, path, data, metadata=metadata, content_type=content_type)
+    entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
     ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, entry)], started=started)
     return public(ctx, entry)
 
 
 def write(
-    ctx: Context, path: str, data: bytes | BinaryIO, *, metadata: Mapping[str, str] | None, content_type: str | None
-) -> tuple[datetime, Entry]:
-    """Upload an object that is not linked yet; returns since when it has been there, and its entry as stored."""
+    ctx: Context,
+    path: str,
+    data: bytes | BinaryIO,
+    *,
+    metadata: Mapping[str, str] | None,
+    content_type: str | None,
+    started: datetime,
+) -> Entry:
+    """Upload an object that is not linked yet; returns its entry as stored. ``started`` is now."""
     check_path(path)
     content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
     user_metadata = check_metadata(metadata)
-    started = ctx.catalog.now()
     key = layout.object_key(started, ctx.ids)
     written = ctx.store.put(key, data)
-    entry = Entry(
+    return Entry(
         path=path,
         physical_address=key,
         checksum=written.checksum,
@@ -151,15 +156,13 @@ def write(
         content_type=content_type,
         metadata=user_metadata,
     )
-    return started, entry
 
 
 def delete(ctx: Context, branch: str, path: str) -> None:
     """Stage the deletion of an object. Raises ``ObjectNotFound`` when the branch shows none at the path."""
     check_path(path)
-    require_stageable(ctx, branch)
+    started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
-    started = ctx.catalog.now()
     if find(ctx, branch, path) is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
     ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, None)], started=started)
@@ -211,7 +214,8 @@ class Batch:
         content_type: str | None = None,
     ) -> Entry:
         """Write an object as ``Branch.put`` does; readers of the branch see it once the batch is linked."""
-        started, entry = write(self._ctx, path, data, metadata=metadata, content_type=content_type)
+        started = self._ctx.catalog.now()
+        entry = write(self._ctx, path, data, metadata=metadata, content_type=content_type, started=started)
         link_held_back(self._ctx, self._branch, path, besides=self)
         with self._lock:
             self._waiting[path] = (started, entry)

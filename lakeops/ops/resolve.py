@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchAt
 from lakeops.model import graph
 from lakeops.model.errors import InvalidRef, NoMergeBase, NotFound, NotReplicated, ObjectNotFound, RefNotFound
 from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit, gone
-from lakeops.model.refs import parse_ref, resolve
+from lakeops.model.refs import RefExpression, parse_ref
 from lakeops.model.refs import resolve as resolve_expression
 from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context, expired, require_live
@@ -117,7 +117,7 @@ def resolve_id(ctx: Context, text: str) -> str:
     Raises:
         InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
     """
-    return resolve_expression(text, lookup(ctx))
+    return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
 
 
 def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
@@ -127,9 +127,17 @@ def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
         InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
         CommitExpired: retention took it, and ``live`` asks for one that can be read.
     """
-    names = lookup(ctx)
-    commit = names.get(resolve_expression(text, names))
+    commit = _resolved(ctx, text, lookup(ctx))
     return require_live(commit) if live or commit.is_gone else commit
+
+
+def resolve_both(ctx: Context, left: str, right: str) -> tuple[Commit, Commit]:
+    """The commits that two ref expressions mean at one instant. Raises what ``resolve_commit`` raises."""
+    return ctx.catalog.in_snapshot(lambda: (resolve_commit(ctx, left), resolve_commit(ctx, right)))
+
+
+def _resolved(ctx: Context, expression: str | RefExpression, names: CatalogLookup) -> Commit:
+    return ctx.catalog.in_snapshot(lambda: names.get(resolve_expression(expression, names)))
 
 
 def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Callable[[Commit], T]) -> T:
@@ -144,8 +152,7 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
             return of_branch(text)
         except RefNotFound:
             pass
-    names = lookup(ctx)
-    commit = require_live(names.get(resolve_expression(expression, names)))
+    commit = require_live(_resolved(ctx, expression, lookup(ctx)))
     with overtaken(ctx, (commit,)):
         return of_commit(commit)
 
@@ -162,8 +169,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def require_stageable(ctx: Context, name: str) -> BranchState:
-    """The state of a branch that may take uncommitted changes.
+def require_stageable(ctx: Context, name: str) -> BranchAt:
+    """A branch that may take uncommitted changes.
 
     The catalog decides again in every transition; asking first spares an upload that would be refused.
 
@@ -186,16 +193,20 @@ def log(ctx: Context, ref: str, *, first_parent: bool = False, amount: int | Non
     if amount is not None:
         amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
     names = lookup(ctx, ahead=amount or 1)
-    start = names.get(resolve(ref, names))
+    start = _resolved(ctx, ref, names)
     walk = graph.log(names.get, start.id, first_parent=first_parent)
     return islice((commit for commit in walk if not commit.is_gone), amount)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:
     """A best common ancestor of two refs. Raises ``NoMergeBase``."""
-    get = lookup(ctx).get
-    ids = (resolve_commit(ctx, left, live=False).id, resolve_commit(ctx, right, live=False).id)
-    base = graph.merge_base(get, *ids)
+
+    def found() -> Commit | None:
+        get = lookup(ctx).get
+        base = graph.merge_base(get, *(resolve_commit(ctx, ref, live=False).id for ref in (left, right)))
+        return None if base is None else get(base)
+
+    base = ctx.catalog.in_snapshot(found)
     if base is None:
         raise NoMergeBase(f"{left!r} and {right!r} share no history")
-    return require_live(get(base)) if get(base).is_gone else get(base)
+    return require_live(base) if base.is_gone else base

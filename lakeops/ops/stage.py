@@ -24,7 +24,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import require_branch, require_stageable
+from lakeops.ops.resolve import check_name, require_stageable
 from lakeops.ops.view import shown
 from lakeops.store import layout
 
@@ -91,9 +91,8 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
         ObjectCollected: nothing refers to one of the objects any more, and garbage collection is about to delete it.
         CollectionRunning: garbage collection is deciding about objects that are old; try again.
     """
-    require_stageable(ctx, branch)
+    started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch)
-    started = ctx.catalog.now()
     rows = _normalise(ctx, table)
     if rows.num_rows:
         objects = own_objects(ctx, rows["physical_address"])
@@ -113,17 +112,17 @@ def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started:
 def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
     """Stage the deletion of every object under a prefix. Returns how many there were."""
     check_prefix(prefix)
-    require_stageable(ctx, branch)
+    started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch)
     count = 0
 
-    def rows(state: BranchState) -> pa.Table:
+    def rows() -> tuple[BranchState, pa.Table]:
         nonlocal count
-        gone = branch_paths(ctx, state, prefix)
+        state, gone = branch_paths(ctx, branch, prefix)
         count = len(gone)
-        return tombstones(gone)
+        return state, tombstones(gone)
 
-    put_consistently(ctx, branch, rows, started=ctx.catalog.now())
+    put_consistently(ctx, branch, rows, started=started)
     return count
 
 
@@ -135,7 +134,7 @@ def reset(ctx: Context, branch: str, prefix: str | None = None, path: str | None
         check_path(path)
     if prefix is not None:
         check_prefix(prefix)
-    name = require_branch(ctx, branch)
+    name = check_name(branch)
     link_held_back(ctx, name)
     count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor)
     ctx.tidy()
@@ -145,34 +144,29 @@ def reset(ctx: Context, branch: str, prefix: str | None = None, path: str | None
 def put_consistently(
     ctx: Context,
     branch: str,
-    rows: Callable[[BranchState], pa.Table],
+    rows: Callable[[], tuple[BranchState | None, pa.Table]],
     *,
     started: datetime,
     upload: str | None = None,
 ) -> None:
-    """Stage rows that were worked out from what the branch shows; again when it shows something else meanwhile."""
+    """Stage rows that were worked out from what the branch shows; again when it shows something else meanwhile.
+
+    ``rows`` gives the branch that they were worked out from, or None where it does not matter, and the rows.
+    """
 
     def once() -> None:
-        state = ctx.catalog.branch(ctx.repository_id, branch)
-        ctx.catalog.put_staged(
-            ctx.repository_id,
-            branch,
-            rows(state),
-            started=started,
-            expected=state,
-            upload=upload,
-        )
+        state, table = rows()
+        ctx.catalog.put_staged(ctx.repository_id, branch, table, started=started, expected=state, upload=upload)
 
     when_moved(ctx)(once)
 
 
-def branch_paths(ctx: Context, state: BranchState, prefix: str) -> pa.ChunkedArray:
-    """Paths that a branch shows under a prefix, in order: one string column, however many."""
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, prefix=prefix)
-    committed = ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix)
-    return pa.chunked_array(
-        (chunk for batch in shown(committed, staged) for chunk in batch.column("path").chunks), pa.string()
-    )
+def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[BranchState, pa.ChunkedArray]:
+    """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, branch, prefix=prefix)
+    committed = ctx.reader.scan(ctx.metarange(found.head), prefix)
+    chunks = (chunk for batch in shown(committed, staged) for chunk in batch.column("path").chunks)
+    return found.state, pa.chunked_array(chunks, pa.string())
 
 
 def tombstones(paths: pa.ChunkedArray) -> pa.Table:
@@ -297,9 +291,8 @@ def output(
     if mode not in ("replace", "append"):
         raise InvalidInput(f"mode {excerpt(mode)} is not one of 'replace' and 'append'")
     folder = as_folder(prefix)
-    require_stageable(ctx, branch)
+    named = require_stageable(ctx, branch).now
     upload = ctx.ids.new()
-    named = ctx.catalog.now()
     address = layout.output_prefix(named, ctx.ids)
     started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
     try:
@@ -329,12 +322,12 @@ def _link_output(
     files = _files(ctx, folder, address)
     link_held_back(ctx, branch)
 
-    def rows(state: BranchState) -> pa.Table:
+    def rows() -> tuple[BranchState | None, pa.Table]:
         if mode == "append":
-            return files
-        before = branch_paths(ctx, state, folder)
+            return None, files
+        state, before = branch_paths(ctx, branch, folder)
         gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
-        return pa.concat_tables([files, tombstones(gone)]).sort_by("path")
+        return state, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
 
     put_consistently(ctx, branch, rows, started=started, upload=upload)
 

@@ -231,8 +231,8 @@ def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
     check_prefix(prefix)
 
     def of_branch(name: str) -> Iterator[pa.Table]:
-        state, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
-        return shown(ctx.reader.scan(ctx.metarange(ctx.head(state)), prefix), staged)
+        found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
+        return shown(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
 
     def of_commit(commit: Commit) -> Iterator[pa.Table]:
         batches = (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from support.statements import transactions
 
 from lakeops.store import layout
 
@@ -155,3 +156,13 @@ def test_a_new_branch_of_what_is_shown_costs_nothing(pair):
     assert pair.heads()["dev"] == pair.heads()["tag:v1"] == pair.head()
     assert asked == []
     assert opened == set()
+
+
+def test_an_idle_pass_is_six_transactions(pair):
+    """The mirror, where its source is, what the source shows, two that write down the pass, and the status."""
+    pair.commit(a="1")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    with transactions(pair.here.catalog, pair.there.catalog) as seen:
+        pair.mirror.sync()
+    assert (seen.count("read"), seen.count("write")) == (4, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from sqlalchemy import event
@@ -27,3 +27,26 @@ def statements(catalog: Any) -> Iterator[list[str]]:
 def ours(seen: list[str]) -> list[str]:
     """Those on lakeops' tables: not what begins a transaction or asks for the time."""
     return [text for text in seen if "lakeops_" in text]
+
+
+@contextmanager
+def transactions(*catalogs: Any) -> Iterator[list[str]]:
+    """Collects the transactions of a block: ``read`` or ``write``."""
+    seen: list[str] = []
+    with ExitStack() as stack:
+        for catalog in catalogs:
+            stack.enter_context(_noting(catalog.database.dialect, seen))
+        yield seen
+
+
+@contextmanager
+def _noting(dialect: Any, seen: list[str]) -> Iterator[None]:
+    def begin(conn: Any, *, write: bool) -> None:
+        seen.append("write" if write else "read")
+        type(dialect).begin(dialect, conn, write=write)
+
+    dialect.begin = begin  # in front of the class's own
+    try:
+        yield
+    finally:
+        del dialect.begin

@@ -24,6 +24,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What a source shows at one instant.
+
+    Attributes:
+        heads: where the branches and tags point that the mirror follows.
+        unkept: those of the heads that a source which is a mirror itself has not agreed with its own source to keep.
+        rules: its retention rules and protected branches.
+    """
+
+    heads: dict[RefName, str]
+    unkept: frozenset[str]
+    rules: tuple[str | None, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
 class Source:
     """A repository that is mirrored.
 
@@ -39,6 +54,16 @@ class Source:
     def repository(self) -> Repository:
         """The repository's record. Raises ``RepositoryNotFound``."""
         return self.catalog.repository(self.repository_id)
+
+    def shown(self, mirror: Mirror, initial: Commit) -> Shown:
+        """What the source shows now. ``initial`` is the mirror's initial commit. Raises ``NotAReplica``."""
+
+        def found() -> Shown:
+            self.check_same(mirror, initial)
+            heads = self.heads(mirror)
+            return Shown(heads, self.catalog.unkept(self.repository_id, heads.values()), self.rules())
+
+        return self.catalog.in_snapshot(found)
 
     def heads(self, mirror: Mirror) -> dict[RefName, str]:
         """Where the branches and tags that the mirror follows point now."""
@@ -63,13 +88,13 @@ class Source:
     def lost(self, commits: Iterable[str]) -> frozenset[str]:
         """Those of the commits that the source has expired, or does not know, or cannot keep as a mirror itself."""
         asked = frozenset(commits)
-        known = self.catalog.commits(self.repository_id, asked)
-        gone = frozenset(one for one in asked if one not in known or known[one].expired)
-        return gone | self.unkept(asked - gone)
 
-    def unkept(self, commits: Iterable[str]) -> frozenset[str]:
-        """Those of the commits that a source which is a mirror itself has not agreed with its own source to keep."""
-        return self.catalog.unkept(self.repository_id, commits)
+        def found() -> frozenset[str]:
+            known = self.catalog.commits(self.repository_id, asked)
+            gone = frozenset(one for one in asked if one not in known or known[one].expired)
+            return gone | self.catalog.unkept(self.repository_id, asked - gone)
+
+        return self.catalog.in_snapshot(found)
 
     def reported(self, mirror: Mirror) -> int:
         """The sequence of the last report that it took under the mirror's name; 0 when there was none."""

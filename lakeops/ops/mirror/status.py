@@ -20,15 +20,19 @@ from lakeops.ranges.read import RangeReader
 
 def status(ctx: Context) -> MirrorStatus:
     """How far each ref is, as the last pass saw it. Seconds count up to now. The source is not asked."""
-    state = ctx.catalog.mirror_state(ctx.repository_id)
-    now, get = ctx.seconds(), lookup(ctx).get
-    refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
-    return MirrorStatus(
-        state.mirror,
-        {ref.id: ref for ref in refs if ref.kind is RefKind.BRANCH},
-        {ref.id: ref for ref in refs if ref.kind is RefKind.TAG},
-        state.mirrors,
-    )
+
+    def found() -> MirrorStatus:
+        state = ctx.catalog.mirror_state(ctx.repository_id)
+        now, get = ctx.seconds(), lookup(ctx).get
+        refs = [ref_status(get, state.mirror, ref, now) for ref in state.refs]
+        return MirrorStatus(
+            state.mirror,
+            {ref.id: ref for ref in refs if ref.kind is RefKind.BRANCH},
+            {ref.id: ref for ref in refs if ref.kind is RefKind.TAG},
+            state.mirrors,
+        )
+
+    return ctx.catalog.in_snapshot(found)
 
 
 def ref_status(get: CommitSource, mirror: Mirror, ref: MirrorRef, now: int) -> RefStatus:

@@ -29,7 +29,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.mirror.create import fresh_registration
 from lakeops.ops.mirror.give_way import give_way, record
 from lakeops.ops.mirror.look import look, merged
-from lakeops.ops.mirror.source import Source, check_claim
+from lakeops.ops.mirror.source import Shown, Source, check_claim
 from lakeops.ops.mirror.status import status
 from lakeops.ops.resolve import line_of
 
@@ -37,9 +37,12 @@ BATCH = 500
 """Commits of one transaction, and of one statement at the source."""
 
 
-def copy_history(ctx: Context, source: Source, heads: Iterable[str]) -> int:
-    """Copy everything that these commits of the source descend from and the mirror lacks; returns how many commits."""
-    missing = _missing(ctx, source, heads)
+def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: Iterable[str] = ()) -> int:
+    """Copy everything that these commits of the source descend from and the mirror lacks; returns how many commits.
+
+    ``known`` are commits that the mirror has, so it need not be asked.
+    """
+    missing = _missing(ctx, source, heads, set(known))
     # What the source has pruned comes as "gone", and is not copied: the mirror's history ends there too.
     pruned = frozenset(commit.id for commit in missing.values() if commit.is_gone)
     kept = (commit for commit in missing.values() if not commit.is_gone)
@@ -50,13 +53,12 @@ def copy_history(ctx: Context, source: Source, heads: Iterable[str]) -> int:
     return len(ordered)
 
 
-def _missing(ctx: Context, source: Source, heads: Iterable[str]) -> dict[str, Commit]:
+def _missing(ctx: Context, source: Source, heads: Iterable[str], known: set[str]) -> dict[str, Commit]:
     """The commits that the mirror lacks, by id.
 
     First parents come in long runs, so a linear history takes few calls.
     """
     found: dict[str, Commit] = {}
-    known: set[str] = set()
     waiting = _unknown(ctx, heads, known)
     while waiting:
         chain = line_of(source.catalog, source.repository_id, waiting.pop(), BATCH)
@@ -74,7 +76,8 @@ def _missing(ctx: Context, source: Source, heads: Iterable[str]) -> dict[str, Co
 def _unknown(ctx: Context, ids: Iterable[str], known: set[str]) -> set[str]:
     """Those of the commits that the mirror does not have; ``known`` remembers those that it has."""
     asked = set(ids) - known
-    known.update(ctx.catalog.commits(ctx.repository_id, asked))
+    if asked:
+        known.update(ctx.catalog.commits(ctx.repository_id, asked))
     return asked - known
 
 
@@ -91,12 +94,11 @@ Reach = Callable[[], AbstractContextManager[Source]]
 
 def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
     """One pass of ``Mirror.sync``. ``reach`` opens the source."""
-    with _noted(ctx) as mirror, reach() as source:
+    with _noted(ctx) as (before, initial), reach() as source:
         errors: list[LakeopsError] = []
-        source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
-            for _ in range(ROUNDS):
-                state, lost, broken = _observe(ctx, source)
+            for number in range(ROUNDS):
+                state, lost, broken = _observe(ctx, source, initial, None if number else before)
                 errors = [*_unsupported(ctx, state, lost), *broken]
                 if not any(ref.candidate for ref in state.refs):
                     break
@@ -115,15 +117,15 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
     It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
     """
-    with _noted(ctx) as mirror, reach() as source:
-        source.check_same(mirror, ctx.catalog.initial_commit(ctx.repository_id))
+    with _noted(ctx) as (before, initial), reach() as source:
+        source.check_same(before.mirror, initial)
         check_claim(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
-            state, _, _ = _observe(ctx, source)
+            state, _, _ = _observe(ctx, source, initial, before)
             remembered = ctx.catalog.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
-                _observe(ctx, source)
+                _observe(ctx, source, initial)
     return status(ctx)
 
 
@@ -154,38 +156,48 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
 
 
 @contextmanager
-def _noted(ctx: Context) -> Iterator[Mirror]:
-    """Record how a pass over the mirror ended, so that a status tells it later."""
-    mirror = ctx.catalog.mirror(ctx.repository_id)
-    mirror.check_following()
+def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
+    """The mirror and its initial commit. Records how the pass ended, so that a status tells it later."""
+
+    def found() -> tuple[MirrorState, Commit]:
+        state = ctx.catalog.mirror_state(ctx.repository_id)
+        state.mirror.check_following()
+        return state, ctx.catalog.initial_commit(ctx.repository_id)
+
+    before, initial = ctx.catalog.in_snapshot(found)
     try:
-        yield mirror
+        yield before, initial
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
             ctx.catalog.note_sync(ctx.repository_id, error.message)
         raise
-    if mirror.error is not None:
+    if before.mirror.error is not None:
         ctx.catalog.note_sync(ctx.repository_id, None)
 
 
-def _observe(ctx: Context, source: Source) -> tuple[MirrorState, frozenset[str], list[LakeopsError]]:
+def _observe(
+    ctx: Context, source: Source, initial: Commit, before: MirrorState | None = None
+) -> tuple[MirrorState, frozenset[str], list[LakeopsError]]:
     """Record the source's heads, and have it keep all that the mirror shows and waits for.
 
     Candidates that the source has expired, or lost, give way to its newest heads. Returns the mirror, what the source
     cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
+    ``before`` is the mirror as it was read just now, if it was.
     """
-    rules = source.rules()
     broken: dict[RefName, LakeopsError] = {}
     read: dict[RefName, str] = {}
     for _ in range(TRIES):
-        before = ctx.catalog.mirror_state(ctx.repository_id)
-        if rules != (before.mirror.rules, before.mirror.protections):
-            ctx.catalog.note_rules(ctx.repository_id, *rules)
-        heads = _heads(source, before, leave=broken)
+        known = before or ctx.catalog.mirror_state(ctx.repository_id)
+        before = None
+        shown = source.shown(known.mirror, initial)
+        if shown.rules != (known.mirror.rules, known.mirror.protections):
+            ctx.catalog.note_rules(ctx.repository_id, *shown.rules)
+        heads = _followed(shown, known, leave=broken)
+        copied = {ref.source_head for ref in known.refs}
         try:
-            if copy_history(ctx, source, heads.values()) > BATCH:
+            if copy_history(ctx, source, heads.values(), known=copied) > BATCH:
                 continue  # it took its time: what is recorded should be what the source shows now
-            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=before.mirror.sequence, actor=ctx.actor)
+            state = ctx.catalog.observe_source(ctx.repository_id, heads, since=known.mirror.sequence, actor=ctx.actor)
         except MirrorOvertaken:
             continue
         except RefNotFound:
@@ -193,11 +205,8 @@ def _observe(ctx: Context, source: Source) -> tuple[MirrorState, frozenset[str],
             broken |= _broken(ctx, source, {ref: head for ref, head in heads.items() if read.get(ref) == head})
             read = heads
             continue
-        lost = source.lost(state.needs)
-        hopeless = [ref for ref in state.refs if ref.candidate in lost]
-        for ref in hopeless:
-            ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
-        if not hopeless and _agreed(ctx, source, state, lost):
+        lost = _agreed(ctx, source, state)
+        if lost is not None:
             return state, lost, list(broken.values())
     raise Transient(
         f"the source of mirror {ctx.repository_id!r} went on faster than it could be read, {TRIES} times; try again"
@@ -218,27 +227,44 @@ def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[
     return found
 
 
-def _heads(source: Source, state: MirrorState, *, leave: Collection[RefName]) -> dict[RefName, str]:
+def _followed(shown: Shown, state: MirrorState, *, leave: Collection[RefName]) -> dict[RefName, str]:
     """Where the source's refs point.
 
     A ref that shows what the source cannot keep, as a mirror itself, is not followed there, nor is one of ``leave``.
     """
-    heads = source.heads(state.mirror)
-    unkept = source.unkept(heads.values())
-    shown = {ref.ref: ref.promoted for ref in state.refs}
-    followed = {ref: head if head not in unkept and ref not in leave else shown.get(ref) for ref, head in heads.items()}
+    promoted = {ref.ref: ref.promoted for ref in state.refs}
+    followed = {
+        ref: head if head not in shown.unkept and ref not in leave else promoted.get(ref)
+        for ref, head in shown.heads.items()
+    }
     return {ref: head for ref, head in followed.items() if head is not None}
 
 
-def _agreed(ctx: Context, source: Source, state: MirrorState, lost: frozenset[str]) -> bool:
-    """Whether the source keeps what the mirror needs from now on; what it has lost already cannot be kept.
+def _agreed(ctx: Context, source: Source, state: MirrorState) -> frozenset[str] | None:
+    """Have the source keep what the mirror needs; returns what it has lost already and cannot keep.
+
+    None when the pass has to look at the source again, because something changed meanwhile.
+    Raises ``MirrorOvertaken`` when a later pass has asked for something else.
+    """
+    reports = state.mirror.reports
+    if reports:
+        agreed = _report(ctx, source, state.mirror, state.needs)
+        if agreed is not False:
+            return frozenset() if agreed else None
+    lost = source.lost(state.needs)
+    hopeless = [ref for ref in state.refs if ref.candidate in lost]
+    for ref in hopeless:
+        ctx.catalog.give_up_candidate(ctx.repository_id, ref.ref, ref.ticket)
+    if hopeless or (reports and not _report(ctx, source, state.mirror, state.needs - lost)):
+        return None
+    return lost
+
+
+def _report(ctx: Context, source: Source, mirror: Mirror, needs: frozenset[str]) -> bool | None:
+    """Whether the source keeps these commits from now on; None when the mirror had to start over.
 
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
     """
-    mirror = state.mirror
-    if not mirror.reports:
-        return True
-    needs = state.needs - lost
     try:
         source.catalog.report_mirror(source.repository_id, mirror.registration, needs, sequence=mirror.sequence)
     except (CommitExpired, RefNotFound):
@@ -246,8 +272,9 @@ def _agreed(ctx: Context, source: Source, state: MirrorState, lost: frozenset[st
     except MirrorOvertaken:
         if not _restored(ctx, source, mirror):
             raise
-        return False
-    ctx.catalog.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
+        return None
+    if needs != frozenset(mirror.kept):
+        ctx.catalog.note_kept(ctx.repository_id, needs, sequence=mirror.sequence)
     return True
 
 
@@ -266,6 +293,8 @@ def _restored(ctx: Context, source: Source, mirror: Mirror) -> bool:
 
 def _unsupported(ctx: Context, state: MirrorState, lost: frozenset[str]) -> list[LakeopsError]:
     """An error for each ref that shows what its source keeps no longer, unless there is nothing to lose of it."""
+    if not lost:
+        return []
     shown = ctx.catalog.commits(ctx.repository_id, {ref.promoted for ref in state.refs if ref.promoted in lost})
     return [
         CommitExpired(
