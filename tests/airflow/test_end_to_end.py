@@ -64,7 +64,7 @@ def until(holds: Callable[[], Any], what: str) -> Any:
     while not (found := holds()):
         if time.monotonic() > deadline:
             pytest.fail(f"not within {DEADLINE} s: {what}")
-        time.sleep(0.1)
+        time.sleep(0.5)  # each look costs the web server more than the wait costs the test
     return found
 
 

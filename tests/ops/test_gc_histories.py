@@ -137,12 +137,12 @@ def history(catalog: Catalog, clock: ManualClock, program: list[Step]) -> None:
     assert world.store == world.referenced()
 
 
-def histories(catalog: Catalog, clock: ManualClock, *, number: int, steps_at_most: int) -> None:
-    """Five hundred histories, others for every number."""
+def histories(catalog: Catalog, clock: ManualClock, *, number: int, examples: int, steps_at_most: int) -> None:
+    """So many histories, others for every number."""
 
     @seed(number)
     @given(program=st.lists(steps, min_size=3, max_size=steps_at_most))
-    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=500, database=None)
+    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=examples, database=None)
     def one(program: list[Step]) -> None:
         history(catalog, clock, program)
 
@@ -152,7 +152,7 @@ def histories(catalog: Catalog, clock: ManualClock, *, number: int, steps_at_mos
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(4))
 def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part):
-    histories(catalog, clock, number=part, steps_at_most=12)
+    histories(catalog, clock, number=part, examples=125, steps_at_most=12)
 
 
 @pytest.mark.slow
@@ -160,4 +160,4 @@ def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part):
 @pytest.mark.parametrize("part", range(100))
 def test_nothing_needed_goes_and_nothing_else_stays_in_long_histories(catalog, clock, part):
     """Fifty thousand histories."""
-    histories(catalog, clock, number=1_000 + part, steps_at_most=50)
+    histories(catalog, clock, number=1_000 + part, examples=500, steps_at_most=50)

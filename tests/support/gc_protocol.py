@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 JUMP = 3
 """How far the clock jumps."""
@@ -48,8 +48,7 @@ LIVE = -1
 SWEPT = ("sweeping", "swept", "carried")
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One collection: its next step, its mark's state, its cutoff, what it listed, found needed, and holds."""
 
     at: str = "start"
@@ -62,8 +61,7 @@ class Run:
     left: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """Everything at one instant. ``commits``: name to (range, object, who expired it); ``memory`` is the writer's.
 
     ``keeps`` says that the retention rules keep the old commit. ``jumps`` are what the clock has still before it, in
@@ -102,18 +100,20 @@ def lost(world: World) -> set[str]:
 # --- garbage collection ---
 
 
+LIST_FIRST = {"start": "list", "list": "begin", "begin": "expire", "expire": "roots", "roots": "finish"}
+LIST_LAST = {"start": "begin", "begin": "expire", "expire": "roots", "roots": "list", "list": "finish"}
+"""What follows each step."""
+
+
 def collection(world: World, index: int, rules: frozenset[str], graces: tuple[int, ...]) -> Moves:
     """The next step of one collection."""
     run = world.runs[index]
 
     def to(at: str, after: World = world, **changes: Any) -> World:
-        runs = [replace(one, **changes, at=at) if number == index else one for number, one in enumerate(after.runs)]
-        return replace(after, runs=tuple(runs))
+        runs = [one._replace(**changes, at=at) if number == index else one for number, one in enumerate(after.runs)]
+        return after._replace(runs=tuple(runs))
 
-    middle = ["list", "begin", "expire", "roots"]
-    if "list first" not in rules:
-        middle = [*middle[1:], "list"]
-    order = dict(zip(["start", *middle], [*middle, "finish"], strict=True))
+    order = LIST_FIRST if "list first" in rules else LIST_LAST
     if run.at == "start":
         for grace in graces:
             yield f"start, grace {grace}", to(order["start"], grace=grace, cutoff=world.now - grace)
@@ -122,9 +122,9 @@ def collection(world: World, index: int, rules: frozenset[str], graces: tuple[in
         old = frozenset(name for name, begun in world.files if begun < cutoff)
         yield "list", to(order["list"], listed=old)
     elif run.at == "begin":
-        runs = [replace(one, state=_ended(one.state, rules)) for one in world.runs]
+        runs = [one._replace(state=_ended(one.state, rules)) for one in world.runs]
         fence = max(world.fence, run.cutoff) if "fences never go back" in rules else run.cutoff
-        yield "begin", to(order["begin"], replace(world, runs=tuple(runs), fence=fence), state="marking")
+        yield "begin", to(order["begin"], world._replace(runs=tuple(runs), fence=fence), state="marking")
     elif run.at == "expire" and run.state == "marking":
         changes = ((name, _decided(world, index, name, rules)) for name, _ in world.commits)
         name, after = next(((name, after) for name, after in changes if after != world), ("nothing", world))
@@ -140,19 +140,19 @@ def collection(world: World, index: int, rules: frozenset[str], graces: tuple[in
         yield "finish", to("sweep", after, state="marked", holds=holds, left=holds)
     elif run.at == "sweep" and (run.state == "marked" or _restored(run, rules)):
         runs = [
-            replace(one, state="carried")
+            one._replace(state="carried")
             if one.state == "sweeping"
             and (one.cutoff <= run.cutoff or "sweeps take over what an older list holds only" not in rules)
             else one
             for one in world.runs
         ]
-        yield "begin sweep", to("delete", replace(world, runs=tuple(runs)), state="sweeping")
+        yield "begin sweep", to("delete", world._replace(runs=tuple(runs)), state="sweeping")
     elif run.at == "delete":  # also when another sweep has taken it over: nobody can stop a request under way
         if not run.left:
             yield "end", to("done", state="swept" if run.state == "sweeping" else run.state)
         for name in run.left:
             files = tuple(item for item in world.files if item[0] != name)
-            yield f"delete {name}", to("delete", replace(world, files=files), left=run.left - {name})
+            yield f"delete {name}", to("delete", world._replace(files=files), left=run.left - {name})
 
 
 def _ended(state: str, rules: frozenset[str]) -> str:
@@ -177,7 +177,7 @@ def _pending(world: World, by: int) -> bool:
 
 def _set(world: World, name: str, by: int) -> World:
     commits = tuple((one, (*names, by if one == name else was)) for one, (*names, was) in world.commits)
-    return replace(world, commits=commits)
+    return world._replace(commits=commits)
 
 
 def _decided(world: World, index: int, name: str, rules: frozenset[str]) -> World:
@@ -216,11 +216,11 @@ def _dead(world: World, commit: str, rules: frozenset[str]) -> bool:
 
 def _put(world: World, name: str, begun: int) -> World:
     """Write a file; one of this name that is there already stays as it is."""
-    return world if name in dict(world.files) else replace(world, files=(*world.files, (name, begun)))
+    return world if name in dict(world.files) else world._replace(files=(*world.files, (name, begun)))
 
 
 def _end(world: World) -> World:
-    return replace(world, at=9)
+    return world._replace(at=9)
 
 
 def _publishing(content: str, other: str | None = None, *, drops: str | None = None) -> Writer:
@@ -233,15 +233,15 @@ def _publishing(content: str, other: str | None = None, *, drops: str | None = N
             if other and _dead(world, other, rules):
                 yield "refused", _end(world)
                 return
-            yield "begin", replace(world, at=1, memory=(world.now, heads["main"]))
+            yield "begin", world._replace(at=1, memory=(world.now, heads["main"]))
             return
         if world.at == 9:
             return
         started, head = world.memory
         if drops in heads:
-            yield f"delete branch {drops}", replace(world, heads=tuple(x for x in world.heads if x[0] != drops))
+            yield f"delete branch {drops}", world._replace(heads=tuple(x for x in world.heads if x[0] != drops))
         if world.at == 1:
-            yield "write", replace(_put(world, name, started), at=2)
+            yield "write", _put(world, name, started)._replace(at=2)
         elif world.at == 2:
             if _too_late(world, started, rules) or heads["main"] != head or (other and _dead(world, other, rules)):
                 yield "refused", _end(world)
@@ -249,7 +249,7 @@ def _publishing(content: str, other: str | None = None, *, drops: str | None = N
             entry = dict(world.commits)[other][1] if other else "staged"
             commits = (*world.commits, ("C1", (name, entry, LIVE)))
             moved = tuple((branch, "C1" if branch == "main" else at) for branch, at in world.heads)
-            yield "publish", replace(world, at=9, commits=commits, heads=moved, staged=frozenset())
+            yield "publish", world._replace(at=9, commits=commits, heads=moved, staged=frozenset())
 
     return writer
 
@@ -257,24 +257,24 @@ def _publishing(content: str, other: str | None = None, *, drops: str | None = N
 def branch_at_an_old_commit(world: World, rules: frozenset[str]) -> Moves:
     if world.at == 0:
         refused = _dead(world, "E", rules)
-        yield "branch", _end(world) if refused else replace(world, at=9, heads=(*world.heads, ("old", "E")))
+        yield "branch", _end(world) if refused else world._replace(at=9, heads=(*world.heads, ("old", "E")))
 
 
 def upload(world: World, rules: frozenset[str]) -> Moves:
     if world.at == 0:
-        yield "begin", replace(world, at=1, memory=(world.now,))
+        yield "begin", world._replace(at=1, memory=(world.now,))
     elif world.at == 1:
-        yield "write", replace(_put(world, "uploaded", world.memory[0]), at=2)
+        yield "write", _put(world, "uploaded", world.memory[0])._replace(at=2)
     elif world.at == 2:
         late = _too_late(world, world.memory[0], rules)
-        yield "link", _end(world) if late else replace(world, at=9, staged=world.staged | {"uploaded"})
+        yield "link", _end(world) if late else world._replace(at=9, staged=world.staged | {"uploaded"})
 
 
 def link_an_old_object(world: World, rules: frozenset[str]) -> Moves:
     """Look into marks, then at the object, then link it."""
     first, second = (_look, _see) if "links see the object after that" in rules else (_see, _look)
     if world.at == 0:
-        yield from first(replace(world, memory=(world.now,)), rules, 1)
+        yield from first(world._replace(memory=(world.now,)), rules, 1)
     elif world.at == 1:
         yield from second(world, rules, 2)
     elif world.at == 2:
@@ -285,16 +285,16 @@ def link_an_old_object(world: World, rules: frozenset[str]) -> Moves:
             if index not in cleared and run.state in deadly and "links look into marks" in rules
         ]  # fmt: skip
         waiting = any(run.state == "marking" for run in world.runs) and "links wait for marks under way" in rules
-        linked = replace(world, at=9, staged=world.staged | {"unused"})
+        linked = world._replace(at=9, staged=world.staged | {"unused"})
         if _too_late(world, started, rules):
             yield "refused", _end(world)
         elif unknown:
-            yield "again", replace(world, at=0, memory=())
+            yield "again", world._replace(at=0, memory=())
         elif waiting:
-            yield "again", replace(world, at=0, memory=())
-            runs = [replace(run, state="failed") if run.state == "marking" else run for run in world.runs]
+            yield "again", world._replace(at=0, memory=())
+            runs = [run._replace(state="failed") if run.state == "marking" else run for run in world.runs]
             fails = "marks that are given up fail" in rules  # whether it took too long is the clock's word: any time
-            yield "give up the mark and link", replace(linked, runs=tuple(runs)) if fails else linked
+            yield "give up the mark and link", linked._replace(runs=tuple(runs)) if fails else linked
         else:
             yield "link", linked
 
@@ -307,19 +307,19 @@ def _look(world: World, rules: frozenset[str], at: int) -> Moves:
             return
         if run.state not in ("", "marking"):
             cleared.append(index)
-    yield "look into marks", replace(world, at=at, memory=(*world.memory, tuple(cleared)))
+    yield "look into marks", world._replace(at=at, memory=(*world.memory, tuple(cleared)))
 
 
 def _see(world: World, rules: frozenset[str], at: int) -> Moves:
     there = "unused" in dict(world.files)
-    yield "look at the object", replace(world, at=at) if there else _end(world)
+    yield "look at the object", world._replace(at=at) if there else _end(world)
 
 
 def report(world: World, rules: frozenset[str]) -> Moves:
     """A mirror says that it needs an old commit."""
     if world.at == 0:
         expired = "mirrors report live commits only" in rules and dict(world.commits)["E"][2] != LIVE
-        yield "report", _end(world) if expired else replace(world, at=9, mirror=frozenset({"E"}))
+        yield "report", _end(world) if expired else world._replace(at=9, mirror=frozenset({"E"}))
 
 
 def restore(world: World, rules: frozenset[str]) -> Moves:
@@ -329,8 +329,8 @@ def restore(world: World, rules: frozenset[str]) -> Moves:
         for index, run in enumerate(world.runs):
             over = run.state == "stale" and not anything_open
             if over or run.state in ("marking", "marked") or _swept(run, rules):
-                runs = [replace(one, state="restoring") if one is run else one for one in world.runs]
-                yield "restore", replace(world, runs=tuple(runs), at=1, memory=(index,))
+                runs = [one._replace(state="restoring") if one is run else one for one in world.runs]
+                yield "restore", world._replace(runs=tuple(runs), at=1, memory=(index,))
     elif world.at == 1:
         (index,) = world.memory
         if world.runs[index].state != "restoring":
@@ -339,12 +339,12 @@ def restore(world: World, rules: frozenset[str]) -> Moves:
         for name, (*_, by) in world.commits:
             if by != LIVE and (_pending(world, by) or by == index):
                 yield f"live again {name}", _set(world, name, LIVE)
-        runs = [replace(one, state="restored") if number == index else one for number, one in enumerate(world.runs)]
+        runs = [one._replace(state="restored") if number == index else one for number, one in enumerate(world.runs)]
         if not any(_pending(world, by) for _, (*_, by) in world.commits):
-            yield "restored", replace(world, runs=tuple(runs), at=2, memory=())
+            yield "restored", world._replace(runs=tuple(runs), at=2, memory=())
     elif world.at == 2:
         refused = _dead(world, "E", rules)
-        yield "branch", _end(world) if refused else replace(world, at=9, heads=(*world.heads, ("old", "E")))
+        yield "branch", _end(world) if refused else world._replace(at=9, heads=(*world.heads, ("old", "E")))
 
 
 def _swept(run: Run, rules: frozenset[str]) -> bool:
@@ -354,11 +354,11 @@ def _swept(run: Run, rules: frozenset[str]) -> bool:
 def correct_rules(world: World, rules: frozenset[str]) -> Moves:
     """Rules that keep the old commit, set at any time; once it lives again, a branch at it."""
     if world.at == 0:
-        yield "set rules", replace(world, at=1, keeps=True)
+        yield "set rules", world._replace(at=1, keeps=True)
     elif world.at == 1:
         refused = _dead(world, "E", rules)
         if not refused:
-            yield "branch", replace(world, at=9, heads=(*world.heads, ("old", "E")))
+            yield "branch", world._replace(at=9, heads=(*world.heads, ("old", "E")))
 
 
 BEYOND = (JUMP, -JUMP)
@@ -444,9 +444,9 @@ def violation(name: str, rules: frozenset[str] = frozenset(RULES)) -> tuple[list
         for index in range(len(world.runs)):
             moves += collection(world, index, rules, scenario.graces)
         if world.now < scenario.last:
-            moves.append(("time", replace(world, now=world.now + 1)))
+            moves.append(("time", world._replace(now=world.now + 1)))
         for jump in world.jumps[:1]:
-            moves.append((f"the clock jumps by {jump}", replace(world, now=world.now + jump, jumps=world.jumps[1:])))
+            moves.append((f"the clock jumps by {jump}", world._replace(now=world.now + jump, jumps=world.jumps[1:])))
         for what, after in moves:
             if after not in origin:
                 origin[after] = (world, what)
