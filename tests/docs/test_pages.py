@@ -47,7 +47,7 @@ def test_every_operator_and_sensor_is_in_the_reference() -> None:
     bases = {"LakeopsOperator", "LakeopsPublishOperator"}
     for room in ("operators/__init__.py", "sensors.py"):
         text = (ROOT / "lakeops" / "airflow" / room).read_text(encoding="utf-8")
-        names = {*re.findall(r'\b(Lakeops\w+(?:Operator|Sensor))\b', text)} - bases
+        names = {*re.findall(r"\b(Lakeops\w+(?:Operator|Sensor))\b", text)} - bases
         assert len(names) > 4
         assert sorted(name for name in names if f"| `{name}(" not in page) == []
 
