@@ -292,7 +292,7 @@ def test_a_promoted_mirror_is_a_repository_like_any_other(mirror):
 def commit_all_here(catalog):
     from support.catalogs import draft
 
-    state = catalog.seal(HERE, "main", token=new_token())
+    state = catalog.seal(HERE, "main", token=new_token()).state
     head = catalog.commit(HERE, state.commit_id)
     return catalog.publish(draft(catalog, state, a_commit("here", head)))
 

@@ -82,8 +82,8 @@ def test_the_newest_token_wins(catalog):
     assert staged(catalog) == [("a", "3"), ("b", None), ("c", "1"), ("d", "3")]
     assert catalog.staged_one(REPO, "main", "b")[1] == gone("b")
     assert catalog.staged_one(REPO, "main", "c")[1] == an_entry("c", "1")
-    state, table = catalog.staged_table(REPO, "main")
-    assert state == catalog.branch(REPO, "main")
+    found, table = catalog.staged_table(REPO, "main")
+    assert found.state == catalog.branch(REPO, "main")
     assert table.select(["path", "tombstone"]).to_pylist() == [
         {"path": row.path, "tombstone": row.entry is None} for row in page(catalog)
     ]
@@ -120,10 +120,10 @@ def test_sealing_moves_the_token_once_and_only_with_rows(catalog):
     assert seal(catalog) == before
     put(catalog, an_entry("a"))
     token = new_token()
-    sealed = catalog.seal(REPO, "main", token=token)
+    sealed = catalog.seal(REPO, "main", token=token).state
     assert sealed == BranchState(REPO, "main", FIRST.id, token, (before.staging_token,), 0)
     put(catalog, an_entry("b"))
-    assert catalog.seal(REPO, "main", token=token) == sealed  # the same call again: its answer was lost
+    assert catalog.seal(REPO, "main", token=token).state == sealed  # the same call again: its answer was lost
     assert sealed == catalog.branch(REPO, "main")
 
 

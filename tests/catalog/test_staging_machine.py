@@ -48,7 +48,7 @@ class StagingMachine(RuleBasedStateMachine):
     def seal_and_plan(self):
         if self.tokens[0]:
             self.tokens.insert(0, {})
-        state = self.catalog.seal(REPO, "main", token=new_token())
+        state = self.catalog.seal(REPO, "main", token=new_token()).state
         commit = a_commit(new_token(), self.head)
         self.plan = (draft(self.catalog, state, commit), [id(token) for token in self.tokens[1:]], self.sealed_resets)
 

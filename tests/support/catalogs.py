@@ -86,7 +86,7 @@ def put(catalog: Catalog, *rows: Staged, branch: str = "main", **given: Any) -> 
 
 
 def seal(catalog: Catalog, branch: str = "main") -> BranchState:
-    return catalog.seal(REPO, branch, token=new_token())
+    return catalog.seal(REPO, branch, token=new_token()).state
 
 
 def draft(catalog: Catalog, state: BranchState, commit: Commit, **given: Any) -> Publish:

@@ -167,7 +167,7 @@ class World:
 
     def commit(self, branch: str) -> Steps:
         started = self.catalog.now()
-        state = self.catalog.seal(self.repository_id, branch, token=self.ids.new())
+        state = self.catalog.seal(self.repository_id, branch, token=self.ids.new()).state
         if not state.sealed_tokens:
             return
         head = self.catalog.commit(self.repository_id, state.commit_id)
