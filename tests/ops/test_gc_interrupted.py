@@ -83,7 +83,11 @@ def test_a_verb_that_races_with_expiry_wins_and_keeps_its_objects_or_is_refused(
 WRITES: dict[str, Act] = {
     "put": lambda repo: repo.branch("dev").put("f0", b"new"),
     "commit": lambda repo: (repo.branch("dev").put("f1", b"new"), repo.branch("dev").commit("c")),
-    "merge": lambda repo: repo.merge("dev", "main"),
+    "merge": lambda repo: (
+        repo.branch("main").put("f1", b"new"),
+        repo.branch("main").commit("m"),
+        repo.merge("dev", "main"),
+    ),
     "delete": lambda repo: (repo.branch("dev").delete("f1"), repo.branch("dev").commit("d")),
 }
 
