@@ -302,7 +302,7 @@ def _undecided(repository_id: str, mark_id: str) -> Select[Any]:
 
 def _take_over(conn: Connection, repository_id: str, mark: Mark) -> None:
     """What earlier sweeps left is on this mark's list: it was there when the store was listed, and nobody links it."""
-    left = (MARK.c.state.in_([state.value for state in _GOING_ON]), MARK.c.cutoff < ticks(mark.cutoff))
+    left = (MARK.c.state.in_([state.value for state in _GOING_ON]), MARK.c.cutoff <= ticks(mark.cutoff))
     carried = update(MARK).where(MARK.c.repository_id == repository_id, *left)
     conn.execute(carried.values(state=MarkState.CARRIED.value))
 
