@@ -289,7 +289,7 @@ def _grace(world: World, process: Process) -> None:
 
 def _copied(world: World) -> Path:
     """The home of a new copy of production's catalog."""
-    home = world.home / f"copy-{world.steps}"
+    home = world.home / f"copy-{sum(1 for _ in world.home.glob('copy-*'))}"
     home.mkdir()
     with (
         closing(sqlite3.connect(world.settings.home / "catalog.db")) as source,
