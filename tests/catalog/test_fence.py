@@ -29,7 +29,7 @@ def fence(catalog):
 @pytest.fixture
 def patient(catalog):
     """A repository whose deadline never is what refuses: only the fence can be."""
-    catalog.set_grace(REPO, 300 * 86_400)
+    catalog.set_grace(REPO, 100 * 86_400)
     return catalog
 
 
@@ -62,10 +62,10 @@ WAYS = (link, link_many, link_looked_into_marks, end_upload, publish)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_attempt_at_or_before_the_fence_is_refused_and_a_later_one_is_not(patient, way):
     put(patient, an_entry("staged"))
-    cutoff = patient.now() - timedelta(days=300)
+    cutoff = patient.now() - timedelta(days=100)
     made = mark(patient, cutoff=cutoff)
     patient.finish_mark(REPO, made.id, digest="d", rows=0, objects=0, size_bytes=0, listed=0)
-    patient.set_grace(REPO, 700 * 86_400)
+    patient.set_grace(REPO, 300 * 86_400)
     head = patient.branch(REPO, "main").commit_id
     for started in (cutoff, cutoff - TICK):
         with pytest.raises(AttemptExpired, match="has looked at everything begun until"):
