@@ -69,7 +69,7 @@ def rewind(prepared: Path):
 
 def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
     total = effects_of(scene, rewind())
-    assert total >= 2
+    assert total >= 1  # a revert to a tree that is stored already is one transaction
     for effect in range(1, total + 1):
         for when in ("before", "after"):
             home = rewind()

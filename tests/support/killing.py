@@ -124,6 +124,8 @@ def _check_ended(child: subprocess.Popen[str]) -> None:
 
 def _check_contents(repo: Repository, wanted: set[str]) -> None:
     main = repo.ref("main@")
-    assert {item.path for item in main.list()} == wanted
+    found = {item.path for item in main.list()}
+    assert sorted(wanted - found) == [], "acknowledged, and not there"
+    assert sorted(found - wanted) == [], "there, though no round that ended wrote it"
     for path in wanted:
         assert main.read(path) == path.encode()

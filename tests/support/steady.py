@@ -2,7 +2,7 @@
 
 Usage: python -m support.steady HOME DATABASE_URL NAME LOG STOP  (DATABASE_URL empty: SQLite under HOME)
 
-It ends with the first round that finds a file STOP.
+It begins no further round once there is a file STOP. A round that was begun is finished.
 
 The log is the worker's only memory, as a scheduler's is. A line is written once the call has returned. A worker that
 starts reads its log and goes on with the first call that is not in it, under the same key.
@@ -37,6 +37,10 @@ class Log:
         if text and not text.endswith("\n"):
             self._out.write("\n")  # a line that was cut off was never acknowledged
 
+    def begun(self, name: str, number: int) -> bool:
+        """Whether anything of a round was acknowledged."""
+        return f"put {name}/{number:05}-0" in self.lines
+
     def add(self, line: str) -> None:
         self.lines.add(line)
         self._out.write(line + "\n")
@@ -59,7 +63,7 @@ def play(repo: Repository, name: str, log: Log, stop: Path) -> None:
     for number in count():
         if f"round {number}" in log.lines:
             continue
-        if stop.exists():
+        if stop.exists() and not log.begun(name, number):
             return
         for file in range(FILES):
             path = f"{name}/{number:05}-{file}"
