@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
@@ -171,7 +172,7 @@ class RangeFile:
         They come as ``large_string``.
         """
         source = self._pieces(range(self.groups))
-        return stream_column(source, self.end.footer.metadata, self.row.key, "physical_address", rows)
+        return stream_column(source, self._metadata, self.row.key, "physical_address", rows)
 
     def group(self, index: int, columns: list[str] | None = None) -> pa.Table:
         """One row group, in one chunk."""
@@ -271,10 +272,15 @@ class RangeFile:
         with _needed(self._store, self.row.key):
             return self._store.get_ranges(self.row.key, [(start, end - start) for start, end in spans])
 
+    @cached_property
+    def _metadata(self) -> pq.FileMetaData:
+        """What Parquet says of the file. Not kept with the end, of which hundreds stay in memory."""
+        return self.end.footer.parse()
+
     def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""
         source = self._pieces(groups)
-        table = read_columns(source, self.row.key, columns, self.end.footer.metadata, list(groups))
+        table = read_columns(source, self.row.key, columns, self._metadata, list(groups))
         if "digest" in table.column_names:
             self._check_digests(table.column("digest"), groups)
         return table

@@ -251,7 +251,7 @@ def _written(tables: list[pa.Table], digests: list[bytes]) -> Iterator[_Group]:
 def _check(tail: bytes, marks: list[RowGroup], rows: int) -> None:
     """A footer that was put together says of every row group where it is."""
     footer = decode_footer(tail, "a new range")
-    metadata = footer.metadata
+    metadata = footer.parse()
     starts = [metadata.row_group(index).column(0).data_page_offset for index in range(metadata.num_row_groups)]
     if metadata.num_rows != rows or footer.groups != tuple(marks) or starts != [mark.start for mark in marks]:
         raise NotOutlined("the new footer does not say where row groups are")
