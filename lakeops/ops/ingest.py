@@ -25,13 +25,13 @@ from lakeops.model.requests import Request
 from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.addresses import joined
-from lakeops.ops.bounds import check_numbers
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import Attempt, Draft, Move, Published, dirty, first_look, publish, require_clean
 from lakeops.ops.resolve import check_name
+from lakeops.ranges.bounds import check_entries
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
@@ -86,7 +86,7 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
             "metadata": pa.repeat(pa.scalar([], METADATA_TYPE), rows),
         }
         table = pa.table(columns, schema=ENTRY_SCHEMA)
-        check_numbers(table)
+        check_entries(table)
         yield table
 
 

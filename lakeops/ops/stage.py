@@ -18,14 +18,14 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.model.text import excerpt
-from lakeops.ops.addresses import imported_folders, stored
-from lakeops.ops.bounds import check_numbers, check_texts
+from lakeops.ops.addresses import imported_folders, relative
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import check_name, require_stageable
 from lakeops.ops.view import shown
+from lakeops.ranges.bounds import check_entries
 from lakeops.store import layout
 
 
@@ -197,14 +197,13 @@ def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
         staged.validate(full=True)
     except pa.ArrowInvalid as error:
         raise InvalidInput(f"the table is damaged: {' '.join(str(error).split())}") from None
-    check_texts(staged)
-    check_numbers(staged)
     place = staged.schema.get_field_index("physical_address")
-    keys = stored(ctx.repository.storage_namespace, address, staged["path"])
+    keys = relative(ctx.repository.storage_namespace, address)
+    staged = staged.set_column(place, STAGED_SCHEMA.field(place), keys)
+    check_entries(staged)
     folders = imported_folders(keys)
     if folders:
         check_not_managed(ctx.catalog, ctx.stores, folders, ctx.repository)
-    staged = staged.set_column(place, STAGED_SCHEMA.field(place), keys)
     ordered = staged.sort_by("path").combine_chunks()
     paths = ordered["path"].combine_chunks()
     if rows > 1:
@@ -339,7 +338,7 @@ def _files(ctx: Context, folder: str, address: str) -> pa.Table:
     ctx.store.sync(item.key for item in items)
     for item in items:
         row = {
-            "path": check_path(folder + item.key[len(address) :]),
+            "path": check_path(folder + item.key[len(address) :]),  # Arrow cannot hold half of a character
             "tombstone": False,
             "physical_address": item.key,
             "checksum": ctx.store.checksum(item),
@@ -351,7 +350,9 @@ def _files(ctx: Context, folder: str, address: str) -> pa.Table:
         for column, value in row.items():
             columns[column].append(value)
     columns["metadata"] = [list(value.items()) for value in columns["metadata"] if isinstance(value, dict)]
-    return pa.table(columns, schema=STAGED_SCHEMA)
+    table = pa.table(columns, schema=STAGED_SCHEMA)
+    check_entries(table)
+    return table
 
 
 def _scratch(name: str) -> bool:

@@ -144,3 +144,12 @@ def test_rows_of_any_size_are_read_in_bulk(catalog):
     ]
     catalog.put_staged(REPO, "main", rows, started=catalog.now())
     assert rows_of(catalog.staged_table(REPO, "main")[1]) == rows
+
+
+def test_a_row_larger_than_any_block_is_read(catalog):
+    """Rows that were staged before their size was bounded hold up neither commits nor collection."""
+    large = Entry("large", "data/x", "c", 1, 0, metadata={"k": '"' * (20 << 20)})
+    rows = [Staged("large", large), an_entry("a"), an_entry("z")]
+    catalog.put_staged(REPO, "main", rows, started=catalog.now())
+    assert rows_of(catalog.staged_table(REPO, "main")[1]) == sorted(rows, key=lambda row: row.path)
+    assert "data/x" in catalog.roots(REPO).staged["physical_address"].to_pylist()

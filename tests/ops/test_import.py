@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -221,6 +222,26 @@ def test_managed_objects_are_not_imported(lake, repo, refused, tmp_path):
 def test_paths_that_get_too_long(refused, tmp_path):
     url = write(tmp_path / "long", {f"{n}/" + "/".join(["x" * 200] * 5): "1" for n in range(5)})
     refused(errors.InvalidPath, url, prefix="p" * 100, match=r"1024 is the limit.*; .*; .*; \.\.\.; nothing was")
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"marks": ["e\r\nSet-Cookie: x"]}, "'raw/a': checksum"),
+        ({"marks": ["e" * 257]}, "'raw/a': checksum"),
+        ({"sizes": [-1]}, "'raw/a': size_bytes"),
+        ({"mtimes": [1_790_000_000_000]}, "'raw/a': mtime"),
+    ],
+)
+def test_what_a_listing_says_of_objects_is_checked(refused, tmp_path, monkeypatch, told, says):
+    url = write(tmp_path / "odd", {"a": "1"})
+    scanned = LocalStore.scan
+
+    def odd(self, **given):
+        return (replace(listing, **told) for listing in scanned(self, **given))
+
+    monkeypatch.setattr(LocalStore, "scan", odd)
+    refused(errors.InvalidInput, url, match=says)
 
 
 def test_names_that_are_not_utf8_and_links(refused, tmp_path):

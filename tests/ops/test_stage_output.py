@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from lakeops.model.ids import check_checksum, check_content_type, check_metadata
 from lakeops.model.names import check_path
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.model.text import excerpt
-from lakeops.ops.bounds import check_numbers, check_texts
+from lakeops.ranges.bounds import check_entries
+from lakeops.store.local import LocalStore
 
 
 def table(**columns) -> pa.Table:
@@ -186,12 +188,11 @@ def refused(row: dict[str, Any]) -> bool:
 @given(rows=st.lists(ROW, max_size=4))
 def test_columns_are_judged_as_single_objects_are(rows: list[dict[str, Any]]) -> None:
     schema = pa.schema([ENTRY_SCHEMA.field(name).with_nullable(True) for name in ROW_COLUMNS])
-    whole = pa.Table.from_pylist(rows, schema)
+    whole = pa.Table.from_pylist([{**row, "physical_address": "data/x"} for row in rows], schema)
     whole.validate(full=True)
     bad = [row for row in rows if refused(row)]
     try:
-        check_texts(whole)
-        check_numbers(whole)
+        check_entries(whole)
     except errors.InvalidInput as error:
         assert bad
         assert any(excerpt(row["path"]) in error.message for row in bad)
@@ -199,7 +200,7 @@ def test_columns_are_judged_as_single_objects_are(rows: list[dict[str, Any]]) ->
         assert not bad
 
 
-ROW_COLUMNS = ("path", "checksum", "size_bytes", "mtime", "content_type", "metadata")
+ROW_COLUMNS = ("path", "physical_address", "checksum", "size_bytes", "mtime", "content_type", "metadata")
 
 
 def test_the_largest_rows_that_are_allowed_are_committed(repo: Repository, clock) -> None:
@@ -256,6 +257,26 @@ def test_output_replaces_a_prefix_in_one_step(repo: Repository, fill, contents) 
         write(url, "more", "4")
     assert main.read("events/day=1/more") == b"4"
     assert main.exists("events/day=1/_SUCCESS")
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"mtime": 1_790_000_000_000}, "'t/a': mtime"),
+        ({"size_bytes": -1}, "'t/a': size_bytes"),
+        ({"content_type": "text/html\r\nSet-Cookie: x"}, "'t/a': content type"),
+    ],
+)
+def test_what_a_store_says_of_an_output_is_checked(repo: Repository, monkeypatch, told, says: str) -> None:
+    listed = LocalStore.list
+
+    def odd(self: LocalStore, *args: Any, **given: Any) -> Any:
+        return (replace(item, **told) for item in listed(self, *args, **given))
+
+    with pytest.raises(errors.InvalidInput, match=says), repo.branch("main").output("t/") as url:
+        write(url, "a", "1")
+        monkeypatch.setattr(LocalStore, "list", odd)
+    assert list(repo.branch("main").uncommitted()) == []
 
 
 def test_the_same_output_again_is_no_change(repo: Repository) -> None:

@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.ids import algorithm_of
 from lakeops.model.text import excerpt
-from lakeops.ops.addresses import proper, relative
+from lakeops.ops.addresses import relative
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
+from lakeops.ranges.bounds import proper
 from lakeops.ranges.read import prefetched
 from lakeops.ranges.split import path_hashes
 from lakeops.store.base import ObjectStore, StoredObject

@@ -15,7 +15,8 @@ from lakeops.model.errors import InvalidPath
 from lakeops.model.findings import Finding, found
 from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
-from lakeops.ops.addresses import proper, relative
+from lakeops.ops.addresses import relative
+from lakeops.ranges.bounds import proper
 
 ReadPage = Callable[[tuple[str, str]], list[StagedLine]]
 """The next staged rows after a (token, path); none when there are no more."""

@@ -1,7 +1,8 @@
-"""Entries by the column: which rows hold what no object can have.
+"""Entries from outside, by the column: which rows hold what no object can have.
 
-The rules are those that ``put`` applies to one object, in ``model``. Here columns are searched without a loop over
-rows. Then the rule itself judges the first row that was found, so the words are the same everywhere.
+``check_entries`` stands wherever entries come in: staging, engines' output, imports, and ranges that a mirror was
+brought. ``put`` applies the same rules of ``model`` to its one object. Columns are searched without a loop over rows.
+Then the rule itself judges the first row that was found, so the words are the same everywhere.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.ids import (
     EARLIEST,
     LATEST,
@@ -29,32 +30,66 @@ from lakeops.model.ids import (
 )
 from lakeops.model.names import MAX_PATH_BYTES, check_path
 from lakeops.model.text import excerpt
+from lakeops.store import layout
+from lakeops.store.location import split_address
+
+ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
+"""How an address that lies outside the namespace begins, as a regular expression."""
+MAX_ADDRESS_BYTES = 8192
+"""A path of Linux takes 4,095 bytes, and up to three times as many where it is percent-encoded; few do."""
+_ENCODED = "%2[0-9A-Da-d]|%[3-6][0-9A-Fa-f]|%7[0-9A-Ea-e]"
+_NAME = f"(?:[^%./]|{_ENCODED})(?:[^%/]|{_ENCODED})*"
+_PLAIN_URL = rf"^(?:s3://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/.|file:///(?:{_NAME}/)*{_NAME}$)"
+"""URLs that are an object's without a closer look; what they encode is ASCII. Others need not be wrong."""
 
 
-def check_numbers(table: pa.Table) -> None:
-    """Raise ``InvalidInput``, naming the path, for a size or time that no object has.
+def check_entries(table: pa.Table) -> None:
+    """Raise ``InvalidPath`` or ``InvalidInput``, naming the path, for an entry that no object has.
 
     Args:
-        table: ``path``, ``size_bytes``, ``mtime``.
+        table: the columns of an entry, addresses as they are stored; no nulls but in values of metadata.
     """
-    size, mtime = table["size_bytes"], table["mtime"]
-    _judge(table, "size_bytes", pc.or_(pc.less(size, 0), pc.greater(size, MAX_OBJECT_BYTES)), check_size)
-    _judge(table, "mtime", pc.or_(pc.less(mtime, EARLIEST), pc.greater(mtime, LATEST)), check_mtime)
-
-
-def check_texts(table: pa.Table) -> None:
-    """Raise ``InvalidPath`` or ``InvalidInput``, naming the path, for a text that no object has.
-
-    Args:
-        table: ``path``, ``checksum``, ``content_type``, ``metadata``; no nulls but in values of metadata.
-    """
-    paths = table["path"]
+    paths, size, mtime = table["path"], table["size_bytes"], table["mtime"]
     bad = pc.invert(_has_length(paths, 1, MAX_PATH_BYTES))
     _judge(table, "path", pc.or_(bad, pc.match_substring(paths, "\0")), check_path, named=False)
     _judge(table, "checksum", _unprintable(table["checksum"], MAX_CHECKSUM_BYTES), check_checksum)
     _judge(table, "content_type", _unprintable(table["content_type"], MAX_CONTENT_TYPE_BYTES), check_content_type)
     masks = [_bad_maps(chunk) for chunk in table["metadata"].chunks]
     _judge(table, "metadata", pa.chunked_array(masks, pa.bool_()), lambda pairs: check_metadata(_as_map(pairs)))
+    _judge(table, "size_bytes", pc.or_(pc.less(size, 0), pc.greater(size, MAX_OBJECT_BYTES)), check_size)
+    _judge(table, "mtime", pc.or_(pc.less(mtime, EARLIEST), pc.greater(mtime, LATEST)), check_mtime)
+    check_addresses(table["physical_address"], paths)
+
+
+def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
+    """Raise ``InvalidInput``, naming the path, for an address that no object has.
+
+    Args:
+        keys: addresses as they are stored.
+        paths: the entries' own.
+    """
+    bad = pc.or_(pc.invert(proper(keys)), pc.greater(pc.binary_length(keys), MAX_ADDRESS_BYTES))
+    row = pc.index(bad, value=True).as_py()
+    if row >= 0:
+        raise InvalidInput(
+            f"{excerpt(paths[row].as_py())}: {excerpt(keys[row].as_py())} is not an object's address; give "
+            f"data/... in this namespace, or a file:// or s3:// URL of at most {MAX_ADDRESS_BYTES:,} bytes"
+        )
+    plain = pc.or_(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, _PLAIN_URL))
+    for row in np.flatnonzero(pc.invert(plain).to_numpy()).tolist():  # few: what a URL spells in a roundabout way
+        try:
+            split_address(keys[row].as_py())
+        except InvalidUri as error:
+            raise InvalidInput(f"{excerpt(paths[row].as_py())}: {error.message}") from None
+
+
+def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    """For each address as it is stored, whether it may be one: managed here, or a whole URL of somewhere else."""
+    managed = pc.and_not(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
+    imported = pc.and_not(
+        pc.match_substring_regex(keys, r"^(file:///|s3://[^/]+/)."), pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00")
+    )
+    return pc.or_(managed, imported)
 
 
 def _judge(
