@@ -11,7 +11,7 @@ import pytest
 from lakeops import Settings
 from lakeops.testing import Faults, ManualClock
 
-pytest_plugins = ["lakeops.testing.fixtures", "support.s3_servers"]
+pytest_plugins = ["lakeops.testing.fixtures", "services.s3"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
 # takes says more about the machine than about the code.
@@ -27,6 +27,27 @@ def quick_sqlite() -> Iterator[None]:
 
     with schema_made_once(), no_waits_for_the_disk():
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The directory of the socket of this run's PostgreSQL server; all workers share one."""
+    from services.postgres import postgres_server, server_of_the_run
+
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        yield server_of_the_run(tmp_path_factory.getbasetemp().parent)
+    else:
+        with postgres_server() as socket:
+            yield socket
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_socket: str) -> Iterator[str]:
+    """The catalog URL of a new database on this run's server."""
+    from services.postgres import fresh_database
+
+    with fresh_database(postgres_socket) as url:
+        yield url
 
 
 @pytest.fixture

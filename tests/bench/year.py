@@ -20,8 +20,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from services.postgres import postgres_url
 from sqlalchemy import insert, text, update
-from support.postgres import postgres_url
 
 from lakeops import Commit, Lake, Repository, Settings
 from lakeops.catalog.rows import commit_values

@@ -3,18 +3,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from services.postgres import fresh_database, truncate
 from support.catalogs import create
-from support.postgres import fresh_database, postgres_server, truncate
 
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.tables import METADATA
 from lakeops.testing import ManualClock
-
-
-@pytest.fixture(scope="session")
-def postgres_socket() -> Iterator[str]:
-    with postgres_server() as socket:
-        yield socket
 
 
 @pytest.fixture(scope="session")
@@ -34,12 +28,6 @@ def postgres_url(shared_postgres_url) -> str:
     """A database with the schema and no rows; making a new one for each test would take most of the time."""
     truncate(shared_postgres_url, [table.name for table in METADATA.sorted_tables])
     return shared_postgres_url
-
-
-@pytest.fixture
-def empty_postgres_url(postgres_socket) -> Iterator[str]:
-    with fresh_database(postgres_socket) as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

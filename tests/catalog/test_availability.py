@@ -167,7 +167,8 @@ def test_connections_that_the_server_closed_are_replaced(postgres_url, opened):
     with psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as admin:
         for _ in range(3):
             admin.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'lakeops'"
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE application_name = 'lakeops' AND datname = current_database()"
             )
             put(catalog, an_entry("a"))
 
@@ -214,7 +215,7 @@ def test_nothing_stays_on_a_connection(postgres_url, opened):
             ("SHOW lock_timeout", "0"),
             ("SHOW statement_timeout", "0"),
             ("SHOW default_transaction_isolation", "read committed"),
-            ("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'", 0),
+            ("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()", 0),
         ):
             assert cursor.execute(query).fetchone()[0] == nothing
     finally:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from services.postgres import fresh_database, truncate
 from support.damage import populate
-from support.postgres import fresh_database, postgres_server, truncate
 
 from lakeops import Lake, Repository, Settings
 from lakeops.catalog.open import open_catalog
@@ -19,8 +19,8 @@ Make = Callable[[str, str], Repository]
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[str]:
-    with postgres_server() as socket, fresh_database(socket) as url:
+def postgres(postgres_socket: str) -> Iterator[str]:
+    with fresh_database(postgres_socket) as url:
         open_catalog(url, clock=ManualClock()).close()
         yield url
 

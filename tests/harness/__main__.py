@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from services.postgres import postgres_url
 from support.killing import Workers
 from support.nested import USUAL, Chances, Failure, World
 from support.nested_mirror import MirrorWorld
 from support.nested_operations import OPERATIONS
-from support.postgres import postgres_url
 
 from lakeops.model.clock import stopwatch
 

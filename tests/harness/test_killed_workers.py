@@ -7,23 +7,20 @@ from random import Random
 
 import pytest
 from support.killing import Workers
-from support.postgres import postgres_url
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
     killed_often(tmp_path, "", kills=8)
 
 
-def test_nothing_is_lost_on_postgresql(tmp_path: Path) -> None:
-    with postgres_url() as url:
-        killed_often(tmp_path, url, kills=8)
+def test_nothing_is_lost_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
+    killed_often(tmp_path, empty_postgres_url, kills=8)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_nothing_is_lost_in_four_hundred_kills(tmp_path: Path) -> None:
-    with postgres_url() as url:
-        killed_often(tmp_path, url, kills=400)
+def test_nothing_is_lost_in_four_hundred_kills(tmp_path: Path, empty_postgres_url: str) -> None:
+    killed_often(tmp_path, empty_postgres_url, kills=400)
 
 
 def killed_often(home: Path, url: str, *, kills: int) -> None:

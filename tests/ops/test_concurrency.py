@@ -12,7 +12,6 @@ from pathlib import Path
 from time import sleep
 
 import pytest
-from support.postgres import postgres_url
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import BranchMoved, NoChanges
@@ -49,13 +48,12 @@ def check_history(repo: Repository, wanted: set[str]) -> None:
 
 
 @pytest.mark.parametrize("processes", [8])
-def test_eight_processes_on_postgresql(tmp_path: Path, processes: int) -> None:
-    with postgres_url() as url:
-        settings = Settings.load(home=tmp_path, database_url=url, fsync=False)
-        with Lake.open(settings=settings) as lake:
-            repo = lake.create_repository("repo", split=Split(4, 8, 16))
-            run_committers(tmp_path, url, processes, 4)
-            check_history(repo, {f"w{worker}/{number:03}" for worker in range(processes) for number in range(4)})
+def test_eight_processes_on_postgresql(tmp_path: Path, empty_postgres_url: str, processes: int) -> None:
+    settings = Settings.load(home=tmp_path, database_url=empty_postgres_url, fsync=False)
+    with Lake.open(settings=settings) as lake:
+        repo = lake.create_repository("repo", split=Split(4, 8, 16))
+        run_committers(tmp_path, empty_postgres_url, processes, 4)
+        check_history(repo, {f"w{worker}/{number:03}" for worker in range(processes) for number in range(4)})
 
 
 def test_two_processes_on_sqlite(tmp_path: Path) -> None:

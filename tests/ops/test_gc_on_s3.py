@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.s3_servers import QUICK, S3_KINDS
+from services.s3 import QUICK, S3_KINDS
 from support.scenes import tree
 
 from lakeops import Lake, Repository, Settings, Split

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.s3_servers import S3_KINDS
+from services.s3 import S3_KINDS
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.s3_servers import S3_KINDS
+from services.s3 import S3_KINDS
 from support.scenes import tree
 
 from lakeops import Lake, MergeConflict, Repository, Settings, Split

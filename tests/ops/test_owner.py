@@ -9,9 +9,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+from services.postgres import fresh_database
 from support.copies import copied_file, dropped, dump_of, dumped_file, open_at, pass_for, sqlite_url, template_of
 from support.faulty_catalog import ALL_EFFECTS
-from support.postgres import fresh_database, postgres_server
 from support.scenes import SPLIT, tree
 from support.soundness import assert_sound
 
@@ -31,12 +31,6 @@ from lakeops.store import layout
 from lakeops.testing import Call, Crash, Faults, ManualClock
 
 Open = Callable[..., Lake]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with postgres_server() as socket:
-        yield socket
 
 
 @pytest.fixture
@@ -65,12 +59,14 @@ def fill(repo: Repository, clock: ManualClock, text: str = "prod", days: float =
 
 
 @pytest.fixture(params=["cp", "sqlite dump", "template", "pg_dump"])
-def copies(request, tmp_path: Path, server: str, opened: Open, clock: ManualClock) -> Iterator[tuple[Lake, Lake]]:
+def copies(
+    request, tmp_path: Path, postgres_socket: str, opened: Open, clock: ManualClock
+) -> Iterator[tuple[Lake, Lake]]:
     """Production with a repository and a mark that was not swept, and a copy of its catalog."""
     home = tmp_path / "home"
     with ExitStack() as stack:
         on_server = request.param in {"template", "pg_dump"}
-        url = stack.enter_context(fresh_database(server)) if on_server else sqlite_url(home)
+        url = stack.enter_context(fresh_database(postgres_socket)) if on_server else sqlite_url(home)
         with open_at(home, url, clock) as lake:
             repo = lake.create_repository("flights", split=SPLIT)
             fill(repo, clock)

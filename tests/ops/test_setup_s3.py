@@ -10,8 +10,8 @@ from xml.etree import ElementTree as ET
 import boto3
 import pytest
 from botocore.stub import Stubber
+from services.s3 import QUICK
 from support.http_answers import Answers, error
-from support.s3_servers import QUICK
 
 from lakeops import Lake, Settings, Split
 from lakeops.model.errors import InvalidInput, PreconditionFailed, StoreError, Transient, Unsupported

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from support.forked import CONTEXT, run_forked
-from support.postgres import postgres_url
 from support.scenes import open_faulty, tree
 
 from lakeops import Lake, Settings, Split
@@ -30,8 +29,8 @@ def settings(request, tmp_path: Path) -> Iterator[Settings]:
     if request.param == "sqlite":
         yield Settings.load(home=tmp_path / "home", fsync=False)
     else:
-        with postgres_url() as url:
-            yield Settings.load(home=tmp_path / "home", database_url=url, fsync=False)
+        url = request.getfixturevalue("empty_postgres_url")
+        yield Settings.load(home=tmp_path / "home", database_url=url, fsync=False)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.spark_cluster import SPARK_CONF, Cluster, cluster
+from services.spark import SPARK_CONF, Cluster, cluster
 
 from lakeops.engine import unreferenced
 from lakeops.engine.spark.engine import SparkEngine

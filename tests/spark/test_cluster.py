@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from services.spark import SPARK_CONF as CONF
+from services.spark import until
 from support.rows import SMALL, entry_table, numbered
-from support.spark_cluster import SPARK_CONF as CONF
-from support.spark_cluster import until
 from support.spark_work import held_rewrite, slow_first_try, unavailable
 
 from lakeops import Lake, Repository, Settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from services.spark import connect_server
 from support.rows import SMALL, applied, attempt, built, numbered, staged_table
-from support.spark_cluster import connect_server
 from support.spark_work import Number, corrupted_at_three, length, process, unavailable
 
 from lakeops.engine.apply import apply

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.spark_cluster import QUICK_JVM
+from services.spark import QUICK_JVM
 
 from lakeops import Lake
 

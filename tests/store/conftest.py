@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.http_answers import Answers
-from support.s3_servers import (
+from services.s3 import (
     QUICK,
     S3_KINDS,
 )
+from support.http_answers import Answers
 
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore

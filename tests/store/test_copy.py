@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from services.s3 import S3_KINDS
 from support.http_answers import Answers, answer, error
-from support.s3_servers import S3_KINDS
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
 from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject

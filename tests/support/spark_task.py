@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk.execution_time.context import OutletEventAccessors
-from support.spark_cluster import SPARK_CONF
+from services.spark import SPARK_CONF
 from support.spark_work import held_rewrite
 
 from lakeops.airflow.operators import LakeopsCommitOperator

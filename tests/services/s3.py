@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from services.process import die_with_parent
 
 from lakeops.store.base import MIN_PART_BYTES, StoreSettings
 from lakeops.store.s3 import S3Store
@@ -67,7 +68,13 @@ def ministack_endpoint(aws_environment, tmp_path_factory) -> Iterator[str]:
         number = listening.fileno()
         command = [sys.executable, "-m", "hypercorn", "ministack.app:app", "--bind", f"fd://{number}"]
         with subprocess.Popen(
-            command, pass_fds=[number], cwd=place, env=environment, stdout=log, stderr=subprocess.STDOUT
+            command,
+            pass_fds=[number],
+            cwd=place,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,  # noqa: PLW1509
         ) as server:
             try:
                 yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +16,7 @@ from typing import TypeVar
 
 import psutil
 import pyspark
+from services.process import die_with_parent
 
 SPARK = Path(pyspark.__file__).parent
 TESTS = Path(__file__).parent.parent
@@ -71,7 +70,7 @@ class Daemon:
                 cwd=folder,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509
+                preexec_fn=die_with_parent,  # noqa: PLW1509
             )
 
     def said(self, pattern: str) -> str:
@@ -183,7 +182,3 @@ def connect_server(folder: Path) -> Iterator[str]:
         yield "sc://127.0.0.1:" + server.said(r"Spark Connect server started at:.*?:(\d+)")
     finally:
         server.kill()
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG; it stays over the exec
