@@ -1,4 +1,4 @@
-"""Which object of the namespace a physical address means, by the column.
+"""Which objects of the namespace physical addresses mean, by the column, and those that ranges refer to.
 
 One object has many spellings: relative, as a URL, as a URL with other characters percent-encoded, through a link to
 the directory. All of them come out as the one that a listing gives; what lies elsewhere is left out.
@@ -6,15 +6,47 @@ the directory. All of them come out as the one that a listing gives; what lies e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidUri
+from lakeops.ranges.file import fetch_range
+from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store import layout
+from lakeops.store.base import ObjectStore
 from lakeops.store.location import relative_directory, split_address
 
 _ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 _DIRECTORY = r"[^/]*$"
+_BLOCK = 8_192
+"""Addresses that are decoded at a time: few enough to stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Ranges whose addresses are wanted."""
+
+    index: int
+    rows: tuple[RangeRow, ...]
+
+
+def read_tasks(ranges: pa.Table, group: int) -> Iterator[ReadTask]:
+    """Tasks that read all of these ranges (``METARANGE_SCHEMA``), so many a task."""
+    metarange = Metarange(ranges)
+    for index, start in enumerate(range(0, len(metarange), group)):
+        yield ReadTask(index, tuple(metarange.rows(start, min(start + group, len(metarange)))))
+
+
+def referenced_by(row: RangeRow, store: ObjectStore) -> pa.Array:
+    """The addresses in the namespace that a range refers to, in any order: ``large_string``.
+
+    The whole file is read and verified. Raises ``Corrupted`` or ``ObjectNotFound``.
+    """
+    blocks = fetch_range(store, row).addresses(_BLOCK)
+    return managed(store.url, pa.chunked_array(blocks, pa.large_string())).cast(pa.large_string())
 
 
 def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -1,62 +1,55 @@
-"""The objects of a listing that nothing refers to: garbage collection's anti-join.
+"""Garbage collection's anti-join: the listed objects that nothing refers to.
 
-Both sides may be larger than memory, so they become sorted keys in files (``parts``) and are joined bucket by bucket.
-Reading ranges and joining buckets are plain tasks for any engine; the listing itself stays with the driver. When the
-work runs in this process and the references are few enough (``HELD``), their keys stay in memory (``keyset``) and the
-listing passes by them: what is referred to is counted and let go, and only the rest takes the way over files. An
-object is only ever found to be unreferenced when no reference has its key, so two addresses with one key keep an
-object and never lose one.
+Both sides may be larger than memory. The listing is sorted by address and cut into slices that fit in memory. The
+references are read from the range files by tasks. Each reference is written to the file of the slice that its address
+belongs in, and DuckDB joins every slice with its file. On Spark the executors read the references and Spark joins
+(``lakeops.engine.spark.antijoin``). Addresses are compared whole, byte by byte.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakeops.engine.addresses import managed
-from lakeops.engine.antijoin import (
-    HeldResult,
-    JoinResult,
-    JoinTask,
-    Mask,
-    ReadResult,
-    ReadTask,
-    hold_ranges,
-    join,
-    keys_made,
-    read_ranges,
-)
+from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, once_each
-from lakeops.engine.keys import BUCKETS, address_keys, ascending
-from lakeops.engine.keyset import KeySet
-from lakeops.engine.listed import LISTED_SCHEMA, Chunk, ChunkTask, chunks, keep_chunk
-from lakeops.engine.local import LocalEngine
-from lakeops.engine.merged import merged
-from lakeops.engine.parts import Part, Place, write_part
-from lakeops.model.clock import Ids
-from lakeops.model.errors import LakeopsError, Transient, Unsupported
+from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
+from lakeops.model.errors import EngineUnavailable, Transient
 from lakeops.model.schema import arrow, numbers
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.read import prefetched
 from lakeops.store.base import ObjectStore
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from lakeops.engine.spark.engine import SparkEngine
+
 OnProgress = Callable[[int, int], None]
-R = TypeVar("R", ReadResult, HeldResult)
+Mask = npt.NDArray[np.bool_]
 
-HELD = 100_000_000
-"""References whose keys are held in memory when the work runs in this process: some 10 bytes each, 1 GB at the most."""
+MEMORY = "384MB"
+"""What DuckDB may hold before it writes to the scratch directory. The Arrow tables of this process come on top."""
 
-JOINED = 2_000_000
-"""Keys of both sides that one task joins."""
+THREADS = 4
+"""The most threads that DuckDB joins with: more of them need more memory."""
+
+_BATCH = 65_536
+"""Rows that are handed over at a time."""
+
+_TOGETHER = 4
+"""Ranges that one task in this process reads."""
 
 _READING = 2
 """Ranges whose addresses are read in the time that one is rewritten, which is what engines are chosen by."""
@@ -64,56 +57,97 @@ _READING = 2
 _COMPACT = 1_000_000
 """Ranges of many metaranges after which those that repeat are dropped."""
 
+_REFERENCED = pa.schema([pa.field("address", pa.binary())])
+
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""How scratch files are written: writing half as many bytes costs less than compressing them."""
+
+_JOIN = "select row from referenced join listed using (address)"
+"""DuckDB builds its hash table from the right side: a slice has a bounded size, and its references have not."""
+
+_END = pa.array([b"\0"], pa.binary())
+"""An address that no object has. It stands at the end of each file of references and in each slice.
+
+A slice that does not meet it was joined with a part of its references, and nothing in it counts as unreferenced.
+"""
+
+_FIXED = (
+    "set disabled_optimizers = 'join_order,build_side_probe_side'",  # it joins as the query says
+    "set enable_external_access = false",  # it reads what it is given, and no file or address besides
+    "set lock_configuration = true",
+)
+
 
 @contextmanager
 def unreferenced(
     store: ObjectStore,
-    listing: Iterable[pa.Table | pa.RecordBatch],
+    listing: Listing,
     ranges: pa.Table,
     *,
     engine: Engine,
     addresses: Iterable[pa.Array | pa.ChunkedArray] = (),
     prefixes: Iterable[str] = (),
     folder: Path | None = None,
-    seed: bytes | None = None,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Unreferenced]:
     """The objects of a listing that nothing refers to, usable inside the block.
 
     Args:
         store: the namespace.
-        listing: tables of ``LISTED_SCHEMA``, in any order, names possibly repeated, taken before it was decided what
-            is live. It is read once, before or after the ranges, which never change.
+        listing: gives the objects, taken before it was decided what is live. It is called twice when they come sorted
+            by address, as stores list them. Otherwise they are sorted first, and repeated names are dropped.
         ranges: what is live: ``METARANGE_SCHEMA``, in any order (see ``distinct_ranges``). Each file is opened once.
-        engine: where ranges are read and buckets are joined.
+        engine: where ranges are read and joined.
         addresses: what else is referred to: ``string`` columns, relative or absolute.
         prefixes: everything under these is kept: places that somebody writes to.
-        folder: where on this machine to keep about 130 bytes for each listed object that may be unreferenced; the
-            system's place by default.
-        seed: what keys follow from; fresh by default.
+        folder: where on this machine the scratch directory goes, by default the system's place. It takes the text of
+            all referenced addresses (with Spark: none), and of what is found.
         on_progress: called with (ranges read, ranges in all).
 
     Raises:
         InvalidInput: the listing has other columns.
-        Corrupted: a range, or what a worker wrote, is not what it was; ``ObjectNotFound``: it is gone.
-        Unsupported: workers run another version of this code.
+        Corrupted: a range is not what was written; ``ObjectNotFound``: it is gone.
+        EngineUnavailable: the scratch directory is full, or Spark gave up.
     """
+    engine = engine.for_work(-(-ranges.num_rows // _READING))
+    kept_places = tuple(prefixes)
     with tempfile.TemporaryDirectory(prefix="lakeops-", dir=folder) as name:
-        engine = engine.for_work(-(-ranges.num_rows // _READING))
-        place = Place.fresh(Path(name) if engine.in_process else None)
-        search = _Search(store, engine, place, Path(name), seed or sha256(Ids().new().encode()).digest())
-        try:
-            metarange = Metarange(_one_each([ranges]))
-            held = engine.in_process and metarange.count <= HELD
-            known = search.held(metarange, on_progress) if held else KeySet()
-            listed = search.listed(listing, tuple(prefixes), known)
-            parts = [chunk.kept for chunk in listed if chunk.kept is not None]
-            parts += [] if held else search.read(metarange, on_progress)
-            parts += search.given(addresses, known)
-            yield Unreferenced(listed, search.joined(listed, parts), known, Path(name))
-        finally:
-            with suppress(LakeopsError):
-                place.clear(store)
+        scratch = Path(name)
+        with _explained(scratch):
+            listed = _in_order(listing, scratch)
+            given = [managed(store.url, some).cast(pa.large_string()) for some in addresses]
+            search = _Search(store, engine, scratch, _one_each([ranges]), given, on_progress)
+            found = Unreferenced(listed.count, scratch / "found.arrow")
+            with pa.ipc.new_stream(found.path, LISTED_SCHEMA, options=_LZ4) as out:
+                for rows, met in search.met(listed):
+                    free = rows.filter(arrow(~(met | _under(rows.column(0), kept_places))))
+                    out.write_table(free, max_chunksize=_BATCH)
+                    found.count += free.num_rows
+        yield found
+
+
+class Unreferenced:
+    """What nothing refers to.
+
+    Attributes:
+        listed: how many distinct objects the listing named.
+        count: how many of them nothing refers to.
+        path: where these lie on this machine.
+    """
+
+    def __init__(self, listed: int, path: Path) -> None:
+        self.listed = listed
+        self.count = 0
+        self.path = path
+
+    @property
+    def kept(self) -> int:
+        """How many listed objects something refers to, or a prefix keeps."""
+        return self.listed - self.count
+
+    def batches(self) -> Iterator[pa.Table]:
+        """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
+        return _stream(self.path)
 
 
 def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
@@ -131,139 +165,172 @@ def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
     return _one_each(tables)
 
 
-class Unreferenced:
-    """What nothing refers to.
-
-    Attributes:
-        listed: how many distinct objects the listing named.
-        referenced: how many distinct addresses in the namespace something refers to, listed or not, or a prefix keeps.
-        kept: how many listed objects are among those.
-        count: how many listed objects nothing refers to.
-    """
-
-    def __init__(self, listed: Sequence[Chunk], joins: Sequence[JoinResult], known: KeySet, folder: Path) -> None:
-        self._chunks = listed
-        self._joins = joins
-        self._folder = folder
-        self._in_order = _in_order(listed)
-        self.referenced = len(known) + sum(found.referenced for found in joins)
-        met = sum(chunk.known for chunk in listed) if self._in_order else known.met
-        self.listed = met + sum(chunk.count for chunk in listed) - sum(found.repeated for found in joins)
-        packed = (np.frombuffer(bits, np.uint8) for found in joins for bits in found.unreferenced)
-        self.count = sum(int(np.bitwise_count(bits).sum()) for bits in packed)
-        self.kept = self.listed - self.count
-
-    def batches(self) -> Iterator[pa.Table]:
-        """The objects, sorted by address: tables of ``LISTED_SCHEMA``, none empty. Can be asked for again."""
-        found = (rows for rows in prefetched(self._rows, range(len(self._chunks)), window=2) if rows.num_rows)
-        return found if self._in_order else merged(found, LISTED_SCHEMA.names[0], self._folder)
-
-    def _rows(self, index: int) -> pa.Table:
-        """The unreferenced rows of one chunk."""
-        chunk, step = self._chunks[index], BUCKETS // len(self._joins)
-        sizes = [len(chunk.part.stretch(start, start + step)) for start in range(0, BUCKETS, step)]
-        packed = (np.frombuffer(found.unreferenced[index], np.uint8) for found in self._joins)
-        bits = [np.unpackbits(some, count=size) for some, size in zip(packed, sizes, strict=True)]
-        chosen: Mask = np.concatenate(bits).astype(np.bool_)
-        return chunk.rows(chosen) if chosen.any() else pa.Table.from_batches([], LISTED_SCHEMA)
+def _in_order(listing: Listing, scratch: Path) -> Listed:
+    """A listing that ascends: as it comes, or sorted in the scratch directory."""
+    listed = Listed(listing)
+    if listed.ascends:
+        return listed
+    path, last = scratch / "listed.arrow", ""
+    with _database(scratch) as database, pa.ipc.new_stream(path, LISTED_SCHEMA, options=_LZ4) as out:
+        database.register("listed", pa.RecordBatchReader.from_batches(LISTED_SCHEMA, listed.batches()))
+        for batch in database.sql("from listed order by physical_address").to_arrow_reader(_BATCH):
+            names = batch.column(0)
+            before = pa.concat_arrays([pa.array([last], names.type), names.slice(0, len(names) - 1)])
+            out.write_table(checked(batch.filter(pc.not_equal(names, before))))
+            last = names[-1].as_py()
+    ordered = Listed(partial(_stream, path))
+    if not ordered.ascends:
+        raise Transient("the listing is not in order after it was sorted; nothing was deleted; try again")
+    return ordered
 
 
 @dataclass(frozen=True)
 class _Search:
-    """The steps of one search."""
+    """One search: what is referred to, where it is read and joined."""
 
     store: ObjectStore
     engine: Engine
-    place: Place
-    folder: Path
-    seed: bytes
+    scratch: Path
+    ranges: pa.Table
+    given: Sequence[pa.Array]
+    on_progress: OnProgress | None
 
-    def held(self, metarange: Metarange, on_progress: OnProgress | None) -> KeySet:
-        """What ranges refer to, in memory."""
-        known = KeySet(metarange.count)
-        for result in self._read(hold_ranges, metarange, on_progress):
-            known.add(result.keys)
-        return known
+    def met(self, listed: Listed) -> Iterator[tuple[pa.Table, Mask]]:
+        """Every slice of a listing, and which of its rows something refers to."""
+        if self.engine.in_process:
+            return self._met_here(listed)
+        from lakeops.engine.spark.antijoin import met
 
-    def read(self, metarange: Metarange, on_progress: OnProgress | None) -> Iterator[Part]:
-        """What ranges refer to, in files."""
-        expected = keys_made(self.seed)
-        for result in self._read(read_ranges, metarange, on_progress):
-            # Nothing that is referred to would be known by other keys.
-            if result.keys_made != expected:
-                raise Unsupported(
-                    f"the engine's workers ({self.engine.name}) run another version of lakeops than this process; "
-                    "nothing was deleted; install the same one on both sides, or set engine=local"
-                )
-            yield result.part
+        spark = cast("SparkEngine", self.engine)
+        return met(spark, self.store, listed, self.ranges, self.given, self.on_progress)
 
-    def listed(
-        self, listing: Iterable[pa.Table | pa.RecordBatch], prefixes: tuple[str, ...], known: KeySet
-    ) -> list[Chunk]:
-        """What of the listing is not known, on this machine's disk, in the order of its chunks' first addresses."""
-        tasks = (
-            ChunkTask(index, rows, prefixes, known, self.seed, self.place, self.folder)
-            for index, rows in enumerate(chunks(listing))
-        )
-        found = sorted(LocalEngine().run(keep_chunk, tasks, self.store), key=lambda chunk: chunk.first)
-        # The threads that worked on chunks are gone, and what they had freed would stay with them.
+    def _met_here(self, listed: Listed) -> Iterator[tuple[pa.Table, Mask]]:
+        self._sort_out(listed)
+        with _database(self.scratch) as database:
+            for number, rows in enumerate(listed.slices()):
+                yield rows, _joined(database, rows, self._file(number))
+                self._file(number).unlink()
+
+    def _sort_out(self, listed: Listed) -> None:
+        """Write every reference to the file of the slice that its address belongs in."""
+        with ExitStack() as stack:
+            paths = map(self._file, range(len(listed.firsts)))
+            files = [stack.enter_context(pa.ipc.new_stream(path, _REFERENCED, options=_LZ4)) for path in paths]
+            read = chain.from_iterable(self._read(listed.firsts))
+            for number, some in chain(read, *(_by_slice(some, listed.firsts) for some in self.given)):
+                files[number].write_batch(pa.record_batch([some], schema=_REFERENCED))
+            for file in files:
+                file.write_batch(pa.record_batch([_END], schema=_REFERENCED))
+        # The threads that read are gone, and what they had freed would stay with them.
         pa.default_memory_pool().release_unused()
-        return found
 
-    def given(self, addresses: Iterable[pa.Array | pa.ChunkedArray], known: KeySet) -> Iterator[Part]:
-        """The keys of other addresses that are not known."""
-        for some in addresses:
-            keys = address_keys(managed(self.store.url, some), self.seed)
-            yield write_part(self.store, self.place, ascending(keys[~known.contains(keys)]))
-
-    def _read(
-        self, work: Callable[[ReadTask, ObjectStore], R], metarange: Metarange, on_progress: OnProgress | None
-    ) -> Iterator[R]:
-        """The result of each task that reads some of the ranges."""
-        count = len(metarange)
-        group = self.engine.group(count)
-        tasks = (
-            ReadTask(index, tuple(metarange.rows(start, min(start + group, count))), self.seed, self.place)
-            for index, start in enumerate(range(0, count, group))
-        )
-        done = 0
-        for result in once_each(self.engine.run(work, tasks, self.store)):
+    def _read(self, firsts: pa.Array) -> Iterator[list[tuple[int, pa.Array]]]:
+        """What the ranges refer to, by the number of the slice."""
+        total, done = self.ranges.num_rows, 0
+        work = partial(_read_and_sort_out, firsts=firsts)
+        for result in once_each(self.engine.run(work, read_tasks(self.ranges, _TOGETHER), self.store)):
             done += result.ranges
-            if on_progress:
-                on_progress(done, count)
-            yield result
-        if done != count:
-            raise self._lost("ranges", done, count)
+            if self.on_progress:
+                self.on_progress(done, total)
+            yield result.parts
+        if done != total:
+            raise Transient(f"the engine ({self.engine.name}) gave back {done} of {total} ranges; try again")
 
-    def joined(self, listed: Sequence[Chunk], parts: Sequence[Part]) -> list[JoinResult]:
-        """What each group of buckets holds, in order."""
-        total = sum(chunk.count for chunk in listed) + sum(len(part) for part in parts)
-        groups = 1
-        while groups < BUCKETS and groups * JOINED < total:
-            groups *= 2
-        step, once = BUCKETS // groups, _in_order(listed)
-        tasks = (
-            JoinTask(
-                index,
-                tuple(chunk.part.stretch(start, start + step) for chunk in listed),
-                tuple(part.stretch(start, start + step) for part in parts),
-                self.place,
-                once,
-            )
-            for index, start in enumerate(range(0, BUCKETS, step))
-        )
-        results = sorted(once_each(self.engine.run(join, tasks, self.store)), key=lambda result: result.index)
-        if len(results) != groups:
-            raise self._lost("groups of keys", len(results), groups)
-        return results
-
-    def _lost(self, what: str, done: int, total: int) -> Transient:
-        return Transient(f"the engine ({self.engine.name}) gave back {done} of {total} {what}; try again")
+    def _file(self, number: int) -> Path:
+        return self.scratch / f"{number}.referenced"
 
 
-def _in_order(listed: Sequence[Chunk]) -> bool:
-    """Whether each chunk ends before the next one begins, so that no address is in two of them."""
-    return all(one.last < other.first for one, other in pairwise(listed))
+@dataclass(frozen=True, eq=False)
+class _SortedOut:
+    """What a task read: addresses by the number of their slice."""
+
+    index: int
+    ranges: int
+    parts: list[tuple[int, pa.Array]]
+
+
+def _read_and_sort_out(task: ReadTask, store: ObjectStore, *, firsts: pa.Array) -> _SortedOut:
+    parts = [part for row in task.rows for part in _by_slice(referenced_by(row, store), firsts)]
+    return _SortedOut(task.index, len(task.rows), parts)
+
+
+def _by_slice(addresses: pa.Array, firsts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
+    """Addresses as ``binary``, by the number of their slice; those before the first slice are left out."""
+    after = numbers(pc.search_sorted(firsts, addresses, side="right")).astype(np.int16)
+    ordered = addresses.take(arrow(np.argsort(after, kind="stable"))).cast(pa.binary())
+    ends = np.cumsum(np.bincount(after, minlength=len(firsts) + 1)).tolist()
+    for number, (start, stop) in enumerate(pairwise(ends)):
+        if start < stop:
+            yield number, ordered.slice(start, stop - start)
+
+
+@contextmanager
+def _database(scratch: Path) -> Iterator[DuckDBPyConnection]:
+    """DuckDB in this process, with bounded memory and threads, which spills to the scratch directory.
+
+    It loads no extensions and opens no files, so it asks the network for nothing.
+    """
+    import duckdb
+
+    settings: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": MEMORY,
+        "threads": min(THREADS, os.cpu_count() or 1),
+        "temp_directory": str(scratch / "spilled"),
+        "preserve_insertion_order": False,
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "python_enable_replacements": False,
+    }
+    with _explained(scratch, duckdb.Error), duckdb.connect(config=settings) as database:
+        for statement in _FIXED:
+            database.execute(statement)
+        yield database
+
+
+@contextmanager
+def _explained(scratch: Path, *failures: type[Exception]) -> Iterator[None]:
+    """What fails on this machine inside the block (a full disk, too little memory) comes as ``EngineUnavailable``."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid, *failures) as error:
+        reason = str(error).partition("\n")[0]
+        raise EngineUnavailable(
+            f"the join that finds unreferenced objects failed: {reason}; see that {scratch.parent} has room, or run it "
+            "on Spark; nothing was deleted"
+        ) from error
+
+
+def _joined(database: DuckDBPyConnection, rows: pa.Table, file: Path) -> Mask:
+    """Which rows of a slice are among the references in a file."""
+    met = np.zeros(rows.num_rows + 1, np.bool_)
+    names = pa.chunked_array([*rows.column(0).cast(pa.binary()).chunks, _END])
+    database.register("listed", pa.table([names, arrow(np.arange(len(met)))], names=["address", "row"]))
+    with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
+        database.register("referenced", stream)
+        for batch in database.sql(_JOIN).to_arrow_reader(_BATCH):
+            met[numbers(batch.column(0))] = True
+    if not met[-1]:
+        raise Transient("some of the references were lost on their way to the join; nothing was deleted; try again")
+    return met[:-1]
+
+
+def _under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
+    """For each address whether it lies under one of the prefixes; prefixes of one length are looked for together."""
+    by_size: dict[int, list[bytes]] = {}
+    for prefix in prefixes:
+        by_size.setdefault(len(prefix.encode()), []).append(prefix.encode())
+    raw = addresses.cast(pa.binary())
+    found = np.zeros(len(addresses), np.bool_)
+    for size, same in by_size.items():
+        beneath = pc.is_in(pc.binary_slice(raw, 0, size), value_set=pa.array(same, pa.binary()))
+        found |= beneath.to_numpy().astype(np.bool_)
+    return found
+
+
+def _stream(path: Path) -> Iterator[pa.Table]:
+    """The rows of an Arrow stream on disk, a batch at a time, none empty."""
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        yield from (pa.Table.from_batches([batch]) for batch in stream if batch.num_rows)
 
 
 def _one_each(tables: Sequence[pa.Table]) -> pa.Table:

@@ -4,7 +4,8 @@ Usage: python -m bench.candidates make|lakeops|duckdb FOLDER ENTRIES
 
 Each side is a process of its own, so that its peak memory is its own. A listing of so many names is held against two
 versions of a repository with as many entries each: the addresses are those of files that Spark wrote, about 100
-bytes; every sixth name is nobody's. Both read the listing from one file and write what they find, in order.
+bytes; every sixth name is nobody's. lakeops reads the listing as garbage collection keeps it, DuckDB from Parquet; both
+write what they find, in order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parent.parent
 
-_LISTING, _FOUND = "listing.parquet", "found.parquet"
+_LISTING, _SPOOLED, _FOUND = "listing.parquet", "listing.arrow", "found.parquet"
 _COLUMNS = ["physical_address", "size_bytes", "mtime"]
 
 
@@ -49,6 +51,7 @@ def _orphans(size: int) -> int:
 
 def _make(folder: Path, size: int) -> None:
     import numpy as np
+    import pyarrow as pa
     import pyarrow.parquet as pq
     from support.synthetic import with_quick_digests
 
@@ -65,9 +68,16 @@ def _make(folder: Path, size: int) -> None:
     # Five names of six are the repository's, spread over all of it; numbers order as addresses do.
     kept = np.random.default_rng(1).permutation(size)[: size - _orphans(size)]
     which = np.concatenate([np.sort(kept), np.arange(size, size + _orphans(size))]).astype(np.uint64)
-    with pq.ParquetWriter(folder / _LISTING, _entries(which[:1], 0).select(_COLUMNS).schema) as writer:
+    schema = _entries(which[:1], 0).select(_COLUMNS).schema
+    lz4 = pa.ipc.IpcWriteOptions(compression="lz4")
+    with (
+        pq.ParquetWriter(folder / _LISTING, schema) as writer,
+        pa.ipc.new_stream(folder / _SPOOLED, schema, options=lz4) as spool,
+    ):
         for some in _batches(which):
-            writer.write_table(_entries(some, 0).select(_COLUMNS))
+            table = _entries(some, 0).select(_COLUMNS)
+            writer.write_table(table)
+            spool.write_table(table)
 
 
 def _batches(which: np.ndarray) -> Iterator[np.ndarray]:
@@ -83,19 +93,13 @@ def _entries(which: np.ndarray, version: int) -> pa.Table:
     return table.set_column(1, table.schema.field(1), spark_addresses(which))
 
 
-def _groups(path: Path) -> Iterator[pa.Table]:
-    """The rows of a Parquet file, a group at a time, the next ones read ahead in threads."""
-    import pyarrow.parquet as pq
+def _spooled(path: Path) -> Iterator[pa.Table]:
+    """The rows of an Arrow stream, as garbage collection keeps a listing."""
+    import pyarrow as pa
 
-    from lakeops.ranges.read import prefetched
-
-    metadata = pq.read_metadata(path)
-
-    def group(index: int) -> pa.Table:
-        with pq.ParquetFile(path, metadata=metadata) as file:
-            return file.read_row_group(index, use_threads=False)
-
-    return prefetched(group, range(metadata.num_row_groups), window=2)
+    with pa.OSFile(str(path)) as source, pa.ipc.open_stream(source) as stream:
+        for batch in stream:
+            yield pa.Table.from_batches([batch])
 
 
 def _lakeops(folder: Path) -> Callable[[], int]:
@@ -110,9 +114,9 @@ def _lakeops(folder: Path) -> Callable[[], int]:
     def work() -> int:
         # Not `read_table`, which imports pandas where it is installed.
         ranges = pa.concat_tables([pq.ParquetFile(folder / f"ranges-{version}.parquet").read() for version in (0, 1)])
-        store = LocalStore(folder, fsync=False)
+        store, listing = LocalStore(folder, fsync=False), partial(_spooled, folder / _SPOOLED)
         with (
-            unreferenced(store, _groups(folder / _LISTING), ranges, engine=LocalEngine(), folder=folder) as found,
+            unreferenced(store, listing, ranges, engine=LocalEngine(), folder=folder) as found,
             pq.ParquetWriter(folder / _FOUND, LISTED_SCHEMA, use_dictionary=False) as writer,
         ):
             for table in found.batches():

@@ -15,7 +15,7 @@ from support.soundness import assert_sound
 from lakeops import Lake
 from lakeops.engine.copy import CopyTask, DeleteTask, copy_objects, delete_objects
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.spark.failures import explained
+from lakeops.engine.spark.jobs import explained
 from lakeops.model.errors import NamespaceTaken, NotAMirror, NotTheOwner
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout

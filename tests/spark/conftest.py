@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from services.spark import SPARK_CONF, Cluster, cluster
 
-from lakeops.engine import unreferenced
+from lakeops.engine import listed
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
 from lakeops.store.local import LocalStore
@@ -55,6 +55,6 @@ def distributed(master: Cluster, tmp_path_factory) -> Iterator[SparkEngine]:
 
 
 @pytest.fixture
-def joins(monkeypatch):
-    """Several joins of garbage's candidates, however little there is."""
-    monkeypatch.setattr(unreferenced, "JOINED", 300)
+def slices(monkeypatch):
+    """Several slices of a listing, however short it is."""
+    monkeypatch.setattr(listed, "SLICE", 300)

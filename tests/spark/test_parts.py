@@ -13,12 +13,9 @@ import pytest
 from support.spark_work import Number, Unpicklable, corrupted_at_three, length, unavailable, unpicklable
 
 from lakeops.engine.spark import engine, session, worker
-from lakeops.engine.spark.failures import explained
-from lakeops.engine.spark.java import java_environment
-from lakeops.engine.spark.jobs import tries_of
-from lakeops.engine.spark.package import write_package
-from lakeops.engine.spark.parcel import Parcel, Parking, unpack
-from lakeops.engine.spark.worker import Performer, in_arrow
+from lakeops.engine.spark.jobs import explained, tries_of
+from lakeops.engine.spark.session import java_environment, write_package
+from lakeops.engine.spark.worker import Parcel, Parking, Performer, in_arrow, unpack
 from lakeops.model.errors import (
     Corrupted,
     EngineUnavailable,
@@ -148,6 +145,8 @@ def test_the_same_through_arrow(store):
             StoreUnavailable,
             "the store answers 503",
         ),
+        ("Job aborted\nlakeops.model.errors.Corrupted: x does not match\n", Corrupted, "x does not match"),
+        ("lakeops.model.errors.MergeConflict: hm", EngineUnavailable, "Spark gave up: lakeops.model.errors.Merge"),
         ("lakeops.model.errors.Nothing: hm", EngineUnavailable, "Spark gave up: lakeops.model.errors.Nothing: hm"),
         ("Cannot call methods on a stopped SparkContext.\nmore", EngineUnavailable, "its master did not take this"),
         ("An exception was thrown:\nTraceback\n  File\nKeyError: 5", EngineUnavailable, "gave up: KeyError: 5;"),

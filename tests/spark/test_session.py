@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import sys
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +30,6 @@ from lakeops.engine.apply import apply
 from lakeops.engine.choose import ChoosingEngine
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine
-from lakeops.engine.spark.jobs import ArrowJobs
 from lakeops.engine.spark.session import Connection, active
 from lakeops.model.errors import Corrupted, EngineUnavailable, LakeopsError, StoreUnavailable, Unsupported
 from lakeops.ranges.read import RangeReader
@@ -38,15 +39,21 @@ from lakeops.store.local import LocalStore
 pytestmark = pytest.mark.spark
 
 
-def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("packages", "missing"),
+    [("/nowhere", "(pyarrow|lakeops)"), (Path(pa.__file__).parent.parent, "lakeops")],
+    ids=["bare", "without us"],
+)
+def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch, packages, missing):
+    """Nothing but Python is there, or all but lakeops: it is installed as a link, which ``-S`` does not follow."""
     bare = tmp_path / "bare-python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -P "$@"\n')
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S -P "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
     with Lake.open(settings=Settings.load(home=tmp_path, engine="spark", spark_master="local[1]")) as lake:
         repo = lake.create_repository("repo")
         repo.branch("main").put("a.txt", b"1")
-        with pytest.raises(Unsupported, match="a Spark worker cannot import 'lakeops'"):
+        with pytest.raises(Unsupported, match=f"a Spark worker cannot import '{missing}': install lakeops and"):
             repo.branch("main").commit("first")
         assert len(list(repo.log("main"))) == len(list(repo.branch("main").uncommitted())) == 1
     assert active() is None
@@ -64,35 +71,18 @@ class Cut(SparkEngine):
         return self._size
 
 
-@pytest.fixture(scope="module")
-def arrow(spark) -> Cut:
-    """The way that Spark Connect goes, on the same session."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.builder.getOrCreate()
-    session.is_stopped = False  # what a remote session has
-    return Cut(Connection(ArrowJobs(session), here=True))
-
-
-@pytest.fixture(params=["rdd", "arrow"])
-def either(request, spark, arrow):
-    """Both ways to run jobs."""
-    return Cut(spark._connected()) if request.param == "rdd" else arrow
-
-
-@given(data=st.data(), size=st.sampled_from([1, 2, 5]), way=st.sampled_from(["rdd", "arrow"]))
+@given(data=st.data(), size=st.sampled_from([1, 2, 5]))
 @settings(max_examples=8, deadline=None)
-def test_ids_do_not_depend_on_the_engine(spark, arrow, tmp_path_factory, data, size, way):
+def test_ids_do_not_depend_on_the_engine(spark, tmp_path_factory, data, size):
     store = LocalStore(tmp_path_factory.mktemp("namespace"), fsync=False)
     repository = data.draw(repositories())
     changes = data.draw(change_sets(repository))
-    connection = arrow._connection if way == "arrow" else spark._connected()
     base = built(store, repository)
     found = apply(
         RangeReader(store),
         base,
         staged_table(changes),
-        engine=Cut(connection, size),
+        engine=Cut(spark._connected(), size),
         split=SMALL,
         attempt=attempt(),
     )
@@ -100,13 +90,13 @@ def test_ids_do_not_depend_on_the_engine(spark, arrow, tmp_path_factory, data, s
     assert contents(store, found.metarange) == applied(repository, changes)
 
 
-def test_every_task_has_its_result(either, store):
-    assert sorted(either.run(double, map(Number, range(7)), store)) == list(range(0, 14, 2))
-    assert list(either.run(double, [], store)) == []
+def test_every_task_has_its_result(spark, store):
+    assert sorted(spark.run(double, map(Number, range(7)), store)) == list(range(0, 14, 2))
+    assert list(spark.run(double, [], store)) == []
 
 
-def test_each_task_is_a_partition_of_its_own(either, store):
-    assert sorted(either.run(partition, map(Number, range(4)), store)) == [0, 0, 1, 1]
+def test_each_task_is_a_partition_of_its_own(spark, store):
+    assert sorted(spark.run(partition, map(Number, range(4)), store)) == [0, 0, 1, 1]
 
 
 def test_tasks_are_taken_as_there_is_room(spark, store):
@@ -128,7 +118,7 @@ def test_workers_are_reused(spark, store):
     assert len(set(spark.run(process, map(Number, range(8)), store))) <= 3
 
 
-def test_big_tasks_go_through_the_store_and_leave_nothing(either, store):
+def test_big_tasks_go_through_the_store_and_leave_nothing(spark, store):
     size = 300 * 1024
     seen = []
 
@@ -137,26 +127,26 @@ def test_big_tasks_go_through_the_store_and_leave_nothing(either, store):
             seen.append(len(list(store.list(TASKS))))
             yield Number(value, bytes(size))
 
-    assert sorted(either.run(length, tasks(), store)) == [(0, size), (1, size), (2, size)]
+    assert sorted(spark.run(length, tasks(), store)) == [(0, size), (1, size), (2, size)]
     assert max(seen) > 0
     assert list(store.list(TASKS)) == []
 
 
-def test_an_error_of_ours_comes_back_as_it_was_and_ends_the_run(either, store):
+def test_an_error_of_ours_comes_back_as_it_was_and_ends_the_run(spark, store):
     with pytest.raises(Corrupted, match="does not match its digest"):
-        list(either.run(corrupted_at_three, map(Number, range(50)), store))
+        list(spark.run(corrupted_at_three, map(Number, range(50)), store))
 
 
-def test_other_errors_come_back_with_the_place_where_they_were(either, store):
+def test_other_errors_come_back_with_the_place_where_they_were(spark, store):
     with pytest.raises(KeyError) as caught:
-        list(either.run(key_error, [Number(5)], store))
+        list(spark.run(key_error, [Number(5)], store))
     assert "in key_error" in caught.value.__notes__[0]
     with pytest.raises(LakeopsError, match="Unpicklable: left right"):
-        list(either.run(unpicklable, [Number(5)], store))
+        list(spark.run(unpicklable, [Number(5)], store))
 
 
-def test_what_may_go_away_is_tried_again(either, store):
-    assert sorted(either.run(unavailable_at_first, map(Number, range(3)), store)) == [0, 1, 2]
+def test_what_may_go_away_is_tried_again(spark, store):
+    assert sorted(spark.run(unavailable_at_first, map(Number, range(3)), store)) == [0, 1, 2]
 
 
 def test_what_does_not_go_away_comes_back_as_it_was(spark, store):
@@ -166,9 +156,9 @@ def test_what_does_not_go_away_comes_back_as_it_was(spark, store):
     assert list(store.list(TASKS)) == []
 
 
-def test_a_worker_that_dies_at_every_try_is_one_clear_error(either, store):
+def test_a_worker_that_dies_at_every_try_is_one_clear_error(spark, store):
     with pytest.raises(EngineUnavailable, match=r"Spark gave up: .*nothing was published") as caught:
-        list(either.run(crash, [Number(0)], store))
+        list(spark.run(crash, [Number(0)], store))
     assert "\n" not in caught.value.message
 
 

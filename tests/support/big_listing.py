@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -51,9 +52,9 @@ def _listing(names: int):
 def main() -> None:
     folder, names = Path(sys.argv[1]), int(sys.argv[2])
     store, ranges = LocalStore(folder, fsync=False), pq.ParquetFile(folder / _RANGES).read(use_threads=False)
-    with unreferenced(store, _listing(names), ranges, engine=LocalEngine(3), folder=folder) as found:
+    with unreferenced(store, partial(_listing, names), ranges, engine=LocalEngine(3), folder=folder) as found:
         rows = sum(table.num_rows for table in found.batches())
-        counts = {"listed": found.listed, "referenced": found.referenced, "kept": found.kept, "count": found.count}
+        counts = {"listed": found.listed, "kept": found.kept, "count": found.count}
     print(json.dumps(counts | {"rows": rows, "peak_mb": peak_megabytes()}))
 
 

