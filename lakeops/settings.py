@@ -7,6 +7,7 @@ URLs may hold passwords, so they are secrets here and masked wherever settings a
 from __future__ import annotations
 
 import getpass
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +33,11 @@ def _user() -> str:
         return "lakeops"
 
 
+def _cache_home() -> Path:
+    """The user's directory for what may be lost at any time."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lakeops"
+
+
 class Settings(BaseSettings):
     """Everything that can be set; the environment's names are these with ``LAKEOPS_`` in front."""
 
@@ -55,14 +61,18 @@ class Settings(BaseSettings):
     grace_hours: float = Field(default=24.0, gt=0, description="The grace period of new repositories.")
     verify_checksums: bool = Field(default=True, description="Whether reads of whole objects check their contents.")
     cache_mb: int = Field(default=256, ge=1, description="Memory for decoded ranges, in MiB.")
+    disk_cache_mb: int = Field(
+        default=4096, ge=0, description="Disk for metadata of S3 stores, in MiB, for all processes; 0 for none."
+    )
+    disk_cache: Path = Field(default_factory=_cache_home, description="Where that metadata is kept.")
     publish_minutes: float = Field(
         default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
     )
 
-    @field_validator("home")
+    @field_validator("home", "disk_cache")
     @classmethod
-    def _expand(cls, home: Path) -> Path:
-        return home.expanduser().absolute()
+    def _expand(cls, folder: Path) -> Path:
+        return folder.expanduser().absolute()
 
     @classmethod
     def settings_customise_sources(

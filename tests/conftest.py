@@ -15,6 +15,9 @@ pytest_plugins = ["lakeops.testing.fixtures", "services.s3"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
 # takes says more about the machine than about the code.
+# Tests that damage a store want to see what is in it. Those of the disk cache switch it on.
+os.environ["LAKEOPS_DISK_CACHE_MB"] = "0"
+
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")

@@ -63,6 +63,7 @@ MODULES = {
     "fsck": ("fsck", HOUSE),
     "doctor": ("doctor", HOUSE),
     "config": ("config", HOUSE),
+    "cache": ("cache", HOUSE),
 }
 """Every command's module in ``lakeops.cli``, and its panel on the help page."""
 

@@ -66,6 +66,7 @@ def environment() -> Iterator[Check]:
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Settings, the catalog, and every repository's storage."""
     from lakeops.settings import Settings
+    from lakeops.store.pieces import Pieces
 
     try:
         settings = Settings.load()
@@ -75,6 +76,8 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     for setting in effective(settings):
         if setting.value is not None:
             yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
+    pieces = Pieces.of(settings)
+    yield Check("disk cache", OK if pieces.is_usable() or not pieces.max_bytes else ABSENT, pieces.described())
     try:
         if upgrade:
             _upgrade(settings)

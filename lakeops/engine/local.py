@@ -6,11 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
+from threading import BoundedSemaphore
 
 from lakeops.engine.base import R, T
 from lakeops.store.base import ObjectStore
+from lakeops.store.nearby import IN_FLIGHT, giving_way
 
-_TASKS_PER_THREAD = 4
+_TASKS_PER_THREAD = 16
 _MOST_IN_A_TASK = 16
 
 
@@ -38,8 +40,11 @@ class LocalEngine:
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
         """The result of each task, as they finish; see ``Engine.run``."""
         source = iter(tasks)
-        # Over a network a thread often waits; one more keeps the cores busy.
-        threads = self.threads + store.remote
+        threads = self.threads
+        if store.remote:
+            # Most threads wait for an answer. As many as before work, so memory stays as it was.
+            slots = BoundedSemaphore(threads)
+            threads, store, work = max(threads, IN_FLIGHT), giving_way(store, slots), _in_turn(work, slots)
         with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="engine") as pool:
             running: set[Future[R]] = set()
             try:
@@ -64,3 +69,13 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing is held between runs."""
+
+
+def _in_turn(work: Callable[[T, ObjectStore], R], slots: BoundedSemaphore) -> Callable[[T, ObjectStore], R]:
+    """The same work, done by as many threads at a time as there are slots."""
+
+    def done(task: T, store: ObjectStore) -> R:
+        with slots:
+            return work(task, store)
+
+    return done

@@ -18,7 +18,7 @@ from lakeops.model.errors import Transient
 from lakeops.model.records import Strategy, Summary
 from lakeops.ranges.diff import summary
 from lakeops.ranges.merge import MergePlan, by_path, by_reference, referred, three_way
-from lakeops.ranges.metarange import Metarange, Rows
+from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.task import from_ipc, to_ipc, total
 from lakeops.store.base import ObjectStore
@@ -103,7 +103,7 @@ def _stretches(
     base: Metarange, source: Metarange, dest: Metarange, group: int
 ) -> Iterator[tuple[Metarange, Metarange, Metarange]]:
     """The differing ranges of base and source, about ``group`` of them at a time, and the destination's beside them."""
-    old, new = _only(base, base.without(source)), _only(source, source.without(base))
+    old, new = base.only(base.without(source)), source.only(source.without(base))
     done = [0, 0]
     for stops in _borders(old, new, group):
         part = [_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True)]
@@ -131,10 +131,6 @@ def _beside(dest: Metarange, sides: list[Metarange]) -> Metarange:
     start = dest.last_paths.first_at(min(firsts))
     stop = dest.first_paths.first_at(max(lasts) + b"\0")
     return _slice(dest, start, max(start, stop))
-
-
-def _only(metarange: Metarange, rows: Rows) -> Metarange:
-    return Metarange(metarange.table.take(pa.array(rows)))
 
 
 def _slice(metarange: Metarange, start: int, stop: int) -> Metarange:

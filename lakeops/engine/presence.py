@@ -270,9 +270,9 @@ class _InHand(RangeReader):
         self._reader = reader
         self._file = file
 
-    def open(self, row: RangeRow) -> RangeFile:
+    def open(self, row: RangeRow, *, whole: bool = True) -> RangeFile:
         """See ``RangeReader.open``."""
-        return self._file if row.file == self._file.row.file else self._reader.open(row)
+        return self._file if row.file == self._file.row.file else self._reader.open(row, whole=whole)
 
 
 def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict[str, StoredObject]:

@@ -10,12 +10,14 @@ from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops.context import Context, Progress, quiet
+from lakeops.ops.links import Links
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache
     from lakeops.store.open import Stores
+    from lakeops.store.pieces import Pieces
 
 
 class Connection:
@@ -38,6 +40,8 @@ class Connection:
         self._stores = stores
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
+        self._pieces: Pieces | None = None
+        self._links = Links()
 
     @classmethod
     def open(
@@ -112,6 +116,8 @@ class Connection:
             open_stores=self.stores,
             open_cache=self._range_cache,
             open_engine=self._range_engine,
+            open_pieces=self.pieces,
+            links=self._links,
             progress=self._report,
         )
 
@@ -121,6 +127,14 @@ class Connection:
 
             self._cache = RangeCache(self.settings.cache_mb << 20)
         return self._cache
+
+    def pieces(self) -> Pieces | None:
+        """The metadata of far stores that this machine keeps, unless the settings say that it keeps none."""
+        if self._pieces is None and self.settings.disk_cache_mb:
+            from lakeops.store.pieces import Pieces
+
+            self._pieces = Pieces.of(self.settings)
+        return self._pieces
 
     def _range_engine(self) -> Engine:
         if self._engine is None:

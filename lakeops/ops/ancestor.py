@@ -180,22 +180,27 @@ def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tup
 
 def decide(ctx: Context, sides: Sides, strategy: Strategy | None, names: tuple[str, str]) -> Decision:
     """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
+    new, here = _metaranges(ctx, sides)
     base = ancestor(ctx, sides.bases, sides.source, sides.destination)
     # Workers cannot read what lies in a directory of this machine.
     engine = ctx.engine if base.is_commit else LocalEngine()
-    new, here = ctx.metarange(sides.source), ctx.metarange(sides.destination)
     plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
     if plan.conflicts:
         raise MergeConflict(*names, plan.conflicts)
     return Decision(plan, (*base.commits, sides.source))
 
 
+def _metaranges(ctx: Context, sides: Sides) -> list[Metarange]:
+    """Those of source and destination; the bases are asked for with them, and remembered."""
+    return ctx.metaranges(sides.source, sides.destination, *sides.bases)[:2]
+
+
 def foretell(ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "") -> Iterator[Change]:
     """What ``decide`` would change in the destination, by path, and its conflicts; read as it is asked for."""
 
     def found() -> Iterator[Change]:
+        new, here = _metaranges(ctx, sides)
         base = ancestor(ctx, sides.bases, sides.source, sides.destination)
-        new, here = ctx.metarange(sides.source), ctx.metarange(sides.destination)
         batches = foretold(base.reader, base.metarange, new, here, strategy, prefix=prefix)
         yield from chain.from_iterable(changes(batch) for batch in batches)
 

@@ -7,8 +7,8 @@ randomness) comes from here, so a test that hands in its own can fail, delay or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -18,6 +18,7 @@ from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import CatalogUnavailable, CommitExpired
 from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
+from lakeops.ops.links import Links
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from lakeops.ranges.read import RangeCache, RangeReader
     from lakeops.store.base import ObjectStore
     from lakeops.store.open import Stores
+    from lakeops.store.pieces import Pieces
 
 
 Progress = Callable[[str, int, int], None]
@@ -51,6 +53,8 @@ class Context:
     open_stores: Callable[[], Stores]
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
+    open_pieces: Callable[[], Pieces | None] = lambda: None
+    links: Links = field(default_factory=Links)
     progress: Progress = quiet
 
     @property
@@ -89,14 +93,28 @@ class Context:
 
     @cached_property
     def reader(self) -> RangeReader:
-        """Reads ranges and metaranges of the namespace, through the process's cache."""
+        """Reads ranges and metaranges of the namespace, through the caches of the process and of the machine."""
         from lakeops.ranges.read import RangeReader
+        from lakeops.store.nearby import nearby
 
-        return RangeReader(self.readable, self.open_cache())
+        return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
+
+    @contextmanager
+    def writing(self) -> Iterator[RangeReader]:
+        """The reader for a ``with`` that writes files to its store: they are all there when it ends."""
+        from lakeops.ranges.read import RangeReader
+        from lakeops.store.nearby import together
+
+        with together(self.reader.store) as store:
+            yield RangeReader(store, self.open_cache())
 
     def metarange(self, commit: Commit) -> Metarange:
         """The commit's metarange, verified. Raises ``CommitExpired`` for a commit that retention took."""
         return self.reader.metarange(require_live(commit))
+
+    def metaranges(self, *commits: Commit) -> list[Metarange]:
+        """The metaranges of some commits, asked for at once; raises as ``metarange``."""
+        return self.reader.metaranges([require_live(commit) for commit in commits])
 
     def seconds(self, moment: datetime | None = None) -> int:
         """A moment, or now by the catalog's clock, as Unix seconds."""

@@ -28,7 +28,7 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterato
     commits = resolve_both(ctx, left, right)
 
     def found() -> Iterator[Change]:
-        pair = [ctx.metarange(commit) for commit in commits]
+        pair = ctx.metaranges(*commits)
         yield from chain.from_iterable(changes(batch) for batch in diff(ctx.reader, *pair, prefix=prefix))
 
     return watched(ctx, commits, found())
@@ -55,7 +55,7 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
     parent = ctx.catalog.commit(ctx.repository_id, commit.parents[0])
     try:
         with overtaken(ctx, (parent, commit)):
-            return summary(ctx.reader, ctx.metarange(parent), ctx.metarange(commit))
+            return summary(ctx.reader, *ctx.metaranges(parent, commit))
     except CommitExpired:
         return Summary()
 
@@ -91,7 +91,7 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
 
 
 def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | None, limit: int) -> Changed:
-    pair = [ctx.metarange(commit) for commit in commits]
+    pair = ctx.metaranges(*commits)
     counts = dict.fromkeys(ChangeType, 0)
     found: dict[str, set[str]] = {"top": set(), "value": set()}
     patterns = {"top": "^(?P<top>[^/]*/?)"}

@@ -35,6 +35,7 @@ from lakeops.ops.turn import LONGEST_WAIT, Overtaken, held, in_line
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.write import MetarangeFile, write_metarange
 from lakeops.store import layout
+from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -303,8 +304,9 @@ def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: dat
     """The head's metarange with staged changes applied, written to the namespace by an attempt that ``started``."""
     attempt = layout.attempt(started, ctx.ids)
     how = _how(ctx, "commit", attempt)
-    applied = apply(ctx.reader, ctx.metarange(head), changes, **how)
-    return _written(ctx, applied, (head,), attempt), applied.summary
+    with ctx.writing() as reader:
+        applied = apply(reader, ctx.metarange(head), changes, **how)
+        return _written(reader.store, applied, (head,), attempt), applied.summary
 
 
 def apply_merge(
@@ -313,8 +315,9 @@ def apply_merge(
     """The destination's metarange with a merge's changes applied, written to the namespace likewise."""
     attempt = layout.attempt(started, ctx.ids)
     how = _how(ctx, "merge", attempt)
-    applied = apply_plan(ctx.reader, plan, ctx.metarange(source), ctx.metarange(destination), **how)
-    return _written(ctx, applied, (destination, source), attempt), applied.summary
+    with ctx.writing() as reader:
+        applied = apply_plan(reader, plan, *ctx.metaranges(source, destination), **how)
+        return _written(reader.store, applied, (destination, source), attempt), applied.summary
 
 
 class _How(TypedDict):
@@ -343,9 +346,9 @@ def _how(ctx: Context, verb: str, attempt: str) -> _How:
     )
 
 
-def _written(ctx: Context, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
+def _written(store: ObjectStore, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
     """The metarange's file: one that a parent has already when the content is the same, a new one otherwise."""
     for commit in known:
         if commit.meta_range_id == applied.metarange.id:
             return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
-    return write_metarange(ctx.store, applied.metarange, attempt)
+    return write_metarange(store, applied.metarange, attempt)

@@ -127,7 +127,7 @@ def put(
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
-    ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, entry)], started=started)
+    ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, entry), started)
     return public(ctx, entry)
 
 
@@ -165,7 +165,7 @@ def delete(ctx: Context, branch: str, path: str) -> None:
     link_held_back(ctx, branch, path)
     if find(ctx, branch, path) is None:
         raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
-    ctx.catalog.put_staged(ctx.repository_id, branch, [Staged(path, None)], started=started)
+    ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, None), started)
 
 
 MOST_OBJECTS = 500

@@ -22,7 +22,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions, unshared
 from lakeops.ranges.digest import Digests, same_labels
 from lakeops.ranges.file import RangeFile
-from lakeops.ranges.metarange import Metarange, RangeRow, Rows
+from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
 
 Columns: TypeAlias = tuple[list[str], list[str]]
@@ -191,10 +191,6 @@ def compared(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> P
     return one, other
 
 
-_AT_ONCE = 64
-"""Rows of a metarange that become plain data in one step."""
-
-
 def stretches(
     reader: RangeReader, left: Metarange, right: Metarange, prefix: str = ""
 ) -> Iterator[tuple[RowSpan | None, RowSpan | None]]:
@@ -217,9 +213,13 @@ class _Side:
     def __init__(self, reader: RangeReader, own: Metarange, other: Metarange, prefix: str) -> None:
         start, stop = own.overlapping(prefix)
         chosen = own.without(other)
-        self._files = reader.open_each(_rows(own, chosen[(chosen >= start) & (chosen < stop)]))
+        self._files = reader.open_each(own, chosen[(chosen >= start) & (chosen < stop)])
         self._start = 0
-        self.file = next(self._files, None)
+
+    @cached_property
+    def file(self) -> RangeFile | None:
+        """The open range; None at the end. The first is waited for once both sides have asked for theirs."""
+        return next(self._files, None)
 
     @property
     def last(self) -> str:
@@ -238,11 +238,6 @@ class _Side:
             return None
         self._start = file.first_at(path.encode() + b"\0")
         return RowSpan(file, start, self._start)
-
-
-def _rows(metarange: Metarange, chosen: Rows) -> Iterator[RangeRow]:
-    for start in range(0, len(chosen), _AT_ONCE):
-        yield from metarange.at(chosen[start : start + _AT_ONCE])
 
 
 IDENTITY_COLUMNS = ["checksum", "size_bytes", "content_type", "metadata"]

@@ -19,7 +19,7 @@ from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.align import Positions
 from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Candidates, Delta, candidates, deltas, matched
 from lakeops.ranges.file import RangeFile
-from lakeops.ranges.metarange import Metarange, RangeRow, Rows
+from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
 
 CHANGE_TYPES = (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)
@@ -114,7 +114,7 @@ def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> It
     owners = base.route(staged.column("path")) if len(base) else np.zeros(staged.num_rows, np.int64)
     touched, starts = np.unique(owners, return_index=True)
     stops = [*starts[1:].tolist(), staged.num_rows]
-    files = reader.open_each(base.at(touched) if len(base) else [])
+    files = reader.open_each(base, touched if len(base) else touched[:0])
     for start, stop in zip(starts.tolist(), stops, strict=True):
         file = next(files, None)
         for begin in range(start, stop, _AT_ONCE):
@@ -164,30 +164,16 @@ def needed(
         known: what is there already; ``Metarange.empty()`` for nothing.
         proved: ids (32 bytes) of ranges whose objects are known to be there.
     """
-    missing = _subset(wanted, wanted.without(known))
+    missing = wanted.only(wanted.without(known))
     if ids := list(proved):
         proven = pc.is_in(missing.table.column("id"), value_set=pa.array(ids, pa.binary(32)))
         missing = Metarange(missing.table.filter(pc.invert(proven)))
-    others = _overlapping(_subset(known, known.without(wanted)), missing)
+    others = known.only(known.without(wanted))
+    others = others.only(np.flatnonzero(others.beside(missing)))
     pairs = candidates(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
     for row, parts in groupby(pairs, key=lambda pair: pair[1].row):
         if row is not None:
             yield NeededOfRange(row, _objects(pa.concat_tables([_moved(*pair) for pair in parts])))
-
-
-def _subset(metarange: Metarange, rows: Rows) -> Metarange:
-    return Metarange(metarange.table.take(pa.array(rows)))
-
-
-def _overlapping(ranges: Metarange, others: Metarange) -> Metarange:
-    """Those of the ranges whose paths overlap one of the others."""
-    if not len(ranges) or not len(others):
-        return Metarange.empty()
-    first = pc.search_sorted(others.table.column("last_path"), ranges.table.column("first_path"))
-    begins = others.table.column("first_path").take(pc.min_element_wise(first, len(others) - 1))
-    # Past the last of the others nothing overlaps, whatever range was looked at in its place.
-    overlaps = pc.and_(pc.less(first, len(others)), pc.less_equal(begins, ranges.table.column("last_path")))
-    return Metarange(ranges.table.filter(overlaps))
 
 
 def _moved(old: Candidates, new: Candidates) -> pa.Table:

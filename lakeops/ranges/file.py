@@ -27,6 +27,7 @@ from lakeops.ranges.format import Pieces, RowGroup, decode_footer, read_columns,
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.ranges.outline import MARK
 from lakeops.store.base import ObjectStore
+from lakeops.store.nearby import pieces_of
 
 Rows = npt.NDArray[np.int64]
 
@@ -34,13 +35,21 @@ _FAR_GAP = 256 * 1024
 _NEAR_GAP = 32 * 1024
 """Bytes that are read along, unused, rather than asked for in two requests: over a network, and from a disk."""
 
+WHOLE_BYTES = 4 * 1024 * 1024
+"""A far file up to this size is fetched whole in about the time of two requests."""
+
 
 def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
     """The whole file, verified: its SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
+    pieces = pieces_of(store)
+    if pieces is not None and (kept := pieces.get(digest)) is not None:
+        return kept
     with _needed(store, key):
         data = store.get(key)
     if sha256(data).digest() != digest:
         raise _damaged(key, f"{len(data)} bytes were read")
+    if pieces is not None:
+        pieces.put(digest, data)
     return data
 
 
@@ -49,9 +58,27 @@ def open_range(store: ObjectStore, row: RangeRow) -> RangeFile:
     return RangeFile(store, read_end(store, row))
 
 
-def read_end(store: ObjectStore, row: RangeRow) -> RangeEnd:
-    """The footer of the range that a metarange row names; raises as ``open_range``."""
-    return RangeEnd(row, _read(store, row.key, row.file_bytes - row.footer_bytes, row.footer_bytes))
+def read_end(store: ObjectStore, row: RangeRow, *, whole: bool = False) -> RangeEnd:
+    """The footer of the range that a metarange row names; raises as ``open_range``.
+
+    With ``whole`` a far file is fetched whole where pieces are kept: its row groups are then here when they are asked
+    for. That is one request in place of two or more.
+    """
+    start = row.file_bytes - row.footer_bytes
+    pieces = pieces_of(store)
+    if pieces is None:
+        return RangeEnd(row, _read(store, row.key, start, row.footer_bytes))
+    tail = pieces.part(row.footer_digest, start, row.footer_bytes)
+    if tail is not None and sha256(tail).digest() == row.footer_digest:
+        return RangeEnd(row, tail)
+    tail = pieces.get(row.footer_digest)
+    if tail is not None and not whole:
+        return RangeEnd(row, tail)
+    if whole and row.file_bytes <= WHOLE_BYTES:
+        return fetch_range(store, row).end
+    end = RangeEnd(row, tail or _read(store, row.key, start, row.footer_bytes))
+    pieces.put(row.footer_digest, end.tail)
+    return end
 
 
 def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
@@ -61,7 +88,19 @@ def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
 
 def fetch_range(store: ObjectStore, row: RangeRow) -> RangeFile:
     """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``."""
-    return _whole(store, row, _read(store, row.key, 0, row.file_bytes))
+    pieces = pieces_of(store)
+    if pieces is None:
+        return _whole(store, row, _read(store, row.key, 0, row.file_bytes))
+    kept = pieces.whole(row.footer_digest)
+    if kept is not None:
+        try:
+            return _whole(store, row, kept)
+        except Corrupted:
+            pieces.discard_whole(row.footer_digest)
+    data = _read(store, row.key, 0, row.file_bytes)
+    file = _whole(store, row, data)
+    pieces.put_whole(row.footer_digest, data)
+    return file
 
 
 def prove_range(store: ObjectStore, row: RangeRow) -> RangeFile:
@@ -252,18 +291,42 @@ class RangeFile:
         """Row groups as they are in the file; those that are not at hand yet are fetched, neighbours in one request."""
         with self._loading:
             wanted = list(groups)
-            runs = list(self._runs([index for index in wanted if index not in self._held]))
+            missing = [index for index in wanted if index not in self._held and not self._kept(index)]
+            runs = list(self._runs(missing))
             spans = [(self.marks[run[0]].start, self.marks[run[-1]].end) for run in runs]
             for run, (first, _), data in zip(runs, spans, self._read(spans), strict=True):
                 for index in run:
                     mark = self.marks[index]
                     self._held[index] = _Held(memoryview(data)[mark.start - first : mark.end - first])
+            self._keep(missing)
             return {index: self._held[index] for index in wanted}
 
     def release(self, groups: int) -> None:
         """Forget the bytes of the first row groups; they are fetched again should anybody want them."""
         with self._loading:
             self._held = {index: held for index, held in self._held.items() if index >= groups}
+
+    def _kept(self, index: int) -> bool:
+        """Take a row group from the pieces that this machine keeps, if it is there and as it should be."""
+        pieces, mark = pieces_of(self._store), self.marks[index]
+        if pieces is None:
+            return False
+        data = pieces.part(self.row.footer_digest, mark.start, mark.size)
+        if data is None or sha256(data).digest() != mark.file_digest:
+            data = pieces.get(mark.file_digest)
+        if data is not None:
+            self._held[index] = _Held(memoryview(data), verified=True)
+        return data is not None
+
+    def _keep(self, fetched: list[int]) -> None:
+        """Let this machine keep row groups, each of which is verified first."""
+        pieces = pieces_of(self._store)
+        if pieces is not None:
+            for index in fetched:
+                one = self._held[index]
+                self._verify(index, one.data)
+                one.verified = True
+                pieces.put(self.marks[index].file_digest, one.data)
 
     def _read(self, spans: list[tuple[int, int]]) -> list[bytes]:
         """Bytes of the file from each place to another."""
@@ -341,9 +404,9 @@ class _Held:
 
     __slots__ = ("data", "verified")
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: memoryview, *, verified: bool = False) -> None:
         self.data = data
-        self.verified = False
+        self.verified = verified
 
 
 def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:

@@ -191,6 +191,21 @@ class Metarange:
         known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
         return np.flatnonzero(~known.to_numpy().astype(np.bool_)) + lead
 
+    def beside(self, others: Metarange) -> npt.NDArray[np.bool_]:
+        """For each range whether its paths overlap one of the others."""
+        if not len(self) or not len(others):
+            return np.zeros(len(self), np.bool_)
+        first = pc.search_sorted(others.table.column("last_path"), self.table.column("first_path"))
+        begins = others.table.column("first_path").take(pc.min_element_wise(first, len(others) - 1))
+        # Past the last of the others nothing overlaps, whatever range was looked at in its place.
+        overlaps = pc.and_(pc.less(first, len(others)), pc.less_equal(begins, self.table.column("last_path")))
+        found: npt.NDArray[np.bool_] = overlaps.to_numpy().astype(np.bool_)
+        return found
+
+    def only(self, which: Rows) -> Metarange:
+        """Some of the ranges, by ascending row numbers."""
+        return Metarange(self.table.take(pa.array(which)))
+
     def shared(self, other: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether ``other`` has it too."""
         shared = np.ones(len(self), np.bool_)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, islice, pairwise
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
 from lakeops.ranges.format import decode_metarange
-from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
+from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
+from lakeops.store.nearby import IN_FLIGHT
 
 
 def prefetched(load: Callable[[S], T], items: Iterable[S], window: int = 8) -> Iterator[T]:
@@ -49,6 +51,39 @@ def prefetched(load: Callable[[S], T], items: Iterable[S], window: int = 8) -> I
                 size = min(2 * size, window)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def at_once(load: Callable[[S], T], items: Iterable[S], window: int = IN_FLIGHT) -> Iterator[T]:
+    """What ``load`` gives for each item, in order, ``window`` of them loaded ahead in threads from the start.
+
+    The first are begun by the call itself, before anything is asked of the iterator.
+    """
+    source = iter(items)
+    first = list(islice(source, 1))
+    if not first:
+        return iter(())
+    pool = ThreadPoolExecutor(max_workers=window, thread_name_prefix="ahead")
+    coming = deque(pool.submit(load, item) for item in chain(first, islice(source, window - 1)))
+
+    def results() -> Iterator[T]:
+        try:
+            while coming:
+                found = coming.popleft().result()
+                coming.extend(pool.submit(load, item) for item in islice(source, 1))
+                yield found
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    return results()
+
+
+_AT_ONCE = 64
+"""Rows of a metarange that become plain data in one step."""
+
+
+def _rows(metarange: Metarange, chosen: Rows) -> Iterator[RangeRow]:
+    for start in range(0, len(chosen), _AT_ONCE):
+        yield from metarange.at(chosen[start : start + _AT_ONCE])
 
 
 _entry = maker(Entry)
@@ -150,10 +185,11 @@ class RangeCache:
 S = TypeVar("S")
 T = TypeVar("T")
 
-_AHEAD_FAR = 8
 _AHEAD_NEAR = min(os.cpu_count() or 1, 4)
-"""Loads that are under way at once: while requests cross a network, and where only cores limit them. Each of them may
-hold a range of either side in memory."""
+"""Loads that are under way at once where only cores limit them. Each may hold a range of either side in memory."""
+
+_FEW_BYTES = 32 * 1024 * 1024
+"""Ranges that come to this are fetched whole. Of more than that, footers and single row groups are far less."""
 
 __all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader"]
 
@@ -206,18 +242,29 @@ class RangeReader:
             )
         return metarange
 
-    def open(self, row: RangeRow) -> RangeFile:
-        """A range; row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``."""
-        key = (self.store.url, row.file, row.footer_digest)
-        return RangeFile(self.store, self._cache.get(key, lambda: read_end(self.store, row)))
+    def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
+        """The metaranges of some commits, all asked for at once where the store is far; raises as ``metarange``."""
+        return list(self._each(self.metarange, commits))
 
-    def open_each(self, rows: Iterable[RangeRow]) -> Iterator[RangeFile]:
-        """Ranges in turn, opened ahead where that takes a request over a network."""
-        return prefetched(self.open, rows, window=_AHEAD_FAR if self.store.remote else 0)
+    def open(self, row: RangeRow, *, whole: bool = True) -> RangeFile:
+        """A range; row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``.
+
+        With ``whole`` its row groups are probably wanted too; see ``read_end``.
+        """
+        key = (self.store.url, row.file, row.footer_digest)
+        return RangeFile(self.store, self._cache.get(key, lambda: read_end(self.store, row, whole=whole)))
+
+    def open_each(self, ranges: Metarange, chosen: Rows) -> Iterator[RangeFile]:
+        """Ranges of a metarange by their numbers, in turn; far ones are asked for at once, and whole where few."""
+        size = pc.sum(ranges.table.column("file_bytes").take(pa.array(chosen))).as_py() or 0
+        return self._each(partial(self.open, whole=size <= _FEW_BYTES), _rows(ranges, chosen))
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
-        return prefetched(load, items, window=_AHEAD_FAR if self.store.remote else _AHEAD_NEAR)
+        return self._each(load, items) if self.store.remote else prefetched(load, items, window=_AHEAD_NEAR)
+
+    def _each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+        return at_once(load, items) if self.store.remote else map(load, items)
 
     def table(self, row: RangeRow) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``. They are not remembered."""
@@ -266,7 +313,8 @@ class RangeReader:
                 row = 0
             start += 1
         rows = (metarange.row(index) for index in range(start, stop))
-        for table in self.ahead(self.table, rows):
+        # A page ends soon, so the first ones are not fetched all at once.
+        for table in prefetched(self.table, rows, window=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
             yield from _below(table, above)
 
     def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[int, DecodedGroup, int]:

@@ -178,6 +178,7 @@ class MergeWalk:
         self._as_base = dest.shared(base)
         self._as_source = dest.shared(source)
         self._open: tuple[int, RangeFile] | None = None
+        self._coming = self._ask_ahead() if reader.store.remote else iter(())
 
     def decisions(self, prefix: str = "") -> Iterator[Decided]:
         """What becomes of the paths under ``prefix`` that the source changed; reads as it is consumed."""
@@ -232,9 +233,18 @@ class MergeWalk:
     def _file(self, number: int) -> RangeFile:
         """A range of the destination; the next delta may begin in the one that this one ended in."""
         if self._open is None or self._open[0] != number:
-            self._open = number, self._reader.open(self._dest.row(number))
+            asked = next((file for other, file in self._coming if other == number), None)
+            self._open = number, asked or self._reader.open(self._dest.row(number))
             self.opened += 1
         return self._open[1]
+
+    def _ask_ahead(self) -> Iterator[tuple[int, RangeFile]]:
+        """The ranges of the destination that will be looked at, as far as whole ranges tell, by their numbers."""
+        base, source = self._sides
+        changed = [side.only(side.without(other)) for side, other in ((base, source), (source, base))]
+        near = self._dest.beside(changed[0]) | self._dest.beside(changed[1])
+        numbers = np.flatnonzero(near & ~self._as_base & ~self._as_source)
+        return zip(numbers.tolist(), self._reader.open_each(self._dest, numbers), strict=True)
 
 
 def paths_of(delta: Delta) -> pa.Array:

@@ -18,6 +18,7 @@ from lakeops.ranges.format import encode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import attempt_file, metarange_key, range_key
+from lakeops.store.nearby import pieces_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,8 @@ def write_range(store: ObjectStore, rows: WholeRange, attempt: str, row: RangeRo
     file = attempt_file(row.hex_id, attempt)
     store.put(range_key(file), data)
     digest = sha256(memoryview(data)[-footer_bytes:]).digest()
+    if (pieces := pieces_of(store)) is not None:
+        pieces.put_whole(digest, data)
     return replace(row, file=file, file_bytes=len(data), footer_bytes=footer_bytes, footer_digest=digest)
 
 
@@ -71,7 +74,10 @@ def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> M
     """Write a metarange; returns what the commit keeps of it. ``attempt`` is fresh for every try."""
     data = encode_metarange(metarange.table)
     file = attempt_file(metarange.id, attempt)
-    return MetarangeFile(metarange.id, file, store.put(metarange_key(file), data).checksum)
+    written = store.put(metarange_key(file), data)
+    if (pieces := pieces_of(store)) is not None:
+        pieces.put(bytes.fromhex(written.checksum), data)
+    return MetarangeFile(metarange.id, file, written.checksum)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
 
 from lakeops.cli.config import mask
+from lakeops.store.pieces import Pieces
 
 
 def checks(document):
@@ -95,3 +97,30 @@ def test_config_shows_no_secret(run, home, monkeypatch):
 )
 def test_mask(url, shown):
     assert mask(url) == shown
+
+
+def test_the_disk_cache(run, home, monkeypatch, tmp_path):
+    monkeypatch.setenv("LAKEOPS_DISK_CACHE_MB", "100")
+    monkeypatch.setenv("LAKEOPS_DISK_CACHE", str(tmp_path / "kept"))
+    Pieces(tmp_path / "kept", 100 << 20).put(hashlib.sha256(b"data").digest(), b"data")
+    assert run.json("cache", "show") == {
+        "folder": str(tmp_path / "kept"),
+        "usable": True,
+        "files": 1,
+        "size_bytes": 4,
+        "max_bytes": 100 << 20,
+    }
+    assert "1 file, 4 B" in checks(run.json("doctor"))["disk cache"]["detail"]
+    assert run.json("cache", "clear") == {"files": 1, "size_bytes": 4}
+    assert "0 files" in run("cache", "show").stdout
+    monkeypatch.setenv("LAKEOPS_DISK_CACHE_MB", "0")
+    assert "off" in run("cache", "show").stdout
+
+
+def test_a_disk_cache_that_cannot_be_used_is_no_problem(run, home, monkeypatch, tmp_path):
+    (tmp_path / "kept").write_text("a file where the folder would be")
+    monkeypatch.setenv("LAKEOPS_DISK_CACHE_MB", "100")
+    monkeypatch.setenv("LAKEOPS_DISK_CACHE", str(tmp_path / "kept"))
+    document = run.json("doctor")
+    assert checks(document)["disk cache"]["status"] == "absent"
+    assert document["ok"] is True

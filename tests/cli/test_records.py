@@ -64,6 +64,8 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "gc mark": ([R], ONE, MARK),
     "gc list": ([R], MANY, MARK),
     "config show": ([], ONE, set()),
+    "cache show": ([], ONE, {"folder", "usable", "files", "size_bytes", "max_bytes"}),
+    "cache clear": ([], ONE, {"files", "size_bytes"}),
     "mirror replicate": (
         [R, "--destination", "copied"],
         ONE,

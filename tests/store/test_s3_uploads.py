@@ -132,3 +132,12 @@ def test_parts_grow_so_that_ten_thousand_reach_the_largest_object():
     sizes = [len(part) for part in _grown(iter([b"x"] * (1000 + 2 * 1000 + 4 * 3 + 1)))]
     assert sizes == [1] * 1000 + [2] * 1000 + [4, 4, 4, 1]
     assert sum(2 ** (number // 1000) for number in range(10_000)) * 8 * 1024 * 1024 > 5 * 1024**4
+
+
+def test_a_write_is_one_round_trip(s3, on_event):
+    asked = []
+    on_event(s3, "before-send.s3", lambda request, **_: asked.append(request.headers.get("Expect")))
+    s3.put("small", b"x")
+    s3.put("big", Meter(PART + 1))
+    assert len(asked) == 5  # the small one, and begin, two parts and end of the big one
+    assert set(asked) == {None}

@@ -73,6 +73,7 @@ def _connect(settings: StoreSettings) -> S3Client:
     import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
+    from botocore.handlers import add_expect_header
 
     config = Config(
         signature_version="s3v4",
@@ -102,6 +103,8 @@ def _connect(settings: StoreSettings) -> S3Client:
             f"boto3's configuration does not allow an S3 client ({kind}); correct the AWS settings"
         ) from None
     made.meta.events.register_last("before-call.s3.DeleteObjects", _add_content_md5)
+    # With `Expect: 100-continue` each write would wait for two answers. Our bodies are small, or sent in parts.
+    made.meta.events.unregister("before-call.s3", add_expect_header)
     return made
 
 

@@ -1,0 +1,162 @@
+"""A far store as the work of one process sees it: pieces of its files are kept here, and requests travel together.
+
+``nearby`` adds the pieces that this machine keeps (``store.pieces``). ``together`` lets puts travel in the background
+until the work ends. ``giving_way`` lets a thread that waits for an answer give its core to another one. A near store
+needs none of this and stays as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import wraps
+from threading import Condition, Lock
+from typing import Any, BinaryIO, cast
+
+from lakeops.store.base import ObjectStore, PutResult
+from lakeops.store.pieces import Pieces
+
+IN_FLIGHT = 16
+"""Requests that are under way at once for one piece of work."""
+
+MOST_HELD = 64 * 1024 * 1024
+"""Bytes of files that wait to be written, at most; a larger file travels alone."""
+
+
+def nearby(store: ObjectStore, pieces: Pieces | None) -> ObjectStore:
+    """The store, with the pieces that this machine keeps of its files."""
+    return cast("ObjectStore", _Nearby(store, pieces)) if store.remote and pieces is not None else store
+
+
+def pieces_of(store: ObjectStore) -> Pieces | None:
+    """The pieces that this machine keeps of a store's files, where it keeps any."""
+    found: Pieces | None = getattr(store, "pieces", None)
+    return found
+
+
+def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
+    """The same store for a ``with``: what is put travels in the background, and is there when the ``with`` ends.
+
+    The end raises what the first put that failed raised. A put of bytes returns at once; reads see what was put.
+    """
+    return _travelling(store) if store.remote else nullcontext(store)
+
+
+def giving_way(store: ObjectStore, slots: AbstractContextManager[object]) -> ObjectStore:
+    """The same store for threads that hold one of ``slots`` while they work: they leave it while they wait."""
+    return cast("ObjectStore", _GivingWay(store, slots))
+
+
+class _Wrapped:
+    """Everything is the inner store's own; elsewhere it is the inner store."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner store has
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+    def __reduce__(self) -> tuple[Callable[[ObjectStore], ObjectStore], tuple[ObjectStore]]:
+        return _itself, (self._store,)
+
+
+def _itself(store: ObjectStore) -> ObjectStore:
+    return store
+
+
+class _Nearby(_Wrapped):
+    def __init__(self, store: ObjectStore, pieces: Pieces) -> None:
+        super().__init__(store)
+        self.pieces = pieces
+
+
+_REQUESTS = frozenset({"get", "get_range", "get_ranges", "put", "head", "delete", "open"})
+
+
+class _GivingWay(_Wrapped):
+    def __init__(self, store: ObjectStore, slots: AbstractContextManager[object]) -> None:
+        super().__init__(store)
+        self._slots = slots
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner store has
+        found = super().__getattr__(name)
+        return self._waiting(found) if name in _REQUESTS else found
+
+    def _waiting(self, request: Callable[..., object]) -> Callable[..., object]:
+        @wraps(request)
+        def asked(*args: object, **options: object) -> object:
+            self._slots.__exit__(None, None, None)
+            try:
+                return request(*args, **options)
+            finally:
+                self._slots.__enter__()
+
+        return asked
+
+
+@contextmanager
+def _travelling(store: ObjectStore) -> Iterator[ObjectStore]:
+    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="put") as pool:
+        found = _Travelling(store, pool)
+        try:
+            yield cast("ObjectStore", found)
+        finally:
+            pool.shutdown(wait=True)
+        found.check()
+
+
+class _Travelling(_Wrapped):
+    """Puts that are under way."""
+
+    def __init__(self, store: ObjectStore, pool: ThreadPoolExecutor) -> None:
+        super().__init__(store)
+        self._pool = pool
+        self._room = Condition(Lock())
+        self._held = 0
+        self._written: dict[str, Future[PutResult]] = {}
+
+    def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
+        """See ``ObjectStore.put``."""
+        if not isinstance(data, bytes) or if_absent:
+            return self._store.put(key, data, if_absent=if_absent, content_type=content_type)
+        with self._room:
+            self._room.wait_for(lambda: not self._held or self._held + len(data) <= MOST_HELD)
+            self._held += len(data)
+            self._written[key] = self._pool.submit(self._put, key, data, content_type)
+        return PutResult(len(data), hashlib.sha256(data).hexdigest())
+
+    def get(self, key: str) -> bytes:
+        """See ``ObjectStore.get``."""
+        self._settle(key)
+        return self._store.get(key)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """See ``ObjectStore.get_range``."""
+        self._settle(key)
+        return self._store.get_range(key, start, length)
+
+    def get_ranges(self, key: str, spans: list[tuple[int, int]]) -> list[bytes]:
+        """See ``ObjectStore.get_ranges``."""
+        self._settle(key)
+        return self._store.get_ranges(key, spans)
+
+    def check(self) -> None:
+        """Raise what a put raised."""
+        for future in self._written.values():
+            future.result()
+
+    def _settle(self, key: str) -> None:
+        if key in self._written:
+            self._written[key].result()
+
+    def _put(self, key: str, data: bytes, content_type: str) -> PutResult:
+        try:
+            return self._store.put(key, data, content_type=content_type)
+        finally:
+            with self._room:
+                self._held -= len(data)
+                self._room.notify_all()

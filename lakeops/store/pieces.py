@@ -1,0 +1,198 @@
+"""Pieces of immutable metadata files of far stores, kept on this machine's disk for all its processes.
+
+A piece is named by the SHA-256 of its bytes. It is compared with its name whenever it is read, so a damaged, swapped
+or hostile file here costs one request more and nothing else. Nothing here says whether a file is in its store.
+
+Each piece is one file. It is written under another name and renamed, so a process that is killed leaves at most a
+leftover. The pieces lie in 256 folders by the first byte of their name. Names are spread evenly, so each folder may
+hold a 256th of what all may. Whoever writes into a folder trims it once in a while: what was used longest ago goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from lakeops.model.words import counted, human_size
+
+if TYPE_CHECKING:
+    from lakeops.settings import Settings
+
+FOLDERS = 256
+_LOOKS = 16
+"""A folder is trimmed after about a sixteenth of what it may hold was written to it."""
+
+_USED_ANEW = 3600.0
+"""Seconds after which the use of a piece is noted again."""
+
+_LEFT_BEHIND = 3600.0
+"""Seconds after which a file that was never renamed belongs to nobody."""
+
+_VERSION = "v1"
+_WHOLE = ".range"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the pieces of a folder, or of all folders, come to."""
+
+    files: int
+    size_bytes: int
+
+
+class Pieces:
+    """Pieces below a folder. Threads and processes may share it.
+
+    Every failure of the disk is taken for a piece that is not here, so a full or read-only disk is only slower.
+
+    Args:
+        folder: made when the first piece is kept, for this user alone.
+        max_bytes: what all pieces together may take.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._share = max_bytes // FOLDERS
+        self._usable: bool | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The pieces that the settings speak of."""
+        return cls(settings.disk_cache, settings.disk_cache_mb << 20)
+
+    def get(self, digest: bytes) -> bytes | None:
+        """The piece with this SHA-256, if it is here and whole."""
+        data = self._read(digest.hex())
+        if data is not None and hashlib.sha256(data).digest() != digest:
+            self._discard(digest.hex())
+            return None
+        return data
+
+    def put(self, digest: bytes, data: bytes | memoryview) -> None:
+        """Keep a piece whose SHA-256 is ``digest``."""
+        self._write(digest.hex(), data)
+
+    def whole(self, footer_digest: bytes) -> bytes | None:
+        """A whole range file, by the digest of its footer. It may hold anything: the caller verifies all of it."""
+        return self._read(footer_digest.hex() + _WHOLE)
+
+    def part(self, footer_digest: bytes, start: int, size: int) -> bytes | None:
+        """Some bytes of a whole range file that is here. They may be anything, too."""
+        with suppress(OSError), self._path(footer_digest.hex() + _WHOLE).open("rb") as file:
+            file.seek(start)
+            return file.read(size)
+        return None
+
+    def put_whole(self, footer_digest: bytes, data: bytes) -> None:
+        """Keep a whole range file."""
+        self._write(footer_digest.hex() + _WHOLE, data)
+
+    def discard_whole(self, footer_digest: bytes) -> None:
+        """Forget a whole range file that was found to be damaged."""
+        self._discard(footer_digest.hex() + _WHOLE)
+
+    def kept(self) -> Kept:
+        """How much is here."""
+        sizes = [size for folder in self._folders() for _, size, _ in _files(folder)]
+        return Kept(len(sizes), sum(sizes))
+
+    def described(self) -> str:
+        """How much is here, in words."""
+        if not self.max_bytes:
+            return "off (disk_cache_mb is 0)"
+        if not self.is_usable():
+            return f"{self.folder} is not used: it cannot be written, or other users may look into it"
+        found = self.kept()
+        sizes = f"{human_size(found.size_bytes)} of {human_size(self.max_bytes)}"
+        return f"{self.folder}: {counted(found.files, 'file')}, {sizes}"
+
+    def clear(self) -> Kept:
+        """Forget everything; returns how much that was. Raises ``OSError`` for what cannot be removed."""
+        found = self.kept()
+        for folder in self._folders():
+            shutil.rmtree(folder)
+        return found
+
+    def is_usable(self) -> bool:
+        """Whether pieces can be kept: the folder is, or can be made, this user's own."""
+        if self._usable is None:
+            self._usable = self._share > 0 and self._make()
+        return self._usable
+
+    def _make(self) -> bool:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = self.folder.stat(follow_symlinks=False)
+        except OSError:
+            return False
+        # Other users could see what is read, or fill the disk.
+        return found.st_uid == os.geteuid() and not found.st_mode & 0o077 and os.access(self.folder, os.W_OK)
+
+    def _folders(self) -> Iterator[Path]:
+        with suppress(OSError):
+            yield from sorted((self.folder / _VERSION).iterdir())
+
+    def _path(self, name: str) -> Path:
+        return self.folder / _VERSION / name[:2] / name
+
+    def _read(self, name: str) -> bytes | None:
+        path = self._path(name)
+        try:
+            with path.open("rb") as file:
+                data = file.read()
+                if time.time() - os.fstat(file.fileno()).st_mtime > _USED_ANEW:
+                    os.utime(path)
+        except OSError:
+            return None
+        return data
+
+    def _write(self, name: str, data: bytes | memoryview) -> None:
+        if not self.is_usable() or len(data) > self._share:
+            return
+        path = self._path(name)
+        draft = path.with_name(f".{secrets.token_hex(8)}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(data)
+            draft.replace(path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink()
+        # Many short processes write a little each, so each of them looks now and then rather than counts.
+        if random.random() * self._share < _LOOKS * len(data):  # noqa: S311 - no secret
+            self._trim(path.parent)
+
+    def _trim(self, folder: Path) -> None:
+        """Remove what was used longest ago from a folder that holds more than it may."""
+        files = sorted(_files(folder), reverse=True)
+        room = self._share
+        for used, size, path in files:
+            is_draft = path.name.startswith(".")
+            room -= 0 if is_draft else size
+            if room < 0 or (is_draft and time.time() - used > _LEFT_BEHIND):
+                with suppress(OSError):
+                    path.unlink()
+
+    def _discard(self, name: str) -> None:
+        with suppress(OSError):
+            self._path(name).unlink()
+
+
+def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """The files of a folder: when each was last used, its size, its name."""
+    with suppress(OSError), os.scandir(folder) as found:
+        for entry in found:
+            with suppress(OSError):
+                told = entry.stat(follow_symlinks=False)
+                yield told.st_mtime, told.st_size, Path(entry.path)

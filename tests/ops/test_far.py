@@ -1,0 +1,242 @@
+"""A store far away: how many requests wait for one another, and a cache on disk that never changes a result."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from support.far import Requests, open_far
+
+from lakeops import Lake, Repository, Settings, Split
+from lakeops.model.errors import LakeopsError, StoreUnavailable
+from lakeops.model.findings import Severity
+from lakeops.testing import Faults
+
+SMALL = Split(20, 60, 200)
+PATHS = 2_000
+
+
+def objects(which: Iterator[int] | range | list[int], version: int = 0) -> pa.Table:
+    """Objects that lie elsewhere."""
+    numbers = list(which)
+    return pa.table(
+        {
+            "path": [f"t/{number:06}" for number in numbers],
+            "physical_address": [f"s3://elsewhere/{version}/{number}" for number in numbers],
+            "checksum": [f"{number * 7919 + version:032x}" for number in numbers],
+            "size_bytes": pa.array([number % 50 for number in numbers], pa.int64()),
+            "mtime": pa.array([1] * len(numbers), pa.int64()),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Settings:
+    """A repository of many ranges, and what this machine keeps of it."""
+    home = tmp_path_factory.mktemp("far")
+    settings = Settings.load(
+        home=home, fsync=False, committer="tester", disk_cache=home / "kept", disk_cache_mb=1024, engine="local"
+    )
+    with open_far(settings, Requests(0)) as lake:
+        repo = lake.create_repository("repo", split=SMALL)
+        for number in range(3):
+            repo.branch("main").stage(objects(range(PATHS) if not number else range(500, 520), number))
+            repo.branch("main").commit(f"{number}")
+    return settings
+
+
+@pytest.fixture(params=["cold", "kept"])
+def how(request) -> str:
+    return request.param
+
+
+@pytest.fixture
+def chain(prepared, how, tmp_path) -> Callable[[Callable[[Repository], object]], int]:
+    """How many requests of a verb wait for one another, in a new process."""
+    folder = prepared.disk_cache if how == "kept" else tmp_path / "none yet"
+    settings = prepared.model_copy(update={"disk_cache": folder})
+
+    def measured(act: Callable[[Repository], object]) -> int:
+        requests = Requests()
+        with open_far(settings, requests) as lake:
+            act(lake.repository("repo"))
+        return len(requests.chain())
+
+    return measured
+
+
+def staged(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
+    """New branches with a change each."""
+    with open_far(prepared, Requests(0)) as lake:
+        repo = lake.repository("repo")
+        for number, branch in enumerate(branches):
+            repo.create_branch(branch, "main~1")
+            repo.branch(branch).stage(objects(which(number), 100 + number))
+
+
+def committed(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
+    staged(prepared, *branches, which=which)
+    with open_far(prepared, Requests(0)) as lake:
+        for branch in branches:
+            lake.repository("repo").branch(branch).commit(branch)
+
+
+def test_a_first_stat(chain, how):
+    assert chain(lambda repo: repo.ref("main@").stat("t/000777")) == {"cold": 2, "kept": 0}[how]
+
+
+def test_a_first_page(chain, how):
+    longest = chain(lambda repo: [item for item, _ in zip(repo.ref("main@").list(), range(30), strict=False)])
+    assert longest <= {"cold": 3, "kept": 0}[how]
+
+
+def test_a_diff(chain, how):
+    assert chain(lambda repo: list(repo.diff("main~1", "main"))) == {"cold": 2, "kept": 0}[how]
+
+
+def test_a_clustered_commit(prepared, chain, how):
+    staged(prepared, f"commit-{how}", which=lambda _: range(900, 930))
+    assert chain(lambda repo: repo.branch(f"commit-{how}").commit("c")) == {"cold": 3, "kept": 1}[how]
+
+
+def test_a_clustered_merge(prepared, chain, how):
+    names = [f"{side}-{how}" for side in ("from", "to")]
+    committed(prepared, *names, which=lambda number: range(900 + 4 * number, 904 + 4 * number))
+    assert chain(lambda repo: repo.merge(*names)) <= {"cold": 4, "kept": 1}[how]
+
+
+def test_scattered_changes_travel_together(prepared, chain, how):
+    """One request after the other would be sixty and more."""
+    names = [f"{side}-scattered-{how}" for side in ("from", "to")]
+    committed(prepared, *names, which=lambda number: range(number, PATHS, 40))
+    assert chain(lambda repo: list(repo.diff(names[0], names[1]))) <= {"cold": 8, "kept": 0}[how]
+
+
+def test_files_of_an_attempt_are_there_before_it_is_published(prepared):
+    """Wherever one of the writes fails, nothing is published, and the next try publishes everything once."""
+    staged(prepared, "failing", which=lambda _: range(0, PATHS, 200))
+    faults = Faults()
+    with open_far(prepared, Requests(0), wrap=faults.around) as lake:
+        branch = lake.repository("repo").branch("failing")
+        head = branch.head
+        faults.fail("put", at=None)
+        with pytest.raises(StoreUnavailable):
+            branch.commit("c")
+        assert lake.repository("repo").branch("failing").head == head
+        writes = faults.counts["put"]
+        assert writes > 2
+        for number in range(1, writes + 1):
+            faults.revive()
+            faults.fail("put", at=number)
+            with pytest.raises(StoreUnavailable):
+                branch.commit("c")
+            assert lake.repository("repo").branch("failing").head == head
+        faults.revive()
+        published = branch.commit("c")
+        assert len(list(lake.repository("repo").diff(head.id, published.id))) == len(range(0, PATHS, 200))
+
+
+# --- a hostile cache ---
+
+
+def spoil(folder: Path, random: Random) -> None:
+    """Do to files of the cache what disks, other programs and other users may do."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in random.sample(files, len(files) // 2):
+        data = path.read_bytes()
+        place = random.randrange(len(data)) if data else 0
+        other = random.choice(files)
+        match random.randrange(6):
+            case 0:
+                path.write_bytes(data[:place])
+            case 1:
+                path.write_bytes(data[:place] + bytes([data[place] ^ 1 << random.randrange(8)]) + data[place + 1 :])
+            case 2:
+                path.unlink()
+            case 3 if other.is_file():
+                path.write_bytes(other.read_bytes())
+            case 4:
+                path.write_bytes(b"PAR1" + random.randbytes(len(data)))
+            case _:
+                path.unlink()
+                path.mkdir()
+
+
+def play(lake: Lake, random: Random, rounds: int, *, before: Callable[[], None]) -> list[object]:
+    """A history of many verbs, and everything that they answered."""
+    repo = lake.create_repository("repo", split=SMALL)
+    main = repo.branch("main")
+    main.stage(objects(range(800)))
+    main.commit("base")
+    told: list[object] = []
+
+    def ask(verb: Callable[[], object]) -> None:
+        before()
+        try:
+            told.append(verb())
+        except LakeopsError as error:
+            told.append(type(error).__name__)
+
+    for number in range(rounds):
+        branch = repo.create_branch(f"b{number}", "main")
+        for name in ("main", branch.id):
+            rows = sorted(random.sample(range(1_000), random.choice([1, 5, 60])))
+            repo.branch(name).stage(objects(rows, number * 2 + (name == "main")))
+            ask(lambda name=name: repo.branch(name).commit("c").meta_range_id)
+        ask(lambda branch=branch: [(one.type, one.path) for one in repo.compare("main", branch.id)])
+        ask(lambda branch=branch: repo.merge(branch.id, "main", strategy="source-wins").summary)
+        ask(lambda: main.head.meta_range_id)
+        ask(lambda: [(one.type, one.path) for one in repo.diff("main~2", "main")])
+        ask(lambda: main.revert("main", 1).meta_range_id)
+        ask(lambda: [item.path for item in repo.ref("main@").list()])
+        path = f"t/{random.randrange(1_000):06}"
+        ask(lambda path=path: found.checksum if (found := repo.ref("main@").stat(path)) else None)
+    return told
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_hostile_cache_changes_no_answer(tmp_path, seed):
+    compare_with_none(tmp_path, seed, rounds=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_a_hostile_cache_changes_no_answer_of_long_histories(tmp_path, seed):
+    compare_with_none(tmp_path, seed, rounds=10)
+
+
+def compare_with_none(home: Path, seed: int, *, rounds: int) -> None:
+    plain = Settings.load(home=home / "plain", fsync=False, disk_cache_mb=0, engine="local")
+    far = Settings.load(
+        home=home / "far", fsync=False, disk_cache=home / "kept", disk_cache_mb=256, cache_mb=1, engine="local"
+    )
+    with Lake.open(settings=plain) as lake:
+        expected = play(lake, Random(seed), rounds, before=lambda: None)
+    damage = Random(seed)
+    with open_far(far, Requests(0)) as lake:
+        found = play(lake, Random(seed), rounds, before=lambda: spoil(home / "kept", damage))
+    assert found == expected
+    assert any((home / "kept").rglob("*.range"))
+
+
+def test_what_is_gone_from_the_store_is_seen_by_those_who_look_there(prepared):
+    """A cache says nothing of what is in the store: checks and mirrors ask the store itself."""
+    with open_far(prepared, Requests(0)) as lake:
+        repo = lake.repository("repo")
+        assert repo.ref("main@").stat("t/000777") is not None
+        files = sorted((prepared.home / "storage" / "repo" / "_lakefs" / "ranges").iterdir())
+        away = prepared.home / "away"
+        shutil.copytree(files[0].parent, away)
+        for file in files:
+            file.unlink()
+        try:
+            assert repo.ref("main@").stat("t/000777") is not None
+            assert {finding.severity for finding in repo.fsck()} >= {Severity.ERROR}
+        finally:
+            for file in away.iterdir():
+                shutil.copy(file, files[0].parent)
+        assert Severity.ERROR not in {finding.severity for finding in repo.fsck()}
