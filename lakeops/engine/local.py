@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
-from threading import BoundedSemaphore
 
 from lakeops.engine.base import R, T
 from lakeops.store.base import ObjectStore
-from lakeops.store.nearby import IN_FLIGHT, giving_way
+from lakeops.store.nearby import IN_FLIGHT, Slots, giving_way
 
 _TASKS_PER_THREAD = 16
 _MOST_IN_A_TASK = 16
@@ -43,7 +42,7 @@ class LocalEngine:
         threads = self.threads
         if store.remote:
             # Most threads wait for an answer. As many as before work, so memory stays as it was.
-            slots = BoundedSemaphore(threads)
+            slots = Slots(threads)
             threads, store, work = max(threads, IN_FLIGHT), giving_way(store, slots), _in_turn(work, slots)
         with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="engine") as pool:
             running: set[Future[R]] = set()
@@ -71,7 +70,7 @@ class LocalEngine:
         """Nothing is held between runs."""
 
 
-def _in_turn(work: Callable[[T, ObjectStore], R], slots: BoundedSemaphore) -> Callable[[T, ObjectStore], R]:
+def _in_turn(work: Callable[[T, ObjectStore], R], slots: Slots) -> Callable[[T, ObjectStore], R]:
     """The same work, done by as many threads at a time as there are slots."""
 
     def done(task: T, store: ObjectStore) -> R:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from threading import Condition, Lock
+from threading import BoundedSemaphore, Condition, Lock, local
 from typing import Any, BinaryIO, cast
 
 from lakeops.store.base import ObjectStore, PutResult
@@ -44,7 +44,35 @@ def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
     return _travelling(store) if store.remote else nullcontext(store)
 
 
-def giving_way(store: ObjectStore, slots: AbstractContextManager[object]) -> ObjectStore:
+class Slots:
+    """So many threads may work at a time. A thread holds a slot in a ``with``."""
+
+    def __init__(self, count: int) -> None:
+        self._room = BoundedSemaphore(count)
+        self._mine = local()
+
+    def __enter__(self) -> None:
+        self._room.acquire()
+        self._mine.held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._mine.held = False
+        self._room.release()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Leave the slot for a ``with``, if the thread holds one. Threads that the work itself started hold none."""
+        if not getattr(self._mine, "held", False):
+            yield
+            return
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+
+def giving_way(store: ObjectStore, slots: Slots) -> ObjectStore:
     """The same store for threads that hold one of ``slots`` while they work: they leave it while they wait."""
     return cast("ObjectStore", _GivingWay(store, slots))
 
@@ -78,7 +106,7 @@ _REQUESTS = frozenset({"get", "get_range", "get_ranges", "put", "head", "delete"
 
 
 class _GivingWay(_Wrapped):
-    def __init__(self, store: ObjectStore, slots: AbstractContextManager[object]) -> None:
+    def __init__(self, store: ObjectStore, slots: Slots) -> None:
         super().__init__(store)
         self._slots = slots
 
@@ -89,11 +117,8 @@ class _GivingWay(_Wrapped):
     def _waiting(self, request: Callable[..., object]) -> Callable[..., object]:
         @wraps(request)
         def asked(*args: object, **options: object) -> object:
-            self._slots.__exit__(None, None, None)
-            try:
+            with self._slots.left():
                 return request(*args, **options)
-            finally:
-                self._slots.__enter__()
 
         return asked
 

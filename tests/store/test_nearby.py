@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.far import FarStore, Requests
 
 from lakeops.model.errors import ObjectNotFound, StoreUnavailable
 from lakeops.store import nearby
-from lakeops.store.nearby import giving_way, pieces_of, together
+from lakeops.store.nearby import Slots, giving_way, pieces_of, together
 from lakeops.store.pieces import Pieces
 from lakeops.testing import Faults
 
@@ -112,17 +113,36 @@ def test_elsewhere_it_is_the_plain_store(tmp_path):
 
 def test_a_thread_that_waits_leaves_its_slot(far):
     far.put("k", b"data")
-    slots = threading.BoundedSemaphore(1)
-    taken = []
+    slots, entered = Slots(1), threading.Event()
     faults = Faults()
 
+    def other() -> None:
+        with slots:
+            entered.set()
+
     def look(_: object) -> None:
-        taken.append(slots.acquire(blocking=False))
-        slots.release()
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert entered.wait(60)
+        thread.join()
 
     faults.hook("get", action=look)
-    store = giving_way(faults.around(far), slots)
     with slots:
-        assert store.get("k") == b"data"
-        assert not slots.acquire(blocking=False)
-    assert taken == [True]
+        assert giving_way(faults.around(far), slots).get("k") == b"data"
+        assert not takes(slots)
+    assert takes(slots)
+
+
+def takes(slots: Slots) -> bool:
+    """Whether another thread finds a free slot."""
+    return bool(slots._room.acquire(blocking=False)) and (slots._room.release() or True)
+
+
+def test_threads_of_the_work_itself_hold_no_slot(far):
+    far.put("k", b"data")
+    slots = Slots(1)
+    store = giving_way(far, slots)
+    with slots, ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(store.get, ["k"] * 8)) == [b"data"] * 8
+        assert not takes(slots)
+    assert takes(slots)
