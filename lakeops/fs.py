@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 
-from lakeops.model.errors import InvalidUri, NotFound, PreconditionFailed
+from lakeops.model.errors import InvalidUri, NotFound, ObjectNotFound, PreconditionFailed
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.put import appearing
 
@@ -76,7 +76,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if not key:
                 handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
-            if handle.exists(key):
+            with suppress(ObjectNotFound):
                 return _file(repository, ref, handle.stat(key))
             if next(iter(handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
