@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -46,14 +47,24 @@ def aws_environment(tmp_path_factory) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def moto_endpoint(aws_environment) -> Iterator[str]:
+    from moto.s3.responses import S3Response
     from moto.server import ThreadedMotoServer
 
+    # S3 looks at a condition and writes in one step. moto does one after the other.
+    put, one_at_a_time = S3Response.put_object, threading.Lock()
+
+    def put_object(response: S3Response) -> object:
+        with one_at_a_time:
+            return put(response)
+
+    S3Response.put_object = put_object  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
     server.stop()
+    S3Response.put_object = put  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")
