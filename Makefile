@@ -37,21 +37,22 @@ tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQL
 	@PYTHONPATH=tests $(BIN)/python -m support.tables_source
 
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not s3"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3"
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
+	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n 2 -m "hypothesis and not slow" tests/ranges tests/engine
 
 test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
-	@set -e; place=$$(mktemp -d); trap '$(BIN)/python docker/radosgw/serve.py stop "$$place"' EXIT; \
-	exports=$$($(BIN)/python docker/radosgw/serve.py start "$$place"); eval "$$exports"; \
+	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
+	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports"; \
 	$(BIN)/python -m pytest -m s3
 
 # The variable switches off an advertisement that Material prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 SIZE ?= 100k
 bench: setup ## measure beside git and write docs/performance.md (SIZE=100k, 1M or 10M)
-	@PYTHONPATH=tests $(BIN)/python -m bench --size $(SIZE)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench --size $(SIZE)
 
 docs: setup ## the documentation as a site, in build/site; a warning is an error
 	@$(MKDOCS) build --strict
@@ -64,20 +65,20 @@ harness: setup ## anything inside anything for SECONDS=60; KIND=nested, mirror o
 	@PYTHONPATH=tests $(BIN)/python -m harness $(KIND) --seconds $(SECONDS) --jump $(or $(JUMP),0)
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/demo.py
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python demo/airflow/demo.py
 
 SECONDS ?= 60
 demo-mirror: setup ## a mirror that follows a source through unruly replication, checked by a reader (SECONDS=60)
-	@$(BIN)/python docker/mirror/demo.py --seconds $(SECONDS)
+	@$(BIN)/python demo/mirror/demo.py --seconds $(SECONDS)
 
 up: setup ## Airflow on loopback, in .airflow, to look around (after `make demo`: with its runs)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python docker/airflow/serve.py up
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python demo/airflow/serve.py up
 
 down: ## stop what `make up` started
-	@test ! -x $(BIN)/python || $(BIN)/python docker/airflow/serve.py down
+	@test ! -x $(BIN)/python || $(BIN)/python demo/airflow/serve.py down
 
 clean: ## stop Airflow and remove everything that the other targets made
-	@test ! -x $(BIN)/python || $(BIN)/python docker/airflow/serve.py down --wipe
+	@test ! -x $(BIN)/python || $(BIN)/python demo/airflow/serve.py down --wipe
 	rm -rf $(VENV) .airflow .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 help: ## this list

@@ -17,7 +17,7 @@ import pytest
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("airflow")]
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (sys.executable, str(ROOT / "docker" / "airflow" / "demo.py"), "--home")
+COMMAND = (sys.executable, str(ROOT / "demo" / "airflow" / "demo.py"), "--home")
 
 
 def _environment() -> dict[str, str]:

@@ -21,7 +21,7 @@ from lakeops import Lake, Repository
 pytest.importorskip("airflow.sdk")
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVE = ROOT / "docker" / "airflow" / "serve.py"
+SERVE = ROOT / "demo" / "airflow" / "serve.py"
 sys.path.insert(0, str(SERVE.parent))
 
 from rest import Rest  # noqa: E402

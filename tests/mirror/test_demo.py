@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "docker" / "mirror" / "demo.py"
+DEMO = ROOT / "demo" / "mirror" / "demo.py"
 
 
 def start(place: Path, *options: str) -> subprocess.Popen[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,6 +11,9 @@ from statistics import median
 from typing import Any
 
 MARKS = Path("/proc/self/clear_refs")
+ROOT = Path(__file__).parents[1]
+CODE = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+"""Where processes that measure find this package and the tests' support."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.compute as pc
+
 from bench.candidates import measured
 from bench.dataset import BLOBS, Changes, DataSet, blob
 from bench.sample import Sample

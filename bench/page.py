@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from bench.lines import HEADINGS, cells, facts, verdict
 from bench.rows import SECTIONS, Row, Section
+from bench.sample import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 PAGE = DOCS / "performance.md"
 NUMBERS = DOCS / "performance.json"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"

@@ -2,8 +2,8 @@
 
 ::
 
-    cd tests && python -m bench.year               525,600 commits, SQLite and PostgreSQL
-    cd tests && python -m bench.year --commits 20000 --database sqlite
+    PYTHONPATH=.:tests python -m bench.year               525,600 commits, SQLite and PostgreSQL
+    PYTHONPATH=.:tests python -m bench.year --commits 20000 --database sqlite
 
 History is written in bulk through the catalog's own tables, so only its size is simulated, not how it came about: a
 commit a minute under an idempotency key, expired but for the last thirty days, as a daily mark would have left it.

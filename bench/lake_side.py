@@ -20,10 +20,10 @@ from pathlib import Path
 from threading import Lock
 
 import pyarrow as pa
+
 from bench.candidates import measured
 from bench.dataset import Changes, DataSet
 from bench.sample import MARKS, Sample, peak_mb
-
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.apply import apply, merge
 from lakeops.engine.build import build

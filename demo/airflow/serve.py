@@ -4,8 +4,8 @@ It runs what ``airflow standalone`` runs, with one difference: ``standalone`` al
 on every network interface, and Airflow 3.3 has no setting to keep them on loopback. The parts started one by one take
 ``--skip-serve-logs``, and nothing needs those servers where tasks and web server share a disk.
 
-    python docker/airflow/serve.py up [--home .airflow] [--port 8080]
-    python docker/airflow/serve.py down [--home .airflow]
+    python demo/airflow/serve.py up [--home .airflow] [--port 8080]
+    python demo/airflow/serve.py down [--home .airflow]
 """
 
 from __future__ import annotations

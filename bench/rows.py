@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from bench.dataset import DataSet
 from bench.goal import Goal
 from bench.sample import Sample

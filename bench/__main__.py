@@ -9,12 +9,13 @@ import argparse
 import sys
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from bench import chart, page
 from bench.lines import HEADINGS, cells, facts
 from bench.rows import SECTIONS, Row
 from bench.run import measure
-from rich.console import Console
-from rich.table import Table
 
 SIZES = {"100k": 100_000, "1M": 1_000_000, "10M": 10_000_000}
 REPEATS = {"100k": (7, 3), "1M": (7, 3), "10M": (3, 1)}

@@ -20,13 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.sample import Sample, peak_mb
+from bench.sample import CODE, Sample, peak_mb
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-
-TESTS = Path(__file__).parent.parent
 
 _LISTING, _SPOOLED, _FOUND = "listing.parquet", "listing.arrow", "found.parquet"
 _COLUMNS = ["physical_address", "size_bytes", "mtime"]
@@ -41,7 +39,7 @@ def measured(side: str, folder: Path, size: int) -> Sample:
 
 def _run(what: str, folder: Path, size: int) -> str:
     command = [sys.executable, "-m", "bench.candidates", what, str(folder), str(size)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [CODE, os.environ.get("PYTHONPATH")]))}
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 

@@ -16,9 +16,7 @@ from typing import Any
 from bench.dataset import DataSet
 from bench.git_side import GitSide
 from bench.rows import SECTIONS, Row, settle
-from bench.sample import Sample, typical
-
-TESTS = Path(__file__).parent.parent
+from bench.sample import CODE, Sample, typical
 
 
 class Worker:
@@ -31,7 +29,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(TESTS)},
+            env=os.environ | {"PYTHONPATH": CODE},
         )
         self._answer()
 
