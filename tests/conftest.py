@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -23,12 +25,42 @@ hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quick_sqlite() -> Iterator[None]:
-    """Catalogs of this process cost what tests ask of them; see ``support.quick_sqlite``."""
-    from support.quick_sqlite import no_waits_for_the_disk, schema_made_once
+LONG_FILES = (
+    "airflow/test_end_to_end.py",
+    "airflow/test_spark_tasks.py",
+    "airflow/test_every_operator.py",
+    "ops/test_links.py",
+    "mirror/test_histories.py",
+    "ops/test_crash.py",
+    "ops/test_gc_histories.py",
+    "ops/test_gc_interrupted.py",
+    "harness/test_nested.py",
+    "harness/test_killed_workers.py",
+    "spark/test_cluster.py",
+    "engine/test_scale.py",
+    "fsck/test_catalog_damage.py",
+    "fsck/test_file_damage.py",
+)
+"""Files that take longest. They come first: a worker that begins one last leaves the others with nothing to do."""
 
-    with schema_made_once(), no_waits_for_the_disk():
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is loaded by now, which is never garbage, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_catalogs() -> Iterator[None]:
+    """Catalogs of this process cost what tests ask of them; see ``support.quick_catalogs``."""
+    from support.quick_catalogs import no_waits_for_the_disk, schema_made_once, statements_compiled_once
+
+    with schema_made_once(), statements_compiled_once(), no_waits_for_the_disk():
         yield
 
 

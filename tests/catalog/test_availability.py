@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.catalogs import REPO, an_entry, create, everything, paths, put, seal
 from support.forked import run_forked
-from support.quick_sqlite import no_waits_for_the_disk
+from support.quick_catalogs import no_waits_for_the_disk
 
 from lakeops.catalog import postgres
 from lakeops.catalog.guards import lock_branch, lock_repository

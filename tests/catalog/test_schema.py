@@ -10,7 +10,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from support.catalogs import REPO, create, everything
 from support.forked import run_forked
-from support.quick_sqlite import run_migrations, schema_made_once
+from support.quick_catalogs import run_migrations, schema_made_once
 
 from lakeops.catalog import open as schema
 from lakeops.catalog.columns import VERSION_TABLE

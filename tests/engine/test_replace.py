@@ -48,14 +48,14 @@ def test_replacing_is_building_from_scratch(fresh_store, data):
 @pytest.mark.parametrize("prefix", ["a/", "k/", "m/", "z/"])
 def test_only_the_borders_are_opened(tmp_path, prefix):
     store = RecordingStore(tmp_path)
-    base = built(store, under("k/", 2000) | under("m/", 2000))
-    part = built(store, under(prefix, 3000, "1"))
+    base = built(store, under("k/", 500) | under("m/", 500))
+    part = built(store, under(prefix, 700, "1"))
     store.forget()
     found = replaced(store, base, prefix, part)
     assert len(store.read) <= 8
     assert len(store.written) <= 8
-    outside = sum(row.count for row in base.rows(0, len(base))) - (2000 if prefix in {"k/", "m/"} else 0)
-    assert found.count == outside + 3000
+    outside = sum(row.count for row in base.rows(0, len(base))) - (500 if prefix in {"k/", "m/"} else 0)
+    assert found.count == outside + 700
 
 
 def test_putting_the_same_back_changes_nothing_and_keeps_the_files(tmp_path):

@@ -115,7 +115,7 @@ def test_equal_metaranges_are_not_opened(store, reader):
 
 
 def test_only_differing_ranges_are_opened_each_once(store):
-    base = built(store, numbered(range(3_000)))
+    base = built(store, numbered(range(1_000)))
     rows = base.rows(0, len(base))
     touched = rows[5 : len(rows) - 5 : len(rows) // 10][:10]
     edits = {path: ("x", 1) for row in touched for path in (row.first_path,)}
@@ -145,7 +145,7 @@ def test_memory_is_bounded_when_no_two_ranges_line_up(store):
 
 
 def test_a_diff_streams(store):
-    left, right = built(store, numbered(range(4_000))), built(store, numbered(range(4_000), contents="1"))
+    left, right = built(store, numbered(range(1_000))), built(store, numbered(range(1_000), contents="1"))
     store.forget()
     tables = diff(RangeReader(store), left, right)
     next(tables)

@@ -63,7 +63,7 @@ def test_what_is_foretold_is_what_is_done(fresh_store, data, split, prefix):
 
 
 def test_moves_in_different_ranges_are_told(store, reader):
-    base = numbered(range(2_000))
+    base = numbered(range(500))
     source, dest = base | {"z/new": ("1", 1)}, base | {"a/00000": ("2", 2)}
     sides = [built(store, side) for side in (base, source, dest)]
     assert three_way(reader, *sides, None).changes.num_rows == 0, "the merge goes by reference"
@@ -73,8 +73,8 @@ def test_moves_in_different_ranges_are_told(store, reader):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_first_changes_are_told_before_the_last_are_read(store, strategy):
-    base = numbered(range(6_000))
-    source, dest = base | numbered(range(0, 6_000, 2), "1"), base | numbered(range(1, 6_000, 2), "2")
+    base = numbered(range(1_500))
+    source, dest = base | numbered(range(0, 1_500, 2), "1"), base | numbered(range(1, 1_500, 2), "2")
     sides = [built(store, side) for side in (base, source, dest)]
     store.forget()
     first = next(foretold(RangeReader(store), *sides, strategy))

@@ -11,7 +11,7 @@ from lakeops.ranges.merge import spliced, three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
-BASE = numbered(range(1_500))
+BASE = numbered(range(480))
 PATHS = sorted(BASE)
 
 
@@ -30,8 +30,8 @@ def key_of(row) -> str:
 @QUICK
 def test_what_is_spliced_is_what_building_gives(fresh_store, data):
     store = fresh_store()
-    mine = data.draw(edits(slice(0, 500), "1"))
-    yours = data.draw(edits(slice(data.draw(st.sampled_from([505, 560, 900])), None), "2"))
+    mine = data.draw(edits(slice(0, 160), "1"))
+    yours = data.draw(edits(slice(data.draw(st.sampled_from([165, 180, 290])), None), "2"))
     if data.draw(st.booleans()):
         mine, yours = yours, mine
     source, dest = applied(BASE, mine), applied(BASE, yours)
@@ -44,11 +44,11 @@ def test_what_is_spliced_is_what_building_gives(fresh_store, data):
 @pytest.mark.parametrize(
     ("mine", "yours"),
     [
-        ({PATHS[700]: ("1", 0)}, {PATHS[200]: ("2", 0)}),
+        ({PATHS[220]: ("1", 0)}, {PATHS[60]: ("2", 0)}),
         ({PATHS[0]: None}, {PATHS[-1]: None}),
         ({PATHS[-1] + "+": ("1", 0)}, {PATHS[0]: ("2", 0)}),
-        (dict.fromkeys(PATHS[300:600]), dict.fromkeys(PATHS[900:1_200])),
-        ({PATHS[100]: ("1", 0), PATHS[1_000]: None}, {PATHS[500]: ("2", 0)}),
+        (dict.fromkeys(PATHS[100:200]), dict.fromkeys(PATHS[290:390])),
+        ({PATHS[30]: ("1", 0), PATHS[320]: None}, {PATHS[160]: ("2", 0)}),
     ],
     ids=["one each", "the ends", "past the end", "whole ranges gone", "two places"],
 )
@@ -93,8 +93,8 @@ def test_planning_never_opens_a_destination_range_that_is_the_bases(store):
     """Not even where the destination changed ranges right beside, so that paths have to be looked at."""
     base = built(store, BASE)
     rows = base.rows(0, len(base))
-    mine = {rows[number].first_path: ("1", 0) for number in (10, 30, 50)}
-    yours = {rows[number].last_path: ("2", 0) for number in (9, 30, 51)}
+    mine = {rows[number].first_path: ("1", 0) for number in (10, 20, 30)}
+    yours = {rows[number].last_path: ("2", 0) for number in (9, 20, 31)}
     source, dest = (built(store, applied(BASE, each)) for each in (mine, yours))
     store.forget()
     plan = three_way(RangeReader(store), base, source, dest, None)

@@ -18,27 +18,28 @@ from typing import Any, NamedTuple
 JUMP = 3
 """How far the clock jumps."""
 
-RULES = (
-    "list first",
-    "commits expire before roots are read",
-    "marks are fences",
-    "fences never go back",
-    "names are fresh",
-    "rest on live commits only",
-    "links look into marks",
-    "links see the object after that",
-    "links wait for marks under way",
-    "swept marks count for links",
-    "marks that are given up fail",
-    "mirrors are roots",
-    "mirrors report live commits only",
-    "restored marks are over",
-    "swept marks are not restored",
-    "a new mark ends restoring",
-    "marks take over pending commits",
-    "what lives again does before roots are read",
-    "sweeps take over what an older list holds only",
-)
+RULES = {
+    "list first": "commit",
+    "commits expire before roots are read": "branch at an old commit",
+    "marks are fences": "commit",
+    "fences never go back": "slow upload, the clock goes back between two collections",
+    "names are fresh": "commit, contents as an old commit's",
+    "rest on live commits only": "branch at an old commit",
+    "links look into marks": "link of an old object",
+    "links see the object after that": "link of an old object",
+    "links wait for marks under way": "link of an old object",
+    "swept marks count for links": "link of an old object",
+    "marks that are given up fail": "link of an old object",
+    "mirrors are roots": "mirror's report",
+    "mirrors report live commits only": "mirror's report",
+    "restored marks are over": "restore",
+    "swept marks are not restored": "restore",
+    "a new mark ends restoring": "restore between two collections",
+    "marks take over pending commits": "restore between two collections",
+    "what lives again does before roots are read": "rules corrected between two collections",
+    "sweeps take over what an older list holds only": "link of an old object between two collections",
+}
+"""Each rule, and a scenario in which something needed is lost without it."""
 
 Commits = tuple[tuple[str, tuple[str, str, int]], ...]
 

@@ -5,6 +5,7 @@ A value is ``(contents, address)``: two values with the same contents are one ob
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock
@@ -27,8 +28,10 @@ Repository = Mapping[str, Value]
 Changes = Mapping[str, Value | None]
 
 SMALL = Split(4, 8, 32)
-QUICK = settings(max_examples=20, deadline=None)
-THOROUGH = settings(max_examples=60, deadline=None)
+TIMES = int(os.environ.get("LAKEOPS_TEST_EXAMPLES", "1"))
+"""How many times the usual number of examples is tried; the long form tries ten times as many."""
+QUICK = settings(max_examples=8 * TIMES, deadline=None)
+THOROUGH = settings(max_examples=20 * TIMES, deadline=None)
 _attempts = count()
 
 

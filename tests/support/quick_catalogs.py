@@ -1,7 +1,8 @@
-"""SQLite as tests need it: the migrations run once a process, and nothing waits for a disk.
+"""Catalogs as tests need them: what is the same for each is done once a process, and nothing waits for a disk.
 
-The migrations take alembic about 50 ms, the statements that come out of them 3 ms, and most tests open a catalog of
-their own. A transaction that waits for the disk takes 4 ms more; killed processes lose nothing by that, only machines.
+Most tests open a catalog of their own. The migrations take alembic about 50 ms, the statements that come out of them
+3 ms. SQLAlchemy compiles 65 statements for a first commit, which takes longer than the commit. A SQLite transaction
+that waits for the disk takes 4 ms more. Killed processes lose nothing without that wait, only machines do.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Dialect, Engine, event
 from sqlalchemy.pool import Pool
+from sqlalchemy.util import LRUCache
 
 from lakeops.catalog.columns import VERSION_TABLE
 from lakeops.catalog.migrations import run
@@ -45,15 +47,39 @@ def schema_made_once() -> Iterator[None]:
 
 
 @contextmanager
+def statements_compiled_once() -> Iterator[None]:
+    """Inside the block, all engines of this process share the statements that any of them has compiled.
+
+    SQLAlchemy keeps them for each engine, by its dialect. Here dialects of one class stand for each other: tests
+    configure none.
+    """
+    compiled: LRUCache[Any, Any] = LRUCache(2000)
+    shared = property(lambda _engine: compiled, lambda _engine, _own: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "_compiled_cache", shared, raising=False)
+        patch.setattr(Dialect, "__hash__", lambda dialect: hash(type(dialect)), raising=False)
+        patch.setattr(Dialect, "__eq__", lambda dialect, other: type(dialect) is type(other), raising=False)
+        yield
+
+
+@contextmanager
 def no_waits_for_the_disk(*, wanted: bool = True) -> Iterator[None]:
     """Inside the block, SQLite connections of this process do not wait for the disk, or do when ``wanted`` is false."""
     change = event.listen if wanted else event.remove
     undo = event.remove if wanted else event.listen
+    change(Pool, "connect", _hurry_at_first)
     change(Pool, "checkout", _hurry)
     try:
         yield
     finally:
+        undo(Pool, "connect", _hurry_at_first)
         undo(Pool, "checkout", _hurry)
+
+
+def _hurry_at_first(driver: Any, _record: Any) -> None:
+    # The catalog's own setting comes after it has turned the write-ahead log on, which waits for the disk too.
+    if type(driver) is sqlite3.Connection:
+        driver.execute("PRAGMA synchronous = OFF")
 
 
 def _hurry(driver: Any, record: Any, _proxy: Any) -> None:
