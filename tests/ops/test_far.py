@@ -18,6 +18,7 @@ from lakeops.testing import Faults
 
 SMALL = Split(20, 60, 200)
 PATHS = 2_000
+QUIET = 0.1
 
 
 def objects(which: Iterator[int] | range | list[int], version: int = 0) -> pa.Table:
@@ -41,7 +42,7 @@ def prepared(tmp_path_factory) -> Settings:
     settings = Settings.load(
         home=home, fsync=False, committer="tester", disk_cache=home / "kept", disk_cache_mb=1024, engine="local"
     )
-    with open_far(settings, Requests(0)) as lake:
+    with open_far(settings, Requests()) as lake:
         repo = lake.create_repository("repo", split=SMALL)
         for number in range(3):
             repo.branch("main").stage(objects(range(PATHS) if not number else range(500, 520), number))
@@ -61,17 +62,17 @@ def chain(prepared, how, tmp_path) -> Callable[[Callable[[Repository], object]],
     settings = prepared.model_copy(update={"disk_cache": folder})
 
     def measured(act: Callable[[Repository], object]) -> int:
-        requests = Requests()
+        requests = Requests(QUIET)
         with open_far(settings, requests) as lake:
             act(lake.repository("repo"))
-        return len(requests.chain())
+        return len(requests.rounds)
 
     return measured
 
 
 def staged(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
     """New branches with a change each."""
-    with open_far(prepared, Requests(0)) as lake:
+    with open_far(prepared, Requests()) as lake:
         repo = lake.repository("repo")
         for number, branch in enumerate(branches):
             repo.create_branch(branch, "main~1")
@@ -80,7 +81,7 @@ def staged(prepared: Settings, *branches: str, which: Callable[[int], range]) ->
 
 def committed(prepared: Settings, *branches: str, which: Callable[[int], range]) -> None:
     staged(prepared, *branches, which=which)
-    with open_far(prepared, Requests(0)) as lake:
+    with open_far(prepared, Requests()) as lake:
         for branch in branches:
             lake.repository("repo").branch(branch).commit(branch)
 
@@ -120,7 +121,7 @@ def test_files_of_an_attempt_are_there_before_it_is_published(prepared):
     """Wherever one of the writes fails, nothing is published, and the next try publishes everything once."""
     staged(prepared, "failing", which=lambda _: range(0, PATHS, 200))
     faults = Faults()
-    with open_far(prepared, Requests(0), wrap=faults.around) as lake:
+    with open_far(prepared, Requests(), wrap=faults.around) as lake:
         branch = lake.repository("repo").branch("failing")
         head = branch.head
         faults.fail("put", at=None)
@@ -217,7 +218,7 @@ def compare_with_none(home: Path, seed: int, *, rounds: int) -> None:
     with Lake.open(settings=plain) as lake:
         expected = play(lake, Random(seed), rounds, before=lambda: None)
     damage = Random(seed)
-    with open_far(far, Requests(0)) as lake:
+    with open_far(far, Requests()) as lake:
         found = play(lake, Random(seed), rounds, before=lambda: spoil(home / "kept", damage))
     assert found == expected
     assert any((home / "kept").rglob("*.range"))
@@ -225,7 +226,7 @@ def compare_with_none(home: Path, seed: int, *, rounds: int) -> None:
 
 def test_what_is_gone_from_the_store_is_seen_by_those_who_look_there(prepared):
     """A cache says nothing of what is in the store: checks and mirrors ask the store itself."""
-    with open_far(prepared, Requests(0)) as lake:
+    with open_far(prepared, Requests()) as lake:
         repo = lake.repository("repo")
         assert repo.ref("main@").stat("t/000777") is not None
         files = sorted((prepared.home / "storage" / "repo" / "_lakefs" / "ranges").iterdir())

@@ -1,17 +1,18 @@
 """A local directory that answers like a bucket far away, and the chain of requests that a verb waits for.
 
-Each request takes the same time, however large. Two requests belong to one chain when the second began after the first
-had been answered, so the longest chain is what a verb costs in round trips.
+Nothing is answered while further requests still come in. Once none has come for a while, all that wait are answered
+together: one round. So the rounds of a verb are the longest chain of its requests that wait for one another, whatever
+the speed of the machine.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 
 from lakeops import Settings
 from lakeops.catalog.open import open_catalog
@@ -22,54 +23,44 @@ from lakeops.store.local import LocalStore
 from lakeops.store.open import Stores
 
 
-@dataclass(frozen=True)
-class Asked:
-    """One request: what was asked of which key, and when it began and was answered, in seconds."""
-
-    operation: str
-    key: str
-    began: float
-    ended: float
-
-
-@dataclass
 class Requests:
     """The requests that were made, of all stores of a lake.
 
+    Args:
+        quiet: seconds without a further request after which those that wait are answered; 0 answers each at once.
+
     Attributes:
-        seconds: how long each of them takes.
+        rounds: what was asked in each round: operation and key.
     """
 
-    seconds: float = 0.02
-    made: list[Asked] = field(default_factory=list)
-    _lock: Lock = field(default_factory=Lock)
+    def __init__(self, quiet: float = 0.0) -> None:
+        self.rounds: list[list[str]] = []
+        self._quiet = quiet
+        self._changed = Condition()
+        self._waiting: list[str] = []
+        self._last = 0.0
+
+    @property
+    def made(self) -> int:
+        """How many there were."""
+        return sum(len(asked) for asked in self.rounds)
 
     @contextmanager
     def one(self, operation: str, key: str) -> Iterator[None]:
         """Make a request."""
-        began = time.perf_counter()
-        time.sleep(self.seconds)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self.made.append(Asked(operation, key, began, time.perf_counter()))
-
-    def forget(self) -> None:
-        """Count anew."""
-        self.made.clear()
-
-    def chain(self) -> list[Asked]:
-        """The longest chain of requests that waited for one another."""
-        found: list[Asked] = []
-        for asked in sorted(self.made, key=lambda one: one.ended):
-            if not found or asked.began >= found[-1].ended:
-                found.append(asked)
-        return found
-
-    def described(self) -> list[str]:
-        """The longest chain, in words."""
-        return [f"{asked.operation} {asked.key}" for asked in self.chain()]
+        with self._changed:
+            mine = len(self.rounds)
+            self._waiting.append(f"{operation} {key}")
+            self._last = time.monotonic()
+            while len(self.rounds) == mine:
+                left = self._last + self._quiet - time.monotonic()
+                if left <= 0:
+                    self.rounds.append(self._waiting)
+                    self._waiting = []
+                    self._changed.notify_all()
+                else:
+                    self._changed.wait(left)
+        yield
 
 
 class FarStore(LocalStore):
@@ -93,7 +84,8 @@ class FarStore(LocalStore):
             return super().get_ranges(key, [(start, length)])[0]
 
     def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        return [self.get_range(key, start, length) for start, length in spans]
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda span: self.get_range(key, *span), spans))
 
     def put(self, key, data, **options):
         with self.requests.one("put", key):

@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -170,6 +171,9 @@ class S3Reader(io.RawIOBase):
 _BATCH = 1000
 """Most keys that one batch delete takes."""
 
+_RANGES_AT_ONCE = 8
+"""Ranges of one object that are asked for at a time."""
+
 _PAUSE = 0.2
 """Seconds, at most, before a broken download is tried again."""
 
@@ -218,8 +222,11 @@ class S3Store:
         return self._read(key, {}, start, length)
 
     def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length, a request each."""
-        return [self.get_range(key, start, length) for start, length in spans]
+        """What ``get_range`` gives for each start and length, a request each, several at a time."""
+        if len(spans) < 2:
+            return [self.get_range(key, start, length) for start, length in spans]
+        with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), thread_name_prefix="range") as pool:
+            return list(pool.map(lambda span: self.get_range(key, *span), spans))
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
