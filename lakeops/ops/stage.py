@@ -309,7 +309,7 @@ def output(
 def _spark_is_active() -> bool:
     """Whether this process has a Spark session, classic or Connect; imports nothing to find out.
 
-    A context without a session, such as the Spark engine's own, writes no tables.
+    The Spark engine's own session does not count: it writes no tables, and PySpark does not show it.
     """
     modules = (sys.modules.get(name) for name in ("pyspark.sql.session", "pyspark.sql.connect.session"))
     return any(module is not None and module.SparkSession.getActiveSession() is not None for module in modules)

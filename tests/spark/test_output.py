@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 from support.doc_pages import Session, blocks, partitioned
+from support.spark_work import Number, double
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.engine.spark.engine import SparkEngine
+from lakeops.store.local import LocalStore
 
 pytestmark = pytest.mark.spark
 
@@ -26,16 +28,22 @@ def paths(repo: Repository) -> list[str]:
     return [item.path.split("-")[0] for item in repo.branch("main").list()]
 
 
-def test_a_loaded_spark_and_the_engines_own_context_are_no_session(repo: Repository, spark: SparkEngine) -> None:
+def test_a_loaded_spark_and_the_engines_own_context_are_no_session(
+    repo: Repository, spark: SparkEngine, store: LocalStore
+) -> None:
     assert spark.ready
+    assert list(spark.run(double, [Number(2)], store)) == [4]
+    assert SparkSession.getActiveSession() is None
     with repo.branch("main").output("t/") as url:
         pd.DataFrame({"n": [1]}).to_parquet(f"{url}/rows.parquet")
     assert paths(repo) == ["t/rows.parquet"]
 
 
-def test_a_session_writes_its_own_directory(repo: Repository, spark: SparkEngine) -> None:
+def test_a_session_writes_its_own_directory(repo: Repository, spark: SparkEngine, store: LocalStore) -> None:
     assert spark.ready
     session = SparkSession.builder.getOrCreate()  # over the engine's context; ends with it
+    assert list(spark.run(double, [Number(2)], store)) == [4]
+    assert SparkSession.getActiveSession() is session
     main = repo.branch("main")
     with main.output("t/") as url:
         session.createDataFrame([(1,), (2,)], "n int").coalesce(1).write.parquet(url)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,6 +36,8 @@ _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.*)")
 _OURS = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
 _LOST = (OSError, EOFError)
 """What Py4J lets through when the JVM is gone."""
+
+_current = Lock()
 
 
 def tries_of(master: str, setting: str | None) -> int:
@@ -84,7 +87,26 @@ class Jobs:
     def over(self, work: InArrow, parcels: Sequence[Parcel[Any]], schema: str) -> DataFrame:
         """What ``work`` makes of parcels, on the workers."""
         table = pa.table({"parcel": pa.array([pickle.dumps(parcel) for parcel in parcels], pa.binary())})
-        return self._session.createDataFrame(table).mapInArrow(work, schema)
+        with self._current():
+            return self._session.createDataFrame(table).mapInArrow(work, schema)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """Inside the block PySpark takes this session for the process's one, and whatever was before it afterwards.
+
+        PySpark would make it so for good, and somebody else may have a session, or none on purpose.
+        """
+        if self._context is None:
+            yield
+            return
+        kind: Any = type(self._session)
+        with _current:
+            before = kind._instantiatedSession, kind._activeSession  # noqa: SLF001
+            kind._instantiatedSession = kind._activeSession = self._session  # noqa: SLF001
+            try:
+                yield
+            finally:
+                kind._instantiatedSession, kind._activeSession = before  # noqa: SLF001
 
     def collect(self, frame: DataFrame, tag: str) -> pa.Table:
         """The rows of a frame, once they are all there."""

@@ -153,10 +153,22 @@ def attached(found: SparkSession | SparkContext) -> Connection:
 
 
 def _on_context(context: SparkContext) -> SparkSession:
-    """The session of this process, on the context that is active."""
+    """The session that this process has on its context, else one of our own that nobody else gets.
+
+    A session that can be seen means that somebody writes tables with Spark (``output`` goes by that).
+    """
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession() or SparkSession(context)
+    # There is no public way to make a session that is not everybody's.
+    classic = SparkSession._get_j_spark_session_class(context._jvm)  # noqa: SLF001
+    found = SparkSession.getActiveSession()
+    if found is not None or classic.getDefaultSession().isDefined():
+        return found or SparkSession(context)
+    session = SparkSession(context)
+    SparkSession._instantiatedSession = SparkSession._activeSession = None  # noqa: SLF001
+    classic.clearDefaultSession()
+    classic.clearActiveSession()
+    return session
 
 
 @cache
