@@ -10,11 +10,17 @@ from support.killing import Workers
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
-    killed_often(tmp_path, "", kills=8)
+    killed_often(tmp_path, "", kills=4)
 
 
 def test_nothing_is_lost_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
-    killed_often(tmp_path, empty_postgres_url, kills=8)
+    killed_often(tmp_path, empty_postgres_url, kills=4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_lost_in_forty_kills_on_sqlite(tmp_path: Path) -> None:
+    killed_often(tmp_path, "", kills=40)
 
 
 @pytest.mark.slow

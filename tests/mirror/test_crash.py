@@ -13,6 +13,9 @@ from lakeops.model.errors import StoreUnavailable
 from lakeops.store import layout
 from lakeops.testing import Crash, ManualClock
 
+# After one effect is before the next.
+WHEN = pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
+
 
 @pytest.fixture
 def scene(tmp_path):
@@ -53,7 +56,7 @@ def wanted(pair: Pair) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@WHEN
 def test_a_pass_may_be_killed_at_every_effect(scene, when):
     opened, pair = scene()
     pair.mirror.sync(seen(pair))
@@ -77,7 +80,7 @@ def test_a_pass_may_be_killed_at_every_effect(scene, when):
         opened.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@WHEN
 def test_a_failover_may_be_killed_at_every_effect(scene, when):
     opened, pair = scene()
     pair.mirror.promote_writable(seen(pair))
@@ -138,7 +141,13 @@ def live(pair: Pair) -> list[str]:
     return [commit.message + str(commit.generation) for commit in found]
 
 
-@pytest.mark.parametrize(("when", "first"), [("before", 1), ("after", 2), ("refused", 3)])
+PLACES = [("before", 1), ("after", 2), ("refused", 3)]
+MORE_PLACES = [("before", 7), ("after", 8), ("refused", 9)]
+
+
+@pytest.mark.parametrize(
+    ("when", "first"), [*PLACES, *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE_PLACES)]
+)
 def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
     """At every transaction, and at some calls of a store."""
     opened, pair = taken_over()
@@ -146,7 +155,7 @@ def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
     calls, effects, whole = len(pair.faults.calls), count_effects(pair.faults), live(pair)
     assert (effects, len(whole)) == (3, 5)
     opened.__exit__(None, None, None)
-    harms = [(at, ("revive_proved",)) for at in range(1, effects + 1)] + [(at, ()) for at in range(first, calls, 6)]
+    harms = [(at, ("revive_proved",)) for at in range(1, effects + 1)] + [(at, ()) for at in range(first, calls, 12)]
     for at, operations in harms:
         opened, pair = taken_over()
         if when == "refused":

@@ -47,8 +47,8 @@ def check_history(repo: Repository, wanted: set[str]) -> None:
     assert {item.path for item in repo.ref("main").list()} == wanted
 
 
-@pytest.mark.parametrize("processes", [8])
-def test_eight_processes_on_postgresql(tmp_path: Path, empty_postgres_url: str, processes: int) -> None:
+@pytest.mark.parametrize("processes", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_many_processes_on_postgresql(tmp_path: Path, empty_postgres_url: str, processes: int) -> None:
     settings = Settings.load(home=tmp_path, database_url=empty_postgres_url, fsync=False)
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", split=Split(4, 8, 16))

@@ -70,28 +70,47 @@ def rewind(prepared: Path):
 def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
     total = effects_of(scene, rewind())
     assert total >= 1  # a revert to a tree that is stored already is one transaction
-    for effect in range(1, total + 1):
-        for when in ("before", "after"):
-            home = rewind()
-            faults = Faults()
-            lake = open_faulty(settings_at(home), faults, clock=scene.clock())
-            repo = lake.repository("repo")
-            faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
-            with pytest.raises(Crash):
-                scene.act(repo)
-            lake.close()
-            with Lake.open(settings=settings_at(home), clock=scene.clock()) as again:
-                repo = again.repository("repo")
-                assert_sound(repo, data=True)
-                scene.act(repo)
-                scene.check(repo)
-                assert_sound(repo)
+    kill(scene, rewind, 1, "before")
+    for effect in range(1, total + 1):  # after one effect is before the next
+        kill(scene, rewind, effect, "after")
+
+
+@pytest.mark.slow
+def test_killed_before_every_effect_and_run_again(scene: Scene, rewind) -> None:
+    for effect in range(2, effects_of(scene, rewind()) + 1):
+        kill(scene, rewind, effect, "before")
+
+
+def kill(scene: Scene, rewind, effect: int, when: str) -> None:
+    home = rewind()
+    faults = Faults()
+    lake = open_faulty(settings_at(home), faults, clock=scene.clock())
+    repo = lake.repository("repo")
+    faults.crash(at=effect, when=when, operations=ALL_EFFECTS)
+    with pytest.raises(Crash):
+        scene.act(repo)
+    lake.close()
+    with Lake.open(settings=settings_at(home), clock=scene.clock()) as again:
+        repo = again.repository("repo")
+        assert_sound(repo, data=True)
+        scene.act(repo)
+        scene.check(repo)
+        assert_sound(repo)
 
 
 def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
-    """The same with SIGKILL to a process of its own, at a few of the effects."""
+    """The same with SIGKILL to a process of its own, at one of the effects."""
     total = effects_of(scene, rewind())
-    for effect, when in {(1, "after"), (max(1, total // 2), "after"), (total, "before")}:
+    kill_for_real(scene, rewind, {(max(1, total // 2), "after")})
+
+
+@pytest.mark.slow
+def test_killed_for_real_at_the_first_and_the_last_effect_and_run_again(scene: Scene, rewind) -> None:
+    kill_for_real(scene, rewind, {(1, "after"), (effects_of(scene, rewind()), "before")})
+
+
+def kill_for_real(scene: Scene, rewind, places: set[tuple[int, str]]) -> None:
+    for effect, when in places:
         home = rewind()
         child = subprocess.run(
             [sys.executable, "-m", "support.killed", str(home), scene.name, str(effect), when],

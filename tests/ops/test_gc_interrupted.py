@@ -92,7 +92,10 @@ WRITES: dict[str, Act] = {
 }
 
 
-@pytest.mark.parametrize("hours", [0, 11, 13, 30])
+SOON_AND_LATE = [pytest.param(hours, marks=pytest.mark.slow) for hours in (0, 30)]
+
+
+@pytest.mark.parametrize("hours", [11, 13, *SOON_AND_LATE])
 @pytest.mark.parametrize("name", WRITES)
 def test_a_slow_write_is_complete_or_refused_at_every_effect(tmp_path, name, hours, clock):
     """A collection, hours later, before each store and catalog effect of the verb."""
