@@ -8,7 +8,7 @@ before the commit is published; an import that fails leaves files that nothing r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -146,6 +146,7 @@ def import_objects(
     idempotency_key: str | None = None,
     allow_empty_source: bool = False,
     skip_special: bool = False,
+    on_head: Callable[[str], None] | None = None,
 ) -> Commit:
     """Replace everything under a prefix with the objects of a bucket's prefix or of a directory, in one commit.
 
@@ -159,6 +160,8 @@ def import_objects(
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
         allow_empty_source: a source without objects empties the prefix. Without it, such a source is an error.
         skip_special: leave out links, devices and names that are not UTF-8. Without it they are an error.
+        on_head: called with the id of the head that the commit is about to follow. What it raises ends the call, and
+            nothing is published.
 
     Raises:
         InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
@@ -194,6 +197,8 @@ def import_objects(
 
     def plan(attempt: Attempt) -> Draft:
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+        if on_head is not None:
+            on_head(attempt.head.id)
         suffix = layout.attempt(attempt.started, ctx.ids)
         base = ctx.metarange(attempt.head)
         metarange, _ = replace_prefix(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakeops.model.errors import InvalidRef, NoChanges
@@ -30,6 +30,7 @@ def merge(
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
+    on_head: Callable[[str], None] | None = None,
 ) -> MergeResult:
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
 
@@ -43,6 +44,8 @@ def merge(
         message: the commit's message; one that names both refs when left out.
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's result.
+        on_head: called with the id of the head that the merge commit is about to follow, again whenever somebody moves
+            the branch first. What it raises ends the call, and nothing is published.
 
     Raises:
         MergeConflict: both sides changed the same paths and no strategy settles it. ``conflicts`` lists all of these
@@ -67,6 +70,8 @@ def merge(
         if sides.up_to_date:
             raise UpToDate
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+        if on_head is not None:
+            on_head(attempt.head.id)
         with overtaken(ctx, sides.commits):
             decision = decide(ctx, sides, settle, names)
             metarange, summary = apply_merge(ctx, decision.plan, ours, attempt.head, started=attempt.started)
@@ -92,6 +97,7 @@ def revert(
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
+    on_head: Callable[[str], None] | None = None,
 ) -> Commit:
     """A new commit on the branch that undoes what the commit ``ref`` did.
 
@@ -101,6 +107,7 @@ def revert(
         message: the commit's message; one that names the commit that is undone when left out.
         metadata: key/value pairs kept beside the id of the commit that is undone.
         idempotency_key: a second call with the same key returns the first call's commit.
+        on_head: as for ``merge``.
 
     Raises:
         InvalidRef: a merge commit needs a parent number. The initial commit cannot be reverted.
@@ -117,7 +124,7 @@ def revert(
     undone, parent = found
     text = message or f"Revert {undone.message.splitlines()[0]!r}"
     origin = {"revert-origin": undone.id}
-    return _replay_change(ctx, move, _Replay(undone, parent, (ref, branch), text, {**given, **origin}))
+    return _replay_change(ctx, move, _Replay(undone, parent, (ref, branch), text, {**given, **origin}, on_head))
 
 
 def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
@@ -139,6 +146,7 @@ def cherry_pick(
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
+    on_head: Callable[[str], None] | None = None,
 ) -> Commit:
     """A new commit on the branch ``destination`` that does what the commit ``ref`` did.
 
@@ -149,6 +157,7 @@ def cherry_pick(
         message: the commit's message; that of ``ref`` when left out.
         metadata: key/value pairs that are added to those of ``ref``; a pair here takes the place of one there.
         idempotency_key: a second call with the same key returns the first call's commit.
+        on_head: as for ``merge``.
 
     Raises:
         InvalidRef, MergeConflict, NoChanges, DirtyBranch: as for ``revert``.
@@ -166,7 +175,9 @@ def cherry_pick(
         "cherry-pick-origin": picked.id,
         "cherry-pick-committer": picked.committer,
     }
-    return _replay_change(ctx, move, _Replay(parent, picked, (ref, destination), message or picked.message, pairs))
+    return _replay_change(
+        ctx, move, _Replay(parent, picked, (ref, destination), message or picked.message, pairs, on_head)
+    )
 
 
 def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int | None = None) -> Iterator[Change]:
@@ -192,11 +203,14 @@ class _Replay:
     names: tuple[str, str]
     message: str
     metadata: Mapping[str, str]
+    on_head: Callable[[str], None] | None
 
 
 def _replay_change(ctx: Context, move: Move, step: _Replay) -> Commit:
     def plan(attempt: Attempt) -> Draft:
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+        if step.on_head is not None:
+            step.on_head(attempt.head.id)
         sides = Sides((step.base,), step.source, attempt.head)
         with overtaken(ctx, sides.commits):
             decision = decide(ctx, sides, None, step.names)
