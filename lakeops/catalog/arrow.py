@@ -65,7 +65,7 @@ def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
     """One row a path, sorted by path, out of the tokens' tables (newest first, each sorted by path)."""
     filled = [table for table in tables if table.num_rows]
     if len(filled) < 2:
-        return filled[0] if filled else STAGED_SCHEMA.empty_table()
+        return filled[0] if filled else pa.Table.from_batches([], STAGED_SCHEMA)
     ranks = np.repeat(np.arange(len(filled)), [table.num_rows for table in filled])
     return _one_a_path(pa.concat_tables(filled), pa.array(ranks))
 
@@ -73,7 +73,7 @@ def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
 def addresses(tables: Iterable[pa.Table]) -> pa.Table:
     """The physical addresses of entries among staged rows, as one column."""
     columns = [table.filter(pc.invert(table["tombstone"])).select(_ADDRESSES.names) for table in tables]
-    return pa.concat_tables([column.cast(_ADDRESSES) for column in columns] or [_ADDRESSES.empty_table()])
+    return pa.concat_tables([column.cast(_ADDRESSES) for column in columns] or [pa.Table.from_batches([], _ADDRESSES)])
 
 
 def _digests(columns: pa.Table) -> list[int]:

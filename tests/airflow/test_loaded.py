@@ -1,0 +1,60 @@
+"""What a task loads: its verb's modules, and nothing big that the verb does not use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("airflow.sdk")
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+SCRIPT = """
+import sys
+from types import SimpleNamespace
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from lakeops import Lake
+from lakeops.airflow import operators as o
+from lakeops.airflow.sensors import LakeopsObjectSensor, LakeopsTagSensor
+
+with Lake.open() as lake:
+    lake.create_repository("flights").create_branch("kept")
+BIG = ("pandas", "pyspark", "boto3", "duckdb", "polars")
+before = {name for name in BIG if name in sys.modules}
+instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+for kind, arguments in (
+    (o.LakeopsCreateBranchOperator, {"branch": "own"}),
+    (o.LakeopsProtectBranchOperator, {"pattern": "own"}),
+    (o.LakeopsProtectBranchOperator, {"pattern": "own", "protected": False}),
+    (o.LakeopsCreateTagOperator, {"tag": "v1"}),
+    (LakeopsTagSensor, {"tag": "v1", "deferrable": False}),
+    (o.LakeopsDiffOperator, {"right": "own"}),
+    (o.LakeopsDiffOperator, {"left": "kept", "right": "own"}),
+    (o.LakeopsResetBranchOperator, {"branch": "own"}),
+    (o.LakeopsMergeOperator, {"source": "own"}),
+    (o.LakeopsCommitOperator, {"branch": "own", "message": "nothing"}),
+    (o.LakeopsExpireRefsOperator, {}),
+    (o.LakeopsDeleteTagOperator, {"tag": "v1"}),
+    (o.LakeopsDeleteBranchOperator, {"branch": "own"}),
+):
+    task = kind(task_id="t", repo="flights", **arguments)
+    task.execute({"ti": instance, "task": task, "outlet_events": OutletEventAccessors(), "logical_date": None})
+    after = {name for name in BIG if name in sys.modules}
+    print(kind.__name__, *sorted(after - before))
+    before = after
+"""
+
+
+def test_tasks_that_read_no_rows_load_nothing_big(tmp_path: Path) -> None:
+    environment = {**os.environ, "LAKEOPS_HOME": str(tmp_path / "lake"), "LAKEOPS_FSYNC": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("Lakeops")]
+    assert len(lines) == 13
+    assert [line for line in lines if len(line) > 1] == []
