@@ -25,8 +25,8 @@ DAG = "publish_flights"
 DAYS = [f"2013-01-{number:02}" for number in range(1, 8)]
 DAMAGED = {"2013-01-04": "unknown-carrier"}
 TASKS = ("create_branch", "flights", "weather", "commit", "audit", "merge", "drop_branch")
-RUN_SECONDS = 300
-DAG_SECONDS = 60
+RUN_SECONDS = 3600
+DAG_SECONDS = 900
 
 
 def main() -> int:
@@ -85,6 +85,7 @@ def running(home: Path) -> Iterator[Server]:
 
 def publish(rest: Rest) -> None:
     """Trigger a run for every day and wait until all have ended."""
+    console.print(f"Waiting until Airflow has read {DAG} ...")
     rest.wait_for_dag(DAG, DAG_SECONDS)
     rest.unpause(DAG)
     for day in DAYS:

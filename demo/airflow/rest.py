@@ -9,14 +9,18 @@ from typing import Any, Self
 
 import httpx
 
+PATIENCE = 600
+"""Seconds for which a call is tried again that a busy machine did not answer."""
+
 
 class Rest:
-    """A client that is logged in as ``admin``."""
+    """A client that is logged in as ``admin``. Calls that are not answered in time are tried again."""
 
-    def __init__(self, url: str, password: str) -> None:
-        answer = httpx.post(f"{url}/auth/token", json={"username": "admin", "password": password}, timeout=30)
-        token = answer.raise_for_status().json()["access_token"]
-        self._client = httpx.Client(base_url=f"{url}/api/v2", headers={"Authorization": f"Bearer {token}"}, timeout=30)
+    def __init__(self, url: str, password: str, transport: httpx.BaseTransport | None = None) -> None:
+        self._client = httpx.Client(base_url=url, timeout=60, transport=transport)
+        answer = self._call("POST", "/auth/token", json={"username": "admin", "password": password})
+        self._client.headers["Authorization"] = f"Bearer {answer.raise_for_status().json()['access_token']}"
+        self._client.base_url = httpx.URL(f"{url}/api/v2")
 
     def __enter__(self) -> Self:
         return self
@@ -30,7 +34,7 @@ class Rest:
         """Return when Airflow has read the DAG. Raises ``httpx.HTTPError`` when it does not in time."""
         deadline = time.monotonic() + seconds
         while True:
-            answer = self._client.get(f"/dags/{dag}")
+            answer = self._call("GET", f"/dags/{dag}")
             if answer.status_code != httpx.codes.NOT_FOUND or time.monotonic() > deadline:
                 answer.raise_for_status()
                 return
@@ -38,12 +42,14 @@ class Rest:
 
     def unpause(self, dag: str) -> None:
         """Let a DAG's runs run."""
-        self._client.patch(f"/dags/{dag}", json={"is_paused": False}).raise_for_status()
+        self._call("PATCH", f"/dags/{dag}", json={"is_paused": False}).raise_for_status()
 
     def trigger(self, dag: str, run_id: str, logical_date: str | None, conf: Mapping[str, Any]) -> None:
         """Queue a run."""
         body = {"dag_run_id": run_id, "logical_date": logical_date, "conf": dict(conf)}
-        self._client.post(f"/dags/{dag}/dagRuns", json=body).raise_for_status()
+        answer = self._call("POST", f"/dags/{dag}/dagRuns", json=body)
+        if answer.status_code != httpx.codes.CONFLICT:  # an earlier try of this call may have queued it
+            answer.raise_for_status()
 
     def run_states(self, dag: str) -> dict[str, str]:
         """The state of each of a DAG's runs by run id."""
@@ -61,7 +67,7 @@ class Rest:
     def mark(self, dag: str, run_id: str, task_id: str, state: str) -> None:
         """Set a task's state, as a person does who marks it failed."""
         path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}"
-        self._client.patch(path, json={"new_state": state}).raise_for_status()
+        self._call("PATCH", path, json={"new_state": state}).raise_for_status()
 
     def question(self, dag: str, run_id: str, task_id: str) -> dict[str, Any]:
         """What a task asks a person: ``subject``, ``body``, ``options``."""
@@ -70,7 +76,7 @@ class Rest:
     def answer(self, dag: str, run_id: str, task_id: str, option: str) -> None:
         """Answer a task that asks a person."""
         path = f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails"
-        self._client.patch(path, json={"chosen_options": [option], "params_input": {}}).raise_for_status()
+        self._call("PATCH", path, json={"chosen_options": [option], "params_input": {}}).raise_for_status()
 
     def asset_state(self, name: str) -> dict[str, Any]:
         """What is kept with an asset, by key; nothing when there is no such asset."""
@@ -94,6 +100,16 @@ class Rest:
         return [line.removeprefix("FAILED").strip() for line in lines if line.startswith("FAILED")]
 
     def _get(self, path: str, **query: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a query takes
-        answer = self._client.get(path, params=query, headers={"Accept": "application/json"})
+        answer = self._call("GET", path, params=query, headers={"Accept": "application/json"})
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
+
+    def _call(self, method: str, path: str, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - httpx's
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._client.request(method, path, **arguments)
+            except httpx.TransportError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)

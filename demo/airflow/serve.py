@@ -39,7 +39,13 @@ PARTS = {
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
-START_SECONDS = 120
+HEALTH = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
+"""The parts' names in the web server's report on their health."""
+
+START_SECONDS = 900
+"""How long one step of the start may take. A busy machine needs minutes for what takes seconds on an idle one."""
+
+TELL_SECONDS = 15
 GRACE_SECONDS = 10
 
 
@@ -92,7 +98,7 @@ class Server:
             patience: called with what is being waited for.
 
         Raises:
-            ServeError: it runs already, or a part of it ended, or it is not ready after two minutes.
+            ServeError: it runs already, or a part of it ended, or a part is not ready in ``START_SECONDS``.
         """
         if self.running():
             raise ServeError(f"Airflow runs in {self.home} already; stop it first (make down)")
@@ -107,8 +113,10 @@ class Server:
             for name, command in PARTS.items():
                 started[name] = self._launch(name, command, env)
                 self._remember(chosen, {part: process.pid for part, process in started.items()})
-            patience("waiting for Airflow")
-            self._wait(started)
+                if name == "api-server":
+                    # The others call it, and the workers would use up their tries before it listens.
+                    self._wait(started, {"api-server"}, patience)
+            self._wait(started, set(PARTS), patience)
         except BaseException:
             self.stop()
             raise
@@ -230,23 +238,33 @@ class Server:
         parts = {name: (pid, _born(pid)) for name, pid in started.items()}
         self.record.write_text(json.dumps({"port": port, "parts": parts}))
 
-    def _wait(self, started: dict[str, subprocess.Popen[bytes]]) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not self._ready():
+    def _wait(
+        self, started: Mapping[str, subprocess.Popen[bytes]], wanted: set[str], patience: Callable[[str], None]
+    ) -> None:
+        """Return when these parts are healthy; tell now and then which ones are not."""
+        begun = told = time.monotonic()
+        patience(f"waiting for {', '.join(sorted(wanted))}")
+        while missing := wanted - self._healthy():
             for name, process in started.items():
                 if process.poll() is not None:
                     raise ServeError(f"Airflow's {name} ended; see {self.logs / name}.log")
-            if time.monotonic() > deadline:
-                raise ServeError(f"Airflow is not ready after {START_SECONDS} s; see {self.logs}")
+            now = time.monotonic()
+            if now - begun > START_SECONDS:
+                names = ", ".join(sorted(missing))
+                raise ServeError(f"Airflow's {names} is not ready after {START_SECONDS} s; see {self.logs}")
+            if now - told > TELL_SECONDS:
+                told = now
+                patience(f"still waiting for {', '.join(sorted(missing))}, after {now - begun:.0f} s")
             time.sleep(0.2)
 
-    def _ready(self) -> bool:
+    def _healthy(self) -> set[str]:
+        """The parts that say they are healthy."""
         try:
-            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=5).json()
+            health = httpx.get(f"{self.url}/api/v2/monitor/health", timeout=30).json()
         except (httpx.HTTPError, ValueError):
-            return False
-        parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
-        return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
+            return set()
+        parts = {"api-server": "metadatabase", **HEALTH}
+        return {name for name, key in parts.items() if (health.get(key) or {}).get("status") == "healthy"}
 
 
 def environment(home: Path, port: int, dags: Path = ROOT / "dags") -> dict[str, str]:
