@@ -2,14 +2,19 @@
 
 Reading takes any ref expression; writing goes to a branch's staging area, as ``put`` does. Nothing is committed here.
 Directories are what paths share: they need not be made, and an empty one does not exist.
+
+In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
+that of ``lakeops_default``. Each *not found* names the lake that was looked in.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lakeops.lake import Lake, Repository
+    from lakeops.settings import Settings
 
 SPOOL_BYTES = 8 << 20
 """What one written file takes in memory before it goes to a temporary file."""
@@ -38,19 +44,28 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         home: directory of the embedded default, as for ``Lake.open``.
         database_url: the catalog, as for ``Lake.open``.
         lake: an open lake, in place of both.
+        conn_id: an Airflow connection of type ``lakeops``, in place of them.
         **options: fsspec's own.
     """
 
     protocol = "lakefs"
     root_marker = ""
     cachable = False
-    _opened: ClassVar[dict[tuple[str | None, str | None], Lake]] = {}
+    _opened: ClassVar[dict[Settings, Lake]] = {}
 
     def __init__(
-        self, home: str | None = None, database_url: str | None = None, lake: Lake | None = None, **options: Any
+        self,
+        home: str | None = None,
+        database_url: str | None = None,
+        lake: Lake | None = None,
+        conn_id: str | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._home, self._database_url, self._lake = home, database_url, lake
+        if conn_id is None and "airflow.sdk" in sys.modules and not (home or database_url or lake):
+            conn_id = "lakeops_default"  # in Airflow, connections say where the lake is
+        self.conn_id = conn_id
 
     @property
     def lake(self) -> Lake:
@@ -58,17 +73,40 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if self._lake is None:
             from lakeops.lake import Lake
 
-            place = (self._home, self._database_url)
-            if place not in self._opened:
-                self._opened[place] = Lake.open(home=self._home, database_url=self._database_url)
-            self._lake = self._opened[place]
+            settings = self._settings()
+            if settings not in self._opened:
+                self._opened[settings] = Lake.open(settings=settings)
+            self._lake = self._opened[settings]
         return self._lake
+
+    def _settings(self) -> Settings:
+        from lakeops.settings import Settings
+
+        if self.conn_id is None:
+            return Settings.load(home=self._home, database_url=self._database_url)
+        # Only Airflow knows its connections. It is looked up by its name, because this room does not rest on it.
+        settings: Settings = import_module("lakeops.airflow.hook").LakeopsHook(self.conn_id).settings()
+        return settings
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        """The connection that a URL names."""
+        connection = _user_info(path)
+        return {"conn_id": connection} if connection else {}
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """The path without the scheme and the connection."""
+        stripped = super()._strip_protocol(path)
+        if isinstance(stripped, list):
+            return [one[_user_length(one) :] for one in stripped]
+        return stripped[_user_length(stripped) :]
 
     # --- reading ---
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """What is at a path: an object, or a directory that objects are under. Raises ``FileNotFoundError``."""
-        with _os_errors(path):
+        with self._os_errors(path):
             repository, ref, key = self._split(path)
             if not ref:
                 return _directory(repository)
@@ -80,11 +118,11 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return _file(repository, ref, handle.stat(key))
             if next(iter(handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
-        raise FileNotFoundError(path)
+        raise FileNotFoundError(f"{path} ({self._place()})")
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """What is in a directory: objects and directories, one level deep. Raises ``FileNotFoundError``."""
-        with _os_errors(path):
+        with self._os_errors(path):
             repository, ref, key = self._split(path)
             found = self._children(self.lake.repository(repository), ref, key)
         return found if detail else [item["name"] for item in found]
@@ -122,7 +160,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def sign(self, path: str, expiration: int = 900, **_: Any) -> str:
         """A URL that reads the object for a while."""
-        with _os_errors(path):
+        with self._os_errors(path):
             repository, ref, key = self._split(path)
             return self.lake.repository(repository).ref(ref).presign(key, expiration)
 
@@ -147,7 +185,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def _open(
         self, path: str, mode: str = "rb", autocommit: bool = True, verify: bool | None = None, **_: Any
     ) -> BinaryIO | StagedFile:
-        with _os_errors(path):
+        with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
                 return self.lake.repository(repository).ref(ref).open(key, verify=verify)
@@ -157,7 +195,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                     raise FileExistsError(path)
 
                 def put(data: BinaryIO) -> None:
-                    with _os_errors(path):
+                    with self._os_errors(path):
                         branch.put(key, data)
 
                 return StagedFile(put, autocommit=autocommit)
@@ -167,7 +205,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def rm_file(self, path: str) -> None:
         """Stage the deletion of an object."""
-        with _os_errors(path):
+        with self._os_errors(path):
             repository, ref, key = self._split(path)
             self.lake.repository(repository).branch(ref).delete(key)
 
@@ -176,7 +214,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         for one in self.expand_path(path, recursive=False) if not recursive else _as_list(path):
             repository, ref, key = self._split(one)
             if recursive and self.isdir(one):
-                with _os_errors(one):
+                with self._os_errors(one):
                     self.lake.repository(repository).branch(ref).delete_prefix(key + "/" if key else "")
             else:
                 self.rm_file(one)
@@ -185,7 +223,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """Write an object's contents to another path, on any branch of any repository."""
         if self.isdir(path1):
             return
-        with _os_errors(path1):
+        with self._os_errors(path1):
             repository, ref, key = self._split(path1)
             source = self.lake.repository(repository).ref(ref)
             repository, branch, target = self._split(path2)
@@ -203,6 +241,20 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def rmdir(self, path: str) -> None:
         """Nothing: directories are what paths share."""
+
+    @contextmanager
+    def _os_errors(self, path: str) -> Iterator[None]:
+        """Errors as callers of a filesystem expect them; the message stays, and says in which lake something is not."""
+        try:
+            yield
+        except NotFound as error:
+            raise FileNotFoundError(f"{path}: {error.message} ({self._place()})") from error
+        except PreconditionFailed as error:
+            raise PermissionError(f"{path}: {error.message}") from error
+
+    def _place(self) -> str:
+        where = f"in the lake at {self.lake.catalog.database.shown}"
+        return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
 
     def _split(self, path: str) -> tuple[str, str, str]:
         """Repository, ref and key of a path; empty where it ends before."""
@@ -264,15 +316,14 @@ class StagedFile(io.BufferedIOBase):
         super().__exit__(kind, error, trace)
 
 
-@contextmanager
-def _os_errors(path: str) -> Iterator[None]:
-    """Errors as callers of a filesystem expect them; the message stays."""
-    try:
-        yield
-    except NotFound as error:
-        raise FileNotFoundError(f"{path}: {error.message}") from error
-    except PreconditionFailed as error:
-        raise PermissionError(f"{path}: {error.message}") from error
+def _user_info(path: str) -> str:
+    """What stands before an ``@`` in the first part of a path or URL. Repositories have none in their names."""
+    first = str(path).removeprefix("lakefs://").lstrip("/").partition("/")[0]
+    return first.rpartition("@")[0]
+
+
+def _user_length(path: str) -> int:
+    return len(_user_info(path) + "@") if _user_info(path) else 0
 
 
 def _as_list(path: str | list[str]) -> list[str]:

@@ -22,6 +22,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.sensors"]}],
         "triggers": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.triggers"]}],
+        "filesystems": ["lakeops.airflow.files"],
         "hooks": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.hook"]}],
         "asset-uris": [
             {
@@ -68,6 +69,11 @@ def get_provider_info() -> dict[str, Any]:
                     "s3_region": {
                         "label": "S3 region",
                         "description": "Where boto3's chain has none.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "committer": {
+                        "label": "Committer",
+                        "description": "Who commits are recorded as made by.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "default_repository": {

@@ -3,31 +3,118 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.providers.standard.triggers.hitl import HITLTrigger
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred
 
-from lakeops.airflow import idempotent
-from lakeops.airflow.changes import LISTED, Tally, conflicting
+from lakeops.airflow.changes import LISTED, NOTHING, MergeOutcome
 from lakeops.airflow.operators.gc import summary
 from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
-from lakeops.model.errors import MarkRefused, MergeConflict
-from lakeops.model.records import ChangeType
-from lakeops.model.words import counted, human_size
+from lakeops.model.errors import MarkRefused, MergeConflict, Transient
+from lakeops.model.words import counted, human_size, safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from lakeops.model.records import Commit
 
-class LakeopsApprovalOperator(LakeopsTask, ApprovalOperator):
+ASKED = "asked"
+"""The key of a task's state that says what somebody was asked about."""
+
+SUBJECT = 80
+"""Characters of a commit's message in a form's headline."""
+
+
+class Asking(LakeopsTask):
+    """A task that asks a person once, whatever happens to the task meanwhile.
+
+    Airflow 3.3 fails a task that is answered within seconds, before the scheduler has noticed that the asking process
+    has ended. The next try then takes the answer that was given, and asks again only about something else. A task is
+    tried four times unless ``retries`` says otherwise.
+    """
+
+    if TYPE_CHECKING:  # of Airflow's operators that ask
+        log: Any
+        options: Any
+        defaults: Any
+        multiple: Any
+        response_timeout: Any
+        serialized_params: Any
+
+    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Retries, unless they are given."""
+        if "retries" in {**given, **(given.get("default_args") or {})}:
+            return given
+        return {"retries": 3, "retry_delay": timedelta(seconds=5), **given}
+
+    def ask(self, context: Context, about: str) -> dict[str, Any]:
+        """Ask; Airflow parks the task then and goes on in ``execute_complete``.
+
+        Args:
+            context: the task's.
+            about: what the question is about. An earlier try's answer to the same question counts.
+        """
+        store = context.get("task_state_store")
+        if store is not None and store.get(ASKED) == about:
+            # The form still stands, with the answer if there is one. To ask would throw the answer away.
+            self.log.info("This was asked before. An answer that was given counts")
+            limit = self.response_timeout
+            raise TaskDeferred(
+                trigger=HITLTrigger(
+                    ti_id=context["task_instance"].id,
+                    options=self.options,
+                    defaults=self.defaults,
+                    params=self.serialized_params,
+                    multiple=self.multiple,
+                    timeout_datetime=limit and datetime.now(UTC) + limit,
+                    poke_interval=1,
+                ),
+                method_name="execute_complete",
+            )
+        try:
+            found: dict[str, Any] = super().execute(context)  # type: ignore[misc]
+        except (TaskAwaitingInput, TaskDeferred):
+            if store is not None:
+                store.set(ASKED, about)
+            raise
+        return found
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """What the answer comes to. A task that is cleared after that asks again."""
+        try:
+            found = self.decided(context, event)
+        except Transient:  # the next try goes by the same answer
+            raise
+        except Exception:
+            self._settle(context)
+            raise
+        self._settle(context)
+        return found
+
+    def _settle(self, context: Context) -> None:
+        store = context.get("task_state_store")
+        if store is not None:
+            store.set(ASKED, "answered")
+
+    def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """What the answer comes to."""
+        raise NotImplementedError
+
+
+class LakeopsApprovalOperator(Asking, ApprovalOperator):
     """Waits until a person approves of merging ``source`` into ``destination``. The form shows what that changes.
 
     Returns ``approved_by``, ``approved_at`` (None when there was nothing to approve), ``source`` (as it was given) and
     what Airflow's operator returns. Rejecting skips the tasks that follow. Nobody is asked when the destination has the
-    commit already, because the merge then publishes nothing, whatever others do meanwhile. A merge that would conflict
-    fails at once, because there is nothing to approve.
+    commit already. A merge that would conflict fails at once, because there is nothing to approve.
+
+    The XCom ``shown`` is what the form has shown, and the XCom ``destination_head`` the commit that it was shown for.
+    Give ``shown`` to the merge operator, as the block ``WriteAuditPublish`` does: it then publishes what was approved,
+    or nothing when others have changed what the merge does.
 
     Args:
         source: the ref to merge, best a commit id: what is approved is then what is merged.
@@ -53,33 +140,33 @@ class LakeopsApprovalOperator(LakeopsTask, ApprovalOperator):
         fail_on_reject: Any = False
 
     def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A subject that names the destination, unless one is given."""
+        """A subject that stands until the task knows what it asks about, unless one is given."""
+        self._own_subject = bool(given.get("subject"))
         subject = given.get("subject") or f"Publish to {self.destination or 'the default branch'}?"
-        return {**given, "subject": subject}
+        return super().airflow_arguments({**given, "subject": subject})
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask, if there is anything to ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with self.opened() as repository:
             destination = self.destination or repository.default_branch
             # Both sides as they are at one moment, so that everything below speaks of one merge.
-            shown, head = repository.ref(self.source).commit_id, repository.branch(destination).commit_id
-            has_it = idempotent.contains(repository, head, shown)
-            tally = Tally.of(repository.compare(head, shown), LISTED)
-            settled = tally.counts[ChangeType.CONFLICT]
-            if settled and not self.strategy:
-                raise MergeConflict(shown, destination, conflicting(repository.compare(head, shown)))
-            if settled:
-                tally = Tally.of(repository.compare(head, shown, strategy=self.strategy), LISTED)
-        if has_it:
-            self.log.info("Nobody is asked: lakefs://%s/%s has all of %s", repository.id, destination, shown)
-            return {"approved_by": None, "approved_at": None, "source": shown, "chosen_options": [self.APPROVE]}
-        outcome = _outcome(tally, settled, self.strategy)
-        self.body = _form(self.body, f"lakefs://{repository.id}/{destination}", shown, tally, outcome)
+            commit, head = repository.ref(self.source).commit, repository.branch(destination).commit_id
+            outcome = MergeOutcome.of(repository, head, commit.id, self.strategy or None, listed=LISTED)
+            if outcome.conflicts:
+                raise MergeConflict(commit.id, destination, outcome.conflicts)
+        for key, value in {"shown": outcome.shown, "destination_head": head}.items():
+            context["ti"].xcom_push(key=key, value=value)
+        place = f"lakefs://{repository.id}/{destination}"
+        if outcome.shown == NOTHING:
+            self.log.info("Nobody is asked: %s has all of %s", place, commit.id)
+            return {"approved_by": None, "approved_at": None, "source": commit.id, "chosen_options": [self.APPROVE]}
+        if not self._own_subject:
+            self.subject = f"Publish {_one_line(commit.message)} to {place}?"
+        self.body = _form(self.body, place, commit, outcome, self.strategy)
         self.log.info("%s\n%s", self.subject, self.body)
-        found: dict[str, Any] = super().execute(context)
-        return found
+        return self.ask(context, f"{commit.id} {outcome.shown}")
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Who decided, when, and what.
 
         Raises:
@@ -87,7 +174,7 @@ class LakeopsApprovalOperator(LakeopsTask, ApprovalOperator):
                 ``retries`` do not ask again: that is for people to decide.
         """
         try:
-            answer = super().execute_complete(context, event)
+            answer = ApprovalOperator.execute_complete(self, context, event)
         except HITLRejectException:
             raise AirflowFailException(f"{_person(event['responded_by_user'])} rejected it: {self.subject}") from None
         except HITLTimeoutError:
@@ -107,23 +194,35 @@ def _person(user: Mapping[str, str] | None) -> str:
     return (user or {}).get("name") or (user or {}).get("id") or "somebody"
 
 
-def _outcome(tally: Tally, settled: int, strategy: str | None) -> str:
-    """What a merge does, in a few words of Markdown."""
-    nothing = "changes **no object**; it records that the commit is merged"
-    outcome = f"changes this: **{tally.summary}**" if tally.total else nothing
-    return f"{outcome} (`{strategy}` settles **{counted(settled, 'conflict')}**)" if settled else outcome
+def _one_line(message: str) -> str:
+    """The first line of a commit's message, quoted, and cut where it is long."""
+    line = safe(message.splitlines()[0])
+    return repr(line if len(line) <= SUBJECT else line[: SUBJECT - 3] + "...")
 
 
-def _form(text: str | None, destination: str, commit_id: str, tally: Tally, outcome: str) -> str:
+def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutcome, strategy: str | None) -> str:
     """The form's text, in Markdown: what a person needs to decide."""
+    tally = outcome.tally
+    does = (
+        f"changes this: **{tally.summary}**"
+        if tally.total
+        else "changes **no object**; it records that the commit is merged"
+    )
+    if outcome.settled:
+        does += f" (`{strategy}` settles **{counted(outcome.settled, 'conflict')}**)"
     rows = [f"| {change.type.value} | {_code(change.path)} | {change.size_bytes:,} |" for change in tally.first]
     parts = [
         text,
-        f"Merging commit `{commit_id[:16]}` into {_code(destination)} {outcome}",
+        f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
         f"... and {tally.unlisted:,} more" if tally.unlisted else None,
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _lines(text: str) -> str:
+    """Lines of plain text in Markdown: each stays a line, and nothing in it has an effect."""
+    return "\n".join(f"* {_code(line.strip())}" for line in text.splitlines() if line.strip())
 
 
 def _code(path: str) -> str:
@@ -132,7 +231,7 @@ def _code(path: str) -> str:
     return f"`{shown.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
 
 
-class LakeopsGcApprovalOperator(LakeopsTask, HITLOperator):
+class LakeopsGcApprovalOperator(Asking, HITLOperator):
     """Stands between a mark and its sweep: lets small marks through, and asks a person about others.
 
     The form shows the mark's report. Returns ``mark_id`` and ``approved_by`` (None when nobody was asked). An empty
@@ -164,7 +263,7 @@ class LakeopsGcApprovalOperator(LakeopsTask, HITLOperator):
     def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """The two answers, and a subject unless one is given."""
         subject = "Delete what garbage collection has marked?"
-        return {"subject": subject, **given, "options": [self.APPROVE, self.REJECT]}
+        return super().airflow_arguments({"subject": subject, **given, "options": [self.APPROVE, self.REJECT]})
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Let it through, or ask; Airflow parks the task then and goes on in ``execute_complete``."""
@@ -184,14 +283,13 @@ class LakeopsGcApprovalOperator(LakeopsTask, HITLOperator):
         if limit is None or report["bytes"] <= limit:
             return {"mark_id": self.mark_id, "approved_by": None}
         self.subject = f"Delete {human_size(report['bytes'])} of lakefs://{repository.id}?"
-        self.body = "```\n" + shown.replace("`", "'") + "\n```"
-        found: dict[str, Any] = super().execute(context)
-        return found
+        self.body = _lines(shown)
+        return self.ask(context, str(self.mark_id))
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Who let it through. Raises ``AirflowSkipException`` for a rejection, and when nobody answered in time."""
         try:
-            answer = super().execute_complete(context, event)
+            answer = HITLOperator.execute_complete(self, context, event)
         except HITLTimeoutError:
             raise AirflowSkipException(f"nobody answered in time; {self._restored()}") from None
         user = answer["responded_by_user"]

@@ -8,7 +8,7 @@ is refused when the DAG is read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias, AssetWatcher
@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
     from lakeops.lake import Repository
 
-COMMITS = AssetAlias("lakeops")
-"""The outlet of operators without ``outlets``: which branch they publish to is known only when they run."""
+COMMITS = Asset("lakeops")
+"""Whatever an operator without ``outlets`` publishes, on any branch of any repository.
+
+It is an asset and no alias. An alias's events make Airflow insert the branch's asset while the task ends, and of two
+tasks that end together, the second to insert is marked failed although it has published.
+"""
 
 MAX_PARTITIONS = 1000
 """An event about more partitions than this carries no partition keys: its consumers have to read everything."""
@@ -60,6 +64,18 @@ def branch_asset(repo: str, branch: str = "main", *, partition_by: str | None = 
     """
     uri = branch_uri(repo, branch)
     return Asset(name=uri, uri=uri, extra={} if partition_by is None else {"partition_by": partition_by})
+
+
+def default_outlets(repo: object, branch: object) -> list[Asset]:
+    """What an operator without ``outlets`` announces, as far as it is known when the DAG is read.
+
+    The branch's asset is declared where both names are plain text, so Airflow has it before any task ends, and shows
+    the task as its producer. Names from templates, and left out ones, are known only when the task runs.
+    """
+    try:
+        return [COMMITS, branch_asset(str(repo), str(branch))]
+    except InvalidInput:  # a template, or no name: the task says so if it is a mistake
+        return [COMMITS]
 
 
 def watched_branch(
@@ -110,7 +126,8 @@ def announce(
     """Add an event about a commit that a task has published to the task's outlets.
 
     An outlet that is the branch's asset gets the event, with partition keys if it has ``partition_by``. Every alias
-    among the outlets gets it for the branch's asset. Airflow sends the events once the task has succeeded.
+    among the outlets gets it for the branch's asset, and so does ``COMMITS``. Airflow sends the events once the task
+    has succeeded.
 
     Args:
         context: the task's.
@@ -126,12 +143,19 @@ def announce(
         if isinstance(outlet, AssetAlias):
             plain = plain or {**describe(repository, branch, commit, since=since), **(more or {})}
             context["outlet_events"][outlet].add(asset, extra=plain)
+        elif outlet == COMMITS:
+            plain = plain or {**describe(repository, branch, commit, since=since), **(more or {})}
+            told = cast("dict[str, Any]", context["outlet_events"][outlet].extra)
+            # An asset has one event a task. A task that publishes on several branches tells of all in it.
+            context["outlet_events"][outlet].extra = (
+                {**told, "others": [*told.get("others", []), plain]} if told else plain
+            )
         elif isinstance(outlet, Asset) and outlet.uri.rstrip("/") == asset.uri:
             by = outlet.extra.get("partition_by")
             level = None if by is None else str(by)
-            event = {**describe(repository, branch, commit, since=since, partition_by=level), **(more or {})}
-            partitions = event.pop("partitions", [])
-            context["outlet_events"][outlet].extra = event
+            extra = {**describe(repository, branch, commit, since=since, partition_by=level), **(more or {})}
+            partitions = extra.pop("partitions", [])
+            context["outlet_events"][outlet].extra = extra
             if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):
                 context["outlet_events"][outlet].add_partitions(partitions)
 

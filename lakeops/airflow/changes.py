@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from lakeops.model.errors import LakeopsError, MergeConflict
+from lakeops.airflow import idempotent
+from lakeops.model.errors import LakeopsError, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, ChangeType
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.lake import Repository
+    from lakeops.lake import Branch, Lake, Repository
 
 SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~", ChangeType.CONFLICT: "!"}
 
@@ -37,23 +39,28 @@ Row = dict[str, Any]
 class Tally:
     """How many changes of each kind there are, and the first ones in path order. As text: a line each.
 
-    ``exact`` is False when there were more changes than were to be counted.
+    ``exact`` is False when there were more changes than were to be counted. ``digest`` is another one when any of the
+    changes is another one.
     """
 
     counts: dict[str, int]
     first: list[Change]
     exact: bool = True
+    digest: str = ""
 
     @classmethod
     def of(cls, changes: Iterable[Change], listed: int = LISTED, *, counted: int | None = None) -> Tally:
         """The tally of a diff, which is read to its end, or as far as ``counted`` changes."""
         counts: Counter[str] = Counter()
         first: list[Change] = []
+        digest = hashlib.sha256()
         for change in islice(changes, counted):
             counts[change.type.value] += 1
+            digest.update(f"{change.type.value} {change.size_bytes} {change.path}\0".encode())
             if len(first) < listed:
                 first.append(change)
-        return cls({kind.value: counts[kind.value] for kind in ChangeType}, first, counts.total() != counted)
+        every = {kind.value: counts[kind.value] for kind in ChangeType}
+        return cls(every, first, counts.total() != counted, digest.hexdigest())
 
     @property
     def total(self) -> int:
@@ -90,6 +97,80 @@ class Tally:
 def conflicting(changes: Iterable[Change]) -> list[str]:
     """The paths that conflict."""
     return [change.path for change in changes if change.type is ChangeType.CONFLICT]
+
+
+NOTHING = "nothing"
+"""What a merge is known by that merges nothing: the destination has the commit."""
+
+
+@dataclass(frozen=True)
+class MergeOutcome:
+    """What a merge of one commit does to one head.
+
+    Attributes:
+        tally: what it changes; with conflicts that nothing settles among it.
+        settled: how many conflicts the strategy settles.
+        conflicts: the paths of conflicts that nothing settles.
+        shown: another text when any of this is different. ``NOTHING`` where the head has the commit.
+    """
+
+    tally: Tally
+    settled: int
+    conflicts: list[str]
+    shown: str
+
+    @classmethod
+    def of(
+        cls, repository: Repository, head: str, source: str, strategy: str | None = None, *, listed: int = LISTED
+    ) -> MergeOutcome:
+        """What merging ``source`` does to ``head``. Publishes nothing."""
+        if idempotent.contains(repository, head, source):
+            return cls(Tally.of(()), 0, [], NOTHING)
+        tally = Tally.of(repository.compare(head, source), listed)
+        conflicts = tally.counts[ChangeType.CONFLICT]
+        if not conflicts:
+            return cls(tally, 0, [], tally.digest)
+        if not strategy:
+            return cls(tally, 0, conflicting(repository.compare(head, source)), tally.digest)
+        settled = Tally.of(repository.compare(head, source, strategy=strategy), listed)
+        return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
+
+
+def state_of(branch: Branch) -> str:
+    """Another text when the branch's head or its uncommitted changes are others."""
+    return f"{branch.commit_id}-{Tally.of(branch.uncommitted()).digest}"
+
+
+class Lying(NamedTuple):
+    """How much there is to import."""
+
+    objects: int
+    size: int
+
+
+def lying_at(lake: Lake, source: str) -> Lying:
+    """How much there is at ``s3://bucket/prefix`` or in ``file:///directory``."""
+    objects = size = 0
+    for listing in lake.stores().at(source).scan(skip_special=True):
+        objects += len(listing.keys)
+        size += sum(listing.sizes)
+    return Lying(objects, size)
+
+
+def objects_under(repository: Repository, commit_id: str, folder: str) -> int:
+    """How many objects of a commit are in a folder."""
+    return sum(batch.num_rows for batch in repository.ref(commit_id).entries(folder))
+
+
+def importing(lying: Lying, before: int) -> str:
+    """Another text when an import brings another number of objects or bytes, or takes another number's place."""
+    return f"{lying.objects} objects, {lying.size} B, in place of {before}"
+
+
+def require_shown(now: str, shown: str | None, what: str) -> None:
+    """Refuse to do something else than somebody was shown, if anybody was. Raises ``PreconditionFailed``."""
+    if shown and now != shown:
+        raise PreconditionFailed(f"{what} is no longer what was shown, so nothing was done; look at it again")
 
 
 class Log(Protocol):

@@ -5,6 +5,7 @@ Every ``airflow`` command reads this module, so it imports nothing of lakeops be
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 
@@ -43,6 +44,9 @@ def get_cli_commands() -> list[GroupCommand]:
 
 def check_connection(args: Namespace) -> None:
     """Print what a test of the connection finds. Exit with 1 when the connection does not work."""
+    # As Airflow's own commands on connections do: without it, those of Airflow's database are not looked for.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+
     from lakeops.airflow.hook import LakeopsHook
 
     works, message = LakeopsHook(args.conn_id).test_connection()

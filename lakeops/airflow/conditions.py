@@ -238,13 +238,17 @@ class Move(NamedTuple):
 
 
 def _missing(repository: Repository, ref: str) -> bool:
-    """Whether a ref names a branch or tag that does not exist yet. Any other ref that does not exist raises."""
+    """Whether a ref is about a branch or tag that does not exist yet, as ``main``, ``main@`` and ``main~1`` may be.
+
+    Any other ref that does not exist raises: a commit that is not there, a step past the root.
+    """
     try:
         repository.ref(ref).commit_id  # noqa: B018 - asked for its error
     except RefNotFound:
-        if parse_ref(ref).is_name and not COMMIT_ID.fullmatch(ref):
-            return True
-        raise
+        base = parse_ref(ref).base
+        if COMMIT_ID.fullmatch(base) or (base != ref and not _missing(repository, base)):
+            raise
+        return True
     return False
 
 

@@ -77,5 +77,7 @@ def published(triggering: Mapping[Any, Iterable[Any]]) -> list[dict[str, Any]]:
         extra = event.extra or {}
         record = extra.get("payload") if extra.get("from_trigger") else extra
         if isinstance(record, Mapping) and "commit_id" in record:
-            found.setdefault((record["repository"], record["branch"], record["commit_id"]), dict(record))
+            first = {key: value for key, value in record.items() if key != "others"}
+            for one in (first, *record.get("others", ())):
+                found.setdefault((one["repository"], one["branch"], one["commit_id"]), one)
     return list(found.values())

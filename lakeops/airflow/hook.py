@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError
+from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, NotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -28,8 +28,8 @@ class LakeopsHook(BaseHook):
     """Opens the lake that a connection of type ``lakeops`` describes.
 
     The connection's host is the home directory. Extra fields: ``database_url`` (user and password may come from the
-    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine``, ``spark_master`` and
-    ``default_repository``. When there is no connection named ``lakeops_default``, that name means the environment's
+    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine``, ``spark_master``, ``committer``
+    and ``default_repository``. When there is no connection named ``lakeops_default``, that name means the environment's
     own lake.
     """
 
@@ -72,6 +72,7 @@ class LakeopsHook(BaseHook):
             s3_region=extra.get("s3_region") or None,
             engine=extra.get("engine") or None,
             spark_master=extra.get("spark_master") or None,
+            committer=extra.get("committer") or None,
         )
 
     def default_repository(self) -> str | None:
@@ -88,8 +89,29 @@ class LakeopsHook(BaseHook):
             RepositoryNotFound: and what ``get_conn`` raises.
         """
         chosen = self.repository_name(name)
-        with self.get_conn() as lake:
+        with self.get_conn() as lake, self.naming(lake):
             yield lake.repository(chosen)
+
+    @contextmanager
+    def naming(self, lake: Lake) -> Iterator[None]:
+        """Let each *not found* say in which lake: another one may have what was looked for."""
+        try:
+            yield
+        except NotFound as error:
+            error.args = (
+                f"{error.message} (in the lake at {lake.catalog.database.shown}, connection {self.lakeops_conn_id!r})",
+                *error.args[1:],
+            )
+            raise
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """For pandas and others that take fsspec's options: they open ``lakefs://`` URLs by this connection."""
+        return {"conn_id": self.lakeops_conn_id}
+
+    def uri(self, ref: str, path: str, repo: str | None = None) -> str:
+        """The URL of a path that pandas and others open by this connection."""
+        return file_uri(self.repository_name(repo), f"{ref}/{path}", self.lakeops_conn_id)
 
     def repository_name(self, name: str | None = None) -> str:
         """The name, or the connection's default repository. Raises ``InvalidInput`` when there is neither."""
@@ -106,7 +128,7 @@ class LakeopsHook(BaseHook):
         It opens the catalog. In the default repository's storage namespace it writes, reads and deletes small objects.
         """
         try:
-            with self.get_conn() as lake:
+            with self.get_conn() as lake, self.naming(lake):
                 facts = ", ".join(f"{name} {value}" for name, value in lake.catalog.describe().items())
                 found = sum(1 for _ in lake.repositories())
                 stored = self._probe(lake, self.default_repository())
@@ -132,6 +154,12 @@ class LakeopsHook(BaseHook):
                 f"there is no connection {self.lakeops_conn_id!r}; create one of type 'lakeops', or use "
                 f"{DEFAULT_CONN_ID!r}, which stands for the LAKEOPS_* environment when nobody defined it"
             ) from None
+
+
+def file_uri(repo: str, path: str, lakeops_conn_id: str) -> str:
+    """``lakefs://REPO/PATH``, with the connection's name in front of the repository unless it is the default one."""
+    connection = "" if lakeops_conn_id == DEFAULT_CONN_ID else f"{lakeops_conn_id}@"
+    return f"lakefs://{connection}{repo}/{path}"
 
 
 def _database_url(connection: Connection, url: str | None) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -77,7 +78,7 @@ def import_objects(
     message: str,
     *,
     metadata: Metadata = None,
-    **options: bool,
+    **options: Any,  # noqa: ANN401 - those of the verb
 ) -> Commit:
     """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
 
@@ -133,6 +134,25 @@ def merge(
         result = latest
         if not _had(repository, before, repository.ref(latest.reference).commit):
             return result
+
+
+def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
+    """A commit in a head's history that the same task made for a later logical date than this run's, if there is one.
+
+    A run of a later date publishes after that date. So the search ends at commits that are older than this run's date.
+    """
+    if run.logical_date is None:
+        return None
+    mine = datetime.fromisoformat(run.logical_date)
+    for commit in repository.log(head, first_parent=True):
+        if commit.creation_date < mine.timestamp():
+            return None
+        made = commit.metadata
+        theirs = made.get("airflow_logical_date")
+        same = (made.get("airflow_dag_id"), made.get("airflow_task_id")) == (run.dag_id, run.task_id)
+        if same and theirs is not None and datetime.fromisoformat(theirs) > mine:
+            return commit
+    return None
 
 
 def revert(
@@ -280,6 +300,22 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
             f"branch {name!r} exists and holds commit {foreign.id[:16]} ({foreign.message!r}), which is neither in "
             f"{source!r} nor from this DAG run; use another name, delete the branch, or set exist_ok"
         ) from None
+
+
+def begin_anew(repository: Repository, name: str, source: str, run: TaskRun) -> str | None:
+    """Delete a branch that holds nothing but ``source``'s history and work of this DAG run.
+
+    Returns the commit that it was at, or None where nothing was deleted: there is no such branch, or it holds somebody
+    else's commits.
+    """
+    try:
+        branch = repository.branch(name)
+    except RefNotFound:
+        return None
+    if next(_foreign(repository, name, source, run), None) is not None:
+        return None
+    deleted = delete_branch(repository, branch.id)
+    return None if deleted is None else deleted.commit_id
 
 
 def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> Iterator[Commit]:

@@ -29,6 +29,12 @@ def address(connection: str, repository: str, *parts: str, **query: str) -> str:
     return f"{base}/lakeops/{path}" + (f"?{urlencode(query)}" if query else "")
 
 
+def host() -> str:
+    """What stands before a page's path in a log, where no browser adds it; empty where Airflow does not know."""
+    base = urlsplit(conf.get("api", "base_url", fallback="") or "")
+    return f"{base.scheme}://{base.netloc}" if base.netloc else ""
+
+
 class _PageLink(BaseOperatorLink):
     """A link to the page that the operator has noted under the link's name, or no link."""
 

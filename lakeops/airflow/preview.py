@@ -1,16 +1,25 @@
 """What a verb would do, in words: the previews that the forms of ``lakeops.airflow.dags.admin`` show first.
 
 A preview changes nothing. It refuses what the verb itself would refuse, as far as that can be known without trying.
-What others publish after the preview may still make a difference.
+It pins what it has shown. Where others change that before the verb is done, the verb does nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.changes import Tally, conflicting
+from lakeops.airflow.changes import (
+    NOTHING,
+    MergeOutcome,
+    Tally,
+    conflicting,
+    importing,
+    lying_at,
+    objects_under,
+    state_of,
+)
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import (
@@ -18,6 +27,7 @@ from lakeops.model.errors import (
     DefaultBranch,
     DirtyBranch,
     InvalidInput,
+    InvalidRef,
     MergeConflict,
     NoChanges,
     ObjectNotFound,
@@ -35,8 +45,21 @@ if TYPE_CHECKING:
 Given = Mapping[str, Any]
 
 
-def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> str:
-    """What ``verb`` would do with the values of a form, as text of one to about a hundred lines.
+class Preview(NamedTuple):
+    """What a verb would do.
+
+    Attributes:
+        text: in words, of one to about a hundred lines.
+        pinned: arguments for the verb's operator that make it do this and nothing else: refs as commit ids, and as
+            ``shown`` what the operator must find unchanged.
+    """
+
+    text: str
+    pinned: dict[str, str]
+
+
+def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> Preview:
+    """What ``verb`` would do with the values of a form.
 
     Args:
         verb: a key of ``VERBS``.
@@ -48,93 +71,100 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> str:
     """
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)
-        with hook.get_conn() as lake:
+        with hook.get_conn() as lake, hook.naming(lake):
             repository = lake.repository(hook.repository_name(given["repository"]))
             if repository.record.read_only:
                 raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
             return VERBS[verb](lake, repository, given)
 
 
-def _create_branch(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001 - as the others
+def _create_branch(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001 - as the others
     name = check_branch(given["branch"])
     _require_absent(repository.branch, name, f"branch {name!r} exists")
-    return f"creates branch {_uri(repository, name)} at {_commit(repository, given['source'])}"
+    source, words = _commit(repository, given["source"])
+    return Preview(f"creates branch {_uri(repository, name)} at {words}", {"source": source})
 
 
-def _delete_branch(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
+def _delete_branch(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     branch = repository.branch(given["branch"])
     if branch.id == repository.default_branch:
         raise DefaultBranch(f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted")
+    shown = state_of(branch)
     lost = idempotent.unpublished(repository, branch.id, repository.default_branch)
     rest = f"{lost}: that would be lost" if lost else f"{repository.default_branch!r} has all of it"
-    return f"deletes branch {_uri(repository, branch.id)}, at {_commit(repository, f'{branch.id}@')}; {rest}"
+    at = _commit(repository, f"{branch.id}@")[1]
+    return Preview(f"deletes branch {_uri(repository, branch.id)}, at {at}; {rest}", {"shown": shown})
 
 
-def _merge(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
-    source, destination = given["source"], given["destination"] or repository.default_branch
-    branch = repository.branch(destination)
+def _merge(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
+    branch = repository.branch(given["destination"] or repository.default_branch)
     for change in branch.uncommitted():
         raise DirtyBranch(
             f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
         )
     # Both sides are resolved once, so that everything below is about one merge.
-    sides = branch.commit_id, repository.ref(source).commit_id
-    if idempotent.contains(repository, *sides):
-        return f"merges nothing: {_uri(repository, destination)} has all of {_commit(repository, source)}"
+    head, (source, words) = branch.commit_id, _commit(repository, given["source"])
     strategy = None if given["strategy"] == "fail" else given["strategy"]
-    tally = Tally.of(repository.compare(*sides, strategy=strategy))
-    if tally.counts[ChangeType.CONFLICT]:
-        raise MergeConflict(source, destination, conflicting(repository.compare(*sides)))
+    found = MergeOutcome.of(repository, head, source, strategy)
+    pinned = {"source": source, "destination": branch.id, "shown": found.shown}
+    if found.shown == NOTHING:
+        return Preview(f"merges nothing: {_uri(repository, branch.id)} has all of {words}", pinned)
+    if found.conflicts:
+        raise MergeConflict(given["source"], branch.id, found.conflicts)
     settled = f", conflicts settled by {strategy}" if strategy else ""
-    return f"merges {_commit(repository, source)} into {_uri(repository, destination)}{settled}\n{tally}"
+    return Preview(f"merges {words} into {_uri(repository, branch.id)}{settled}\n{found.tally}", pinned)
 
 
-def _revert(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
+def _revert(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     branch = repository.branch(given["branch"])
-    wanted = (given["ref"], given["parent_number"])
-    tally = Tally.of(branch.revert_changes(*wanted))
+    ref, words = _commit(repository, given["ref"])
+    wanted = (ref, given["parent_number"])
+    try:
+        tally = Tally.of(branch.revert_changes(*wanted))
+    except InvalidRef:  # its message should name the ref as it was given
+        tally = Tally.of(branch.revert_changes(given["ref"], given["parent_number"]))
     if tally.counts[ChangeType.CONFLICT]:
         raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)))
     if not tally.total:
         raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
-    return f"undoes {_commit(repository, given['ref'])} on {_uri(repository, branch.id)}\n{tally}"
+    return Preview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})
 
 
-def _create_tag(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
+def _create_tag(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     name = check_tag(given["tag"])
     _require_absent(repository.tag, name, f"tag {name!r} exists; tags do not move")
-    return f"creates tag {_uri(repository, name)} at {_commit(repository, given['ref'])}"
+    ref, words = _commit(repository, given["ref"])
+    return Preview(f"creates tag {_uri(repository, name)} at {words}", {"ref": ref})
 
 
-def _delete_tag(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
+def _delete_tag(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     tag = repository.tag(given["tag"])
-    return f"deletes tag {_uri(repository, tag.id)}, at {_commit(repository, tag.commit_id)}"
+    shown, words = _commit(repository, tag.commit_id)
+    return Preview(f"deletes tag {_uri(repository, tag.id)}, at {words}", {"shown": shown})
 
 
-def _reset(lake: Lake, repository: Repository, given: Given) -> str:  # noqa: ARG001
+def _reset(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     branch = repository.branch(given["branch"])
     tally = Tally.of(branch.uncommitted(given["prefix"] or ""))
     where = f" under {given['prefix']!r}" if given["prefix"] else ""
-    return f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
+    text = f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
+    return Preview(text, {"shown": tally.digest})
 
 
-def _import(lake: Lake, repository: Repository, given: Given) -> str:
+def _import(lake: Lake, repository: Repository, given: Given) -> Preview:
     branch = repository.branch(given["branch"])
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
-    objects = size = 0
-    for listing in lake.stores().at(source).scan(skip_special=True):
-        objects += len(listing.keys)
-        size += sum(listing.sizes)
-    if not objects:
+    lying, before = lying_at(lake, source), objects_under(repository, branch.commit_id, folder)
+    if not lying.objects:
         raise ObjectNotFound(f"there is nothing at {source} to import")
-    before = sum(batch.num_rows for batch in repository.ref(f"{branch.id}@").entries(folder))
-    return (
-        f"imports {objects:,} objects ({size:,} B) from {source}, uncopied, to {_uri(repository, branch.id)}/{folder}\n"
-        f"They take the place of the {before:,} objects that are there now."
+    text = (
+        f"imports {lying.objects:,} objects ({lying.size:,} B) from {source}, uncopied, to "
+        f"{_uri(repository, branch.id)}/{folder}\nThey take the place of the {before:,} objects that are there now."
     )
+    return Preview(text, {"shown": importing(lying, before)})
 
 
-VERBS: dict[str, Callable[[Lake, Repository, Given], str]] = {
+VERBS: dict[str, Callable[[Lake, Repository, Given], Preview]] = {
     "create branch": _create_branch,
     "delete branch": _delete_branch,
     "merge": _merge,
@@ -151,14 +181,14 @@ def _uri(repository: Repository, ref: str) -> str:
     return f"lakefs://{repository.id}/{ref}"
 
 
-def _commit(repository: Repository, ref: str | None) -> str:
-    """The commit that a ref means, in words."""
+def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
+    """The commit that a ref means: its id, and in words."""
     if ref is not None and not ref:
         raise InvalidInput("a ref is empty")
     commit = repository.ref(ref or repository.default_branch).commit_id
     message = repository.ref(commit).commit.message.splitlines()[0]
     name = "" if ref is None or parse_ref(ref).base == commit else f" ({ref})"
-    return f"commit {commit[:16]}{name} {message!r}"
+    return commit, f"commit {commit[:16]}{name} {message!r}"
 
 
 def _require_absent(read: Callable[[str], object], name: str, message: str) -> None:

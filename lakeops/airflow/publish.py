@@ -5,12 +5,14 @@ person if it is told to, merges, and drops the branch. Readers of the destinatio
 or none. The block drops a branch only when the destination has everything that is on it.
 
 The merge takes the very commit that was checked and approved, whatever happens to the branch meanwhile. A conflict
-fails at once and names the paths. A merge that loses a race against other publishers is tried again.
+fails at once and names the paths. A merge that loses a race against other publishers is tried again. A run that ended
+in a conflict or a rejection starts afresh when the block is cleared: on a new branch at what the destination is then.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -19,19 +21,24 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from airflow.sdk import TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from lakeops.airflow.hook import DEFAULT_CONN_ID
+from lakeops.airflow.changes import Tally
+from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
 from lakeops.airflow.operators import (
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
     LakeopsDeleteBranchOperator,
     LakeopsMergeOperator,
+    OnNewer,
 )
 from lakeops.airflow.task import opened
 from lakeops.model.errors import InvalidInput
+from lakeops.model.names import as_folder
 
 if TYPE_CHECKING:
     from lakeops.airflow.approval import LakeopsApprovalOperator
     from lakeops.lake import Ref
+
+log = logging.getLogger(__name__)
 
 RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=5)}
 """How the block's own tasks are retried. Errors that would come again fail at once all the same."""
@@ -73,6 +80,11 @@ class WriteAuditPublish:
         approval: ask a person before merging: True, or arguments for ``LakeopsApprovalOperator`` (``subject``,
             ``assigned_users``, ``notifiers``, ``response_timeout``, ``fail_on_reject``). The form shows the diff. The
             merge commit records who approved.
+        on_clear: what becomes of a branch that the run has left unpublished (after a conflict, or a rejection) when the
+            whole block is cleared: ``anew`` makes it again at the source, and ``keep`` goes on with it. When only some
+            of the writers are cleared, the branch is kept.
+        on_newer: what to do when a run of a later logical date has published before this one, because this one was
+            cleared for instance: see ``LakeopsMergeOperator``.
         outlets: what the merge is announced to in place of the destination's asset; see ``lakeops.airflow.assets``.
         lakeops_conn_id: the connection.
         prefix_group_id: let the group's name begin the names of its tasks.
@@ -92,6 +104,8 @@ class WriteAuditPublish:
         metadata: Mapping[str, str] | None = None,
         strategy: str | None = None,
         approval: bool | Mapping[str, Any] = False,
+        on_clear: Literal["anew", "keep"] = "anew",
+        on_newer: OnNewer = "publish",
         outlets: list[Any] | None = None,
         lakeops_conn_id: str = DEFAULT_CONN_ID,
         prefix_group_id: bool = True,
@@ -106,6 +120,8 @@ class WriteAuditPublish:
         self._metadata = dict(metadata or {})
         self._strategy = strategy
         self._approval = approval
+        self._anew = {"anew": True, "keep": False}[on_clear]
+        self._on_newer = on_newer
         self._outlets = outlets
         self._common: dict[str, Any] = {"repo": repo, "lakeops_conn_id": lakeops_conn_id}
         self._task_args = {**RETRIES, **(task_args or {})}
@@ -117,10 +133,13 @@ class WriteAuditPublish:
         self.drop: LakeopsDeleteBranchOperator
 
     def uri(self, path: str) -> str:
-        """The ``lakefs://`` URI of a path on the block's branch. Raises ``InvalidInput`` where ``repo`` is missing."""
+        """The URL of a path on the block's branch, for pandas and others. Raises ``InvalidInput`` without ``repo``.
+
+        It names the connection unless that is the default one: ``lakefs://CONNECTION@REPO/BRANCH/PATH``.
+        """
         if self.repo is None:
             raise InvalidInput("a URI names its repository: give the block a repo")
-        return f"lakefs://{self.repo}/{self.branch}/{path}"
+        return file_uri(self.repo, f"{self.branch}/{path}", self._common["lakeops_conn_id"])
 
     def output(
         self,
@@ -138,11 +157,14 @@ class WriteAuditPublish:
         def decorate(write: Callable[..., Any]) -> BlockTask:
             def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ANN401
                 at = lakeops_at
-                with (
-                    opened(at["repo"], at["lakeops_conn_id"]) as repository,
-                    repository.branch(at["branch"]).output(at["prefix"], mode=mode) as url,
-                ):
-                    return write(url, *args, **kwargs)
+                with opened(at["repo"], at["lakeops_conn_id"]) as repository:
+                    branch = repository.branch(at["branch"])
+                    with branch.output(at["prefix"], mode=mode) as url:
+                        result = write(url, *args, **kwargs)
+                    staged = Tally.of(branch.uncommitted(as_folder(at["prefix"])), 0)
+                    place = f"lakefs://{repository.id}/{branch.id}/{at['prefix']}"
+                    log.info("%s is staged: %s", place, staged.summary or "nothing that was not there before")
+                return result
 
             made = _task(run, write, task_args)
             at = {**self._common, "branch": self.branch, "prefix": prefix}
@@ -175,7 +197,12 @@ class WriteAuditPublish:
     def __enter__(self) -> Self:
         self.group.__enter__()
         self.create = LakeopsCreateBranchOperator(
-            task_id="create_branch", branch=self.branch, source=self._source, **self._common, **self._task_args
+            task_id="create_branch",
+            branch=self.branch,
+            source=self._source,
+            anew=self._anew,
+            **self._common,
+            **self._task_args,
         )
         self.commit = LakeopsCommitOperator(
             task_id="commit",
@@ -201,11 +228,12 @@ class WriteAuditPublish:
     def _publish(self) -> None:
         """Order the block's tasks, and add those that publish."""
         checked = self._in_order()
-        approver = self._approve()
+        approver, shown = self._approve(), None
         metadata = self._metadata
         if approver is not None:
             answer = f"ti.xcom_pull(task_ids='{approver.task_id}')"
             metadata = {**metadata, "approved_by": f"{{{{ ({answer} or {{}}).get('approved_by') or '' }}}}"}
+            shown = f"{{{{ ti.xcom_pull(task_ids='{approver.task_id}', key='shown') or '' }}}}"
             for found in checked:
                 found >> approver
         outlets = {} if self._outlets is None else {"outlets": self._outlets}
@@ -216,6 +244,8 @@ class WriteAuditPublish:
             strategy=self._strategy,
             message=self._messages[1],
             metadata=metadata,
+            shown=shown,
+            on_newer=self._on_newer,
             **self._common,
             **{**self._task_args, **outlets},
         )

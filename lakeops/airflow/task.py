@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
 
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, MergeConflict, SweepIncomplete, Transient
+from lakeops.model.errors import (
+    AttemptExpired,
+    InvalidInput,
+    LakeopsError,
+    MergeConflict,
+    NotFound,
+    PreconditionFailed,
+    SweepIncomplete,
+    Transient,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -148,10 +157,12 @@ def failing_at_once() -> Iterator[None]:
         raise
     except MergeConflict as conflict:
         paths = "\n".join(conflict.conflicts)
-        raise AirflowFailException(f"{conflict.message}\nAll conflicting paths:\n{paths}") from conflict
+        raise AirflowFailException(f"{conflict.message}\nAll conflicting paths:\n{paths}") from None
     except AirflowNotFoundException as error:
-        raise AirflowFailException(str(error)) from error
-    except LakeopsError as error:
+        raise AirflowFailException(str(error)) from None
+    except (InvalidInput, NotFound, PreconditionFailed) as error:  # a user's mistake: its message says it all
+        raise AirflowFailException(f"{error.kind}: {error.message}") from None
+    except LakeopsError as error:  # damage, say: where it was met is worth showing
         raise AirflowFailException(f"{error.kind}: {error.message}") from error
 
 

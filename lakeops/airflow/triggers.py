@@ -111,7 +111,9 @@ class Poller(SharedStreamProducer):
 
     def _answer(self, question: Question[Any]) -> Any:  # noqa: ANN401 - whatever the question gives
         try:
-            return question.met(self._open().repository(self._repo))
+            lake = self._open()
+            with LakeopsHook(self._conn_id).naming(lake):
+                return question.met(lake.repository(self._repo))
         except Transient:
             self._close()  # the next question reads the connection anew: its password may have changed
             raise

@@ -99,6 +99,7 @@ class Running:
     dag_id: str = "dag"
     xcoms: dict[str, Any] = field(default_factory=dict)
     events: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, operator: Any, *, try_number: int = 1, map_index: int = -1) -> dict[str, Any]:
         task = SimpleNamespace(
@@ -109,6 +110,7 @@ class Running:
             try_number=try_number,
             log_url="http://127.0.0.1:8080/dags/dag/runs/run-1/tasks/task?try_number=1",
             xcom_push=lambda *, key, value: self.xcoms.update({key: value}),
+            **self.more,
         )
         from airflow.sdk.execution_time.context import OutletEventAccessors
 

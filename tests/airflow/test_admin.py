@@ -132,6 +132,84 @@ def test_a_form_shows_and_only_then_does(
     assert changed == {given.get("branch") or given.get("tag") or "main"}
 
 
+def on_main(history: Repository) -> None:
+    history.branch("main").put("e/1", b"meanwhile")
+    history.branch("main").commit("meanwhile")
+
+
+def over_c(history: Repository) -> None:
+    history.branch("main").put("c/1", b"theirs")
+    history.branch("main").commit("theirs")
+
+
+def later(history: Repository) -> None:
+    history.branch("main").put("b/1", b"later")
+    history.branch("main").commit("later")
+
+
+def more(history: Repository) -> None:
+    history.branch("wip").put("d/2", b"more")
+
+
+def tag_elsewhere(history: Repository) -> None:
+    history.delete_tag("v1")
+    history.create_tag("v1", "main")
+
+
+def dev_moves(history: Repository) -> None:
+    history.branch("dev").put("c/2", b"not shown")
+    history.branch("dev").commit("not shown")
+
+
+BETWEEN: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
+    "revert-moving-ref": ("lakeops_revert", {"ref": "main~0"}, on_main, True),
+    "revert-conflict": ("lakeops_revert", {"ref": "main"}, later, False),
+    "merge-moving-source": ("lakeops_merge", {"source": "dev"}, dev_moves, True),
+    "merge-beside": ("lakeops_merge", {"source": "dev"}, on_main, True),
+    "merge-over": ("lakeops_merge", {"source": "dev", "strategy": "source-wins"}, over_c, False),
+    "branch-moving-source": ("lakeops_branch", {"action": "create", "branch": "new", "source": "main"}, on_main, True),
+    "branch-in-use": ("lakeops_branch", {"action": "delete", "branch": "wip"}, more, False),
+    "tag-moving-ref": ("lakeops_tag", {"action": "create", "tag": "v2"}, on_main, True),
+    "tag-elsewhere": ("lakeops_tag", {"action": "delete", "tag": "v1"}, tag_elsewhere, False),
+    "reset-more": ("lakeops_reset", {"branch": "wip"}, more, False),
+    "import-beside": ("lakeops_import", {"prefix": "a/", "source": "{lying}"}, on_main, True),
+    "import-over": ("lakeops_import", {"source": "{lying}"}, on_main, False),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_a_form_does_what_it_has_shown_or_nothing(
+    history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakeops.airflow import preview as module
+
+    dag, given, meanwhile, done = BETWEEN[name]
+    heads = {ref.id: ref.commit_id for ref in history.branches()}
+
+    def shown_and_then(*args: Any, **options: Any) -> Any:
+        found = preview(*args, **options)
+        meanwhile(history)
+        before.update(everything(history))
+        return found
+
+    before: dict[str, Any] = {}
+    monkeypatch.setattr(module, "preview", shown_and_then)
+    run = forms[dag].test(run_conf=conf(given, tmp_path, dry_run=False))
+    after = everything(history)
+    assert (after != before) is done, states(run)
+    assert str(run.state) == ("success" if done else "failed")
+    main = history.branch("main")
+    if name == "revert-moving-ref":
+        assert main.head.metadata["revert-origin"] == heads["main"], "what was shown is undone, not what came since"
+    elif name == "merge-moving-source":
+        assert main.head.parents[1] == heads["dev"]
+        assert not main.exists("c/2")
+    elif name == "branch-moving-source":
+        assert history.branch("new").commit_id == heads["main"]
+    elif name == "tag-moving-ref":
+        assert history.tag("v2").commit_id == heads["main"]
+
+
 def test_every_verb_has_a_form() -> None:
     assert {name.replace("-", " ") for name in FORMS} == set(VERBS)
 
@@ -174,13 +252,13 @@ def test_conflicts_are_shown_before_anything_is_tried(history: Repository) -> No
     given = {"repository": "flights", "source": "dev", "destination": "main", "strategy": "fail"}
     with pytest.raises(AirflowFailException, match=r"(?s)merge_conflict|conflicts with 'main'.*\nc/1"):
         preview("merge", given, lakeops_conn_id="lakeops_default")
-    settled = preview("merge", given | {"strategy": "source-wins"}, lakeops_conn_id="lakeops_default")
+    settled = preview("merge", given | {"strategy": "source-wins"}, lakeops_conn_id="lakeops_default").text
     assert "conflicts settled by source-wins\n1 changes: 1 changed\n~ c/1 (3 B)" in settled
 
 
 def test_a_merge_that_publishes_nothing_says_so(history: Repository) -> None:
     given = {"repository": "flights", "source": "v1", "destination": "main", "strategy": "fail"}
-    shown = preview("merge", given, lakeops_conn_id="lakeops_default")
+    shown = preview("merge", given, lakeops_conn_id="lakeops_default").text
     first = history.tag("v1").commit_id[:16]
     assert shown == f"merges nothing: lakefs://flights/main has all of commit {first} (v1) 'add a'"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ pytest.importorskip("airflow.sdk")
 
 from airflow.sdk import DAG, Asset, AssetAlias, PartitionedAtRuntime
 from airflow.sdk.execution_time.context import OutletEventAccessors
+from sqlalchemy.exc import IntegrityError
 from support.dags import known, states
 
 from lakeops.airflow.assets import COMMITS, MAX_PARTITIONS, announce, branch_asset, branch_uri, watched_branch
@@ -28,6 +30,12 @@ def load(repository: Repository, *paths: str) -> dict[str, Any]:
     branch = repository.branch("main")
     for path in paths:
         branch.put(path, path.encode())
+    return branch.commit("load").to_json()
+
+
+def load_on(repository: Repository, name: str) -> dict[str, Any]:
+    branch = repository.branch(name) if name == "main" else repository.create_branch(name)
+    branch.put(name, name.encode())
     return branch.commit("load").to_json()
 
 
@@ -80,12 +88,22 @@ def test_the_first_commit_and_expired_ones_have_no_change_to_tell(lake: Lake, fl
 
 def test_an_alias_gets_the_event_of_whatever_branch_it_was(flights: Repository) -> None:
     head = load(flights, "a/1")
-    task = context(COMMITS, Asset("lakefs://flights/other"), Asset("s3://bucket/x"))
+    theirs = AssetAlias("theirs")
+    task = context(theirs, Asset("lakefs://flights/other"), Asset("s3://bucket/x"))
     announce(task, flights, "main", head)
-    (event,) = task["outlet_events"][COMMITS].asset_alias_events
+    (event,) = task["outlet_events"][theirs].asset_alias_events
     assert event.dest_asset_key.uri == event.dest_asset_key.name == "lakefs://flights/main"
     assert event.extra == describe(flights, "main", head)
     assert len(task["outlet_events"]) == 1, "other assets are told nothing"
+
+
+def test_the_asset_of_all_branches_is_told_of_each(flights: Repository) -> None:
+    heads = {name: load_on(flights, name) for name in ("main", "dev")}
+    task = context(COMMITS)
+    for name, head in heads.items():
+        announce(task, flights, name, head)
+    event = SimpleNamespace(timestamp=datetime(2013, 1, 1, tzinfo=UTC), extra=task["outlet_events"][COMMITS].extra)
+    assert published({COMMITS: [event]}) == [describe(flights, name, head) for name, head in heads.items()]
 
 
 def test_an_asset_gets_its_partitions(flights: Repository) -> None:
@@ -180,7 +198,7 @@ def test_a_task_tells_of_what_it_has_published_and_of_nothing_else(lake: Lake, a
     repository = lake.create_repository("told")
     asset = branch_asset("told", "main", partition_by="day")
     with DAG("tells", schedule=PartitionedAtRuntime()) as dag:
-        first = LakeopsMergeOperator(task_id="merge", repo="told", source="dev", outlets=[asset, COMMITS])
+        first = LakeopsMergeOperator(task_id="merge", repo="told", source="dev", outlets=[asset, AssetAlias("all")])
         first >> LakeopsMergeOperator(task_id="again", repo="told", source="dev")
     dev = repository.create_branch("dev")
     for path in ("f/day=1/a", "f/day=2/a"):
@@ -189,6 +207,64 @@ def test_a_task_tells_of_what_it_has_published_and_of_nothing_else(lake: Lake, a
     assert states(known(dag).test()) == {"merge": "success", "again": "success"}
     head = repository.branch("main").commit_id
     assert stored("lakefs://told/main") == [(None, head), ("1", head), ("2", head)]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Lets another task be first at every asset that Airflow would make while a task ends."""
+
+    def first(*_: object) -> None:
+        raise IntegrityError("INSERT INTO asset", {}, Exception("UNIQUE constraint failed: asset.name"))
+
+    from airflow.models.asset import AssetModel
+
+    return lambda: monkeypatch.setattr(AssetModel, "from_serialized", first)
+
+
+def publish_dag(name: str, repo: str, destination: str, **arguments: Any) -> Any:
+    with DAG(name, schedule=None, params={"branch": "main"}) as dag:
+        LakeopsMergeOperator(task_id="merge", repo=repo, source="dev", destination=destination, **arguments)
+    return known(dag)
+
+
+def outlets(dag: Any) -> list[str]:
+    return [outlet.name for outlet in dag.get_task("merge").outlets]
+
+
+@pytest.mark.parametrize(
+    ("destination", "declared"),
+    [("main", ["lakeops", "lakefs://{}/main"]), ("{{ params.branch }}", ["lakeops"])],
+)
+def test_no_two_tasks_that_end_together_make_one_asset(
+    lake: Lake, airflow_database: None, taken: Callable[[], None], destination: str, declared: list[str]
+) -> None:
+    name = f"first-{len(declared)}"
+    repository = lake.create_repository(name)
+    load_on(repository, "dev")
+    dag = publish_dag(name, name, destination)
+    assert outlets(dag) == [each.format(name) for each in declared]
+    with DAG(f"{name}-follows", schedule=[branch_asset(name)]) as follows:
+        pass
+    known(follows)
+    taken()
+    assert states(dag.test()) == {"merge": "success"}
+    head = repository.branch("main").commit_id
+    assert stored(f"lakefs://{name}/main") == [(None, head)]
+    assert (None, head) in stored("lakeops")
+    assert states(dag.test()) == {"merge": "success"}
+    assert stored(f"lakefs://{name}/main") == [(None, head)], "a merge that publishes nothing tells nobody"
+
+
+def test_a_branch_that_no_dag_names_needs_no_asset(
+    lake: Lake, airflow_database: None, taken: Callable[[], None]
+) -> None:
+    repository = lake.create_repository("unnamed")
+    load_on(repository, "dev")
+    dag = publish_dag("unnamed", "unnamed", "{{ params.branch }}")
+    taken()
+    assert states(dag.test()) == {"merge": "success"}
+    assert stored("lakefs://unnamed/main") == []
+    assert (None, repository.branch("main").commit_id) in stored("lakeops")
 
 
 # --- reading them ------------------------------------------------------------------------------------------------

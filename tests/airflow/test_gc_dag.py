@@ -128,7 +128,10 @@ def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypa
         task.execute(context)
     (form,) = asked
     assert form["subject"] == "Delete 7 B of lakefs://one?"
-    assert "1 of 3 objects are garbage" in form["body"]
+    first, *rest = form["body"].splitlines()
+    assert first.startswith("* `lakefs://one: 1 of 3 objects are garbage (7 B")
+    assert rest
+    assert all(line.startswith("* `") for line in rest), "each line stays a line"
     answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": {"id": "7", "name": "ada"}}
     found = task.execute_complete(context, {**answer, "chosen_options": ["Sweep"]})
     assert found == {"mark_id": mark.id, "approved_by": "ada"}

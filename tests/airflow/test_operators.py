@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -291,3 +292,16 @@ def test_a_transient_error_is_left_to_airflows_retries(
     faults.hook("publish", at=None, when="before", action=moved)
     with pytest.raises(BranchMoved):
         run(commit())
+
+
+# --- what a failed task shows ------------------------------------------------------------------------------------
+
+
+def test_a_users_mistake_is_one_error_and_names_the_lake(flights: Repository, home: Path, run: Run) -> None:
+    task = LakeopsMergeOperator(task_id="merge", repo="flights", source="gone")
+    with pytest.raises(AirflowFailException, match=r"ref_not_found.*'gone'") as failed:
+        run(task)
+    assert failed.value.__cause__ is None
+    assert failed.value.__suppress_context__, "Airflow would show every error that led to this one"
+    assert str(home / "catalog.db") in str(failed.value)
+    assert "connection 'lakeops_default'" in str(failed.value)

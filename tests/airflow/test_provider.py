@@ -57,7 +57,9 @@ def test_airflow_finds_the_provider_and_its_connection_form() -> None:
     assert "lakeops" in manager.providers
     widgets = manager.connection_form_widgets
     fields = {name.removeprefix("extra__lakeops__") for name in widgets if name.startswith("extra__lakeops__")}
-    assert fields == {"database_url", "s3_endpoint_url", "s3_region", "default_repository", "engine", "spark_master"}
+    places = {"database_url", "s3_endpoint_url", "s3_region", "default_repository"}
+    assert fields == {*places, "engine", "spark_master", "committer"}
+    assert "lakeops.airflow.files" in ProvidersManagerTaskRuntime().filesystem_module_names
     assert manager.field_behaviours["lakeops"]["relabeling"]["host"] == "Home directory"
 
 
@@ -120,7 +122,7 @@ def test_testing_a_connection_says_what_was_found(
     _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "nosuch"})
     assert LakeopsHook("mine").test_connection() == (
         False,
-        "repository_not_found: no repository 'nosuch'",
+        f"repository_not_found: no repository 'nosuch' (in the lake at sqlite:///{home}/catalog.db, connection 'mine')",
     )
     (tmp_path / "file").write_text("")
     _connection(monkeypatch, "broken", host=str(tmp_path / "file" / "below"))
@@ -194,6 +196,7 @@ def test_the_command_line_checks_a_connection(
 ) -> None:
     from airflow.cli.cli_parser import get_parser
 
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "flights"})
     for arguments in (["mine"], []):
         given = get_parser().parse_args(["lakeops", "connections", "check", *arguments])
@@ -204,6 +207,25 @@ def test_the_command_line_checks_a_connection(
         given.func(given)
     assert left.value.code == 1
     assert "there is no connection 'nosuch'" in capsys.readouterr().err
+
+
+def test_the_command_line_finds_connections_of_airflows_database(
+    home: Path,
+    flights: Repository,
+    airflow_database: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from airflow.cli.cli_parser import get_parser
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    with create_session() as session:
+        session.add(Connection(conn_id="kept", conn_type="lakeops", host=str(home)))
+    given = get_parser().parse_args(["lakeops", "connections", "check", "kept"])
+    given.func(given)
+    assert "repositories: 1" in capsys.readouterr().out
 
 
 def test_describing_the_commands_imports_nothing_heavy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,11 @@ from lakeops.model.errors import BranchMoved, InvalidInput
 
 sdk = pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput  # noqa: E402
+from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput, TaskDeferred  # noqa: E402
 from support.dags import known, states, tries  # noqa: E402
 
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
+from lakeops.airflow.operators import LakeopsCreateBranchOperator  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 
 pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.usefixtures("airflow_database")]
@@ -93,6 +95,15 @@ def test_all_tables_are_published_in_one_merge(flights: Repository) -> None:
     assert (merged.message, merged.metadata["day"], loaded.metadata["day"]) == ("Publish", "1", "1")
     assert [entry.path for entry in flights.ref("main").list()] == ["flights/part-0", "weather/part-0"]
     assert branches(flights) == []
+
+
+def test_a_writer_says_what_it_has_staged(flights: Repository, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="lakeops.airflow.publish")
+    build("says").test()
+    said = [record.getMessage() for record in caplog.records if record.name == "lakeops.airflow.publish"]
+    assert [line.rpartition("/")[2] for line in said] == [" is staged: 1 added"] * 2
+    assert "/flights/" in said[0]
+    assert "/weather/" in said[1]
 
 
 def other_commit(flights: Repository, path: str) -> Callable[[], object]:
@@ -185,6 +196,74 @@ def test_a_run_that_is_cleared_publishes_only_what_is_new(
     assert first_parents("main") == ["Publish"] * merges
     assert flights.ref("main").read("weather/part-0") == data.encode()
     assert branches(flights) == []
+
+
+def once(act: Callable[[], object]) -> Callable[[], None]:
+    left = [act]
+
+    def first() -> None:
+        if left:
+            left.pop()()
+
+    return first
+
+
+@pytest.mark.parametrize("on_clear", ["anew", "keep"])
+def test_a_run_that_ended_in_a_conflict_can_be_cleared_to_health(flights: Repository, on_clear: Any) -> None:
+    meanwhile = once(other_commit(flights, "flights/part-0"))
+    dag, when = build(f"again-{on_clear}", meanwhile=meanwhile, on_clear=on_clear), datetime(2013, 1, 1, tzinfo=UTC)
+    assert states(dag.test(run_after=when, logical_date=when))["publish.merge"] == "failed"
+    assert len(branches(flights)) == 1
+    again = states(dag.test(run_after=when, logical_date=when))
+    if on_clear == "keep":
+        assert again["publish.merge"] == "failed", "the branch still begins before what it conflicts with"
+        return
+    assert set(again.values()) == {"success"}
+    assert flights.ref("main").read("flights/part-0") == b"fff"
+    assert branches(flights) == []
+
+
+def test_a_branch_that_only_some_writers_write_again_is_kept(flights: Repository, run: Any) -> None:
+    """Clearing one writer clears the task that makes the branch too, and the other one's data must not go with it."""
+    with sdk.DAG("some", schedule=None):
+        create = LakeopsCreateBranchOperator(task_id="create", repo="flights", branch="own", anew=True)
+        create >> [sdk.task(lambda: None, task_id=name)() for name in ("one", "two")]
+    asked: list[Any] = []
+
+    def below(state: str | None) -> Any:
+        def get_task_states(**which: Any) -> dict[str, Any]:
+            asked.append(which["task_ids"])
+            return {run.run_id: {"one": None, "two": state}}
+
+        return replace(run, more={"get_task_states": get_task_states})
+
+    below(None)(create)
+    own = flights.branch("own")
+    own.put("a", b"1")
+    below("success")(create)
+    assert own.exists("a")
+    below(None)(create)
+    assert not flights.branch("own").exists("a")
+    assert asked == [["one", "two"]] * 3
+    flights.branch("own").put("b", b"1")
+    flights.branch("own").commit("by hand")
+    with pytest.raises(AirflowFailException, match="already_exists"):
+        below(None)(create)
+    assert flights.branch("own").exists("b"), "somebody else's commit is kept"
+
+
+@pytest.mark.parametrize(("on_newer", "state"), [("publish", "success"), ("skip", "skipped"), ("fail", "failed")])
+def test_an_older_run_that_is_cleared_goes_over_newer_data_only_if_it_may(
+    flights: Repository, on_newer: Any, state: str
+) -> None:
+    dag = build(f"newer-{on_newer}", checked=False, on_newer=on_newer)
+    older, newer = (datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2))
+    for when, weather in ((older, "rain"), (newer, "snow")):
+        ended = states(dag.test(run_after=when, logical_date=when, run_conf={"weather": weather}))
+        assert ended["publish.merge"] == "success"
+    ended = states(dag.test(run_after=older, logical_date=older, run_conf={"weather": "hail"}))
+    assert ended["publish.merge"] == state
+    assert flights.ref("main").read("weather/part-0") == (b"hail" if on_newer == "publish" else b"snow")
 
 
 def test_what_is_merged_is_what_was_checked(flights: Repository) -> None:
@@ -311,7 +390,10 @@ def approve(**kwargs: Any) -> LakeopsApprovalOperator:
 
 
 HEADER = ("| change | path | bytes |", "|---|---|---|")
-CONTEXT: Any = {"task_instance": SimpleNamespace(id="1"), "ti": SimpleNamespace(task_id="approve")}
+CONTEXT: Any = {
+    "task_instance": SimpleNamespace(id="1"),
+    "ti": SimpleNamespace(task_id="approve", xcom_push=lambda *, key, value: None),
+}
 
 
 def test_a_person_sees_the_diff(flights: Repository, asked: list[dict[str, Any]]) -> None:
@@ -319,7 +401,7 @@ def test_a_person_sees_the_diff(flights: Repository, asked: list[dict[str, Any]]
     with pytest.raises(TaskAwaitingInput):
         approve(body="Look closely.").execute(CONTEXT)
     (form,) = asked
-    assert form["subject"] == "Publish to main?"
+    assert form["subject"] == "Publish 'load' to lakefs://flights/main?"
     assert form["options"] == ["Approve", "Reject"]
     assert form["body"].split("\n\n") == [
         "Look closely.",
@@ -342,6 +424,63 @@ def test_a_form_is_safe_from_what_paths_hold_and_stays_short(
         "\n".join([*HEADER, "| added | `a\\|b'![x](http://x)` | 1 |", "| added | `c?\\| d \\|` | 1 |"]),
         "... and 2 more",
     ]
+
+
+class Store(dict[str, Any]):
+    """A task's state, as tries share it."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+def test_an_answer_counts_though_airflow_has_failed_the_try(flights: Repository, asked: list[dict[str, Any]]) -> None:
+    change(flights)
+    context = {**CONTEXT, "task_state_store": Store()}
+    with pytest.raises(TaskAwaitingInput):
+        approve().execute(context)
+    with pytest.raises(TaskDeferred) as again:
+        approve().execute(context)
+    assert len(asked) == 1, "asking again would throw the answer away"
+    _, given = again.value.trigger.serialize()
+    assert (again.value.method_name, given["ti_id"], given["options"]) == (
+        "execute_complete",
+        "1",
+        ["Approve", "Reject"],
+    )
+    flights.branch("dev").put("more", b"1")
+    flights.branch("dev").commit("more")
+    with pytest.raises(TaskAwaitingInput):
+        approve().execute(context)
+    assert len(asked) == 2, "the answer was about something else"
+    event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": datetime.now(UTC)}
+    approve().execute_complete(context, {**event, "responded_by_user": {"id": "7", "name": "ada"}})
+    with pytest.raises(TaskAwaitingInput):
+        approve().execute(context)
+    assert len(asked) == 3, "a task that is cleared after its answer asks again"
+
+
+def test_an_approval_outlives_some_failed_tries() -> None:
+    assert (approve().retries, approve(retries=0).retries) == (3, 0)
+
+
+def test_a_form_keeps_its_answer_in_the_next_try(airflow_database: None) -> None:
+    """What the approval rests on: Airflow moves the question to the try that follows, answer and all."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with sdk.DAG("keeps", schedule=None) as dag:
+        sdk.task(lambda: None, task_id="approve")()
+    (task,) = known(dag).test().get_task_instances()
+    with create_session() as session:
+        session.add(HITLDetail(ti_id=task.id, options=["Yes"], subject="?", chosen_options=["Yes"]))
+    with create_session() as session:
+        kept = session.scalar(select(TaskInstance).where(TaskInstance.id == task.id))
+        kept.prepare_db_for_next_try(session=session)
+        session.flush()
+        assert kept.id != task.id
+        assert session.scalar(select(HITLDetail.chosen_options).where(HITLDetail.ti_id == kept.id)) == ["Yes"]
 
 
 @pytest.mark.parametrize(
@@ -399,6 +538,45 @@ def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: li
 def test_a_missing_ref_is_named(flights: Repository, asked: list[dict[str, Any]]) -> None:
     with pytest.raises(AirflowFailException, match=r"ref_not_found.*'gone'"):
         approve(source="gone").execute(CONTEXT)
+
+
+def overwrite(flights: Repository) -> Callable[[], None]:
+    def act() -> None:
+        main = flights.branch("main")
+        main.put("flights/part-0", b"theirs")
+        main.commit("over it")
+
+    return act
+
+
+def beside(flights: Repository) -> Callable[[], None]:
+    def act() -> None:
+        main = flights.branch("main")
+        main.put("else/where", b"theirs")
+        main.commit("beside it")
+
+    return act
+
+
+@pytest.mark.parametrize(("meanwhile", "published"), [(overwrite, False), (beside, True)])
+def test_what_was_approved_is_published_or_nothing(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch, meanwhile: Any, published: bool
+) -> None:
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+    def approved(self: Any, context: Any) -> dict[str, Any]:
+        meanwhile(flights)()
+        at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
+        event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
+        return dict(self.execute_complete(context, event))
+
+    monkeypatch.setattr(ApprovalOperator, "execute", approved)
+    run = build(f"approved-{published}", approval=True, strategy="source-wins").test()
+    assert states(run)["publish.merge"] == ("success" if published else "failed")
+    assert tries(run)["publish.merge"] == 1
+    assert flights.ref("main").exists("weather/part-0") is published
+    if not published:
+        assert flights.ref("main").read("flights/part-0") == b"theirs", "nobody has agreed to undo that"
 
 
 @pytest.mark.parametrize("option", ["Approve", "Reject"])

@@ -296,3 +296,20 @@ def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read() -> None:
         sensor(LakeopsPrefixSensor, ref="main", prefix="a/", min_objects=0)()
     with pytest.raises(InvalidInput, match="poll_interval is a positive number"):
         conditions.check_interval("poll_interval", -1)
+
+
+@pytest.mark.parametrize("ref", ["later@", "later~0", "later"])
+def test_any_ref_of_a_branch_that_is_not_there_yet_is_waited_for(flights: Repository, wait: Wait, ref: str) -> None:
+    def there() -> None:
+        flights.create_branch("later").put("in/1", b"1")
+        flights.branch("later").commit("load")
+
+    waiting = wait(there)
+    found = waiting.end(partial(LakeopsPrefixSensor, task_id="wait", repo="flights", ref=ref, prefix="in/"))
+    assert found["ref"] == ref
+    assert waiting.waits
+
+
+def test_a_step_past_the_root_is_not_waited_for(flights: Repository, wait: Wait) -> None:
+    with pytest.raises(AirflowFailException, match="ref_not_found"):
+        wait().end(partial(LakeopsPrefixSensor, task_id="wait", repo="flights", ref="main~9", prefix="in/"))

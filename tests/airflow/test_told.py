@@ -27,7 +27,10 @@ pytestmark = [
 ]
 
 PATHS = [f"{folder}/{number:02}" for folder in "abcdef" for number in range(8)]
-CONTEXT: Any = {"task_instance": SimpleNamespace(id="1"), "ti": SimpleNamespace(task_id="approve")}
+CONTEXT: Any = {
+    "task_instance": SimpleNamespace(id="1"),
+    "ti": SimpleNamespace(task_id="approve", xcom_push=lambda *, key, value: None),
+}
 
 
 def write(flights: Repository, branch: str, files: dict[str, str | None]) -> str:
@@ -108,7 +111,7 @@ def test_every_edge_tells_what_the_merge_does(
         return
     with pytest.raises(TaskAwaitingInput):
         approval.execute(CONTEXT)
-    shown = preview("merge", given, lakeops_conn_id="lakeops_default")
+    shown = preview("merge", given, lakeops_conn_id="lakeops_default").text
     parted.merge(dev, "main", strategy=strategy)
     done = list(parted.diff(before, "main"))
     assert done or strategy
@@ -135,7 +138,7 @@ def test_every_edge_tells_what_a_revert_does(parted: Repository) -> None:
         with pytest.raises(AirflowFailException, match="conflicts with 'main'"):
             preview("revert", given, lakeops_conn_id="lakeops_default")
         return
-    shown = preview("revert", given, lakeops_conn_id="lakeops_default")
+    shown = preview("revert", given, lakeops_conn_id="lakeops_default").text
     parted.branch("main").revert(ref, given["parent_number"])
     done = list(parted.diff(before, "main"))
     assert told == done

@@ -1,7 +1,8 @@
 """Forms for people: branch, merge, revert, tag, reset and import, each in Airflow's *Trigger* dialog.
 
 Every form first shows what it would do, in the log of the task ``preview`` and in its XCom. With *Dry run* on, which it
-is unless somebody turns it off, nothing else happens.
+is unless somebody turns it off, nothing else happens. Otherwise exactly that is done: refs mean the commits that they
+meant in the preview, and where others have changed what was shown, nothing is done.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ def form(dag_id: str, arguments: Mapping[str, Any], **fields: Param) -> DAG:
     return DAG(dag_id, **{**defaults, **arguments})
 
 
+def pinned(*names: str) -> dict[str, str]:
+    """Templates for arguments of an operator that have the very values that the preview was made with."""
+    return {name: f"{{{{ ti.xcom_pull(task_ids='preview', key='pinned')['{name}'] }}}}" for name in names}
+
+
 def action(description: str, *choices: str) -> Param:
     """What to do, where a form can do several things."""
     return Param(choices[0], type="string", enum=list(choices), title="Action", description=description)
@@ -72,8 +78,10 @@ def preview(verb: str, params: Any = None) -> bool:
 
     shown = look(verb, params, lakeops_conn_id=params["connection"])
     dry = params["dry_run"]
-    print(f"Dry run, nothing is done. This {shown}" if dry else f"This {shown}")  # noqa: T201 - the task's log
-    get_current_context()["ti"].xcom_push(key="preview", value=shown)
+    print(f"Dry run, nothing is done. This {shown.text}" if dry else f"This {shown.text}")  # noqa: T201 - the task's log
+    instance = get_current_context()["ti"]
+    instance.xcom_push(key="preview", value=shown.text)
+    instance.xcom_push(key="pinned", value=shown.pinned)
     return not dry
 
 
@@ -112,9 +120,9 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
             {
                 "create": (
                     LakeopsCreateBranchOperator,
-                    {"branch": "{{ params.branch }}", "source": "{{ params.source or '' }}"},
+                    {"branch": "{{ params.branch }}", **pinned("source")},
                 ),
-                "delete": (LakeopsDeleteBranchOperator, {"branch": "{{ params.branch }}"}),
+                "delete": (LakeopsDeleteBranchOperator, {"branch": "{{ params.branch }}", **pinned("shown")}),
             },
         )
     return made
@@ -144,8 +152,7 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
         do(
             "merge",
             LakeopsMergeOperator,
-            source="{{ params.source }}",
-            destination="{{ params.destination or '' }}",
+            **pinned("source", "destination", "shown"),
             strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
             message="{{ params.message or 'Merge ' ~ params.source }}",
         )
@@ -172,7 +179,7 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
             "revert",
             LakeopsRevertOperator,
             branch="{{ params.branch }}",
-            ref="{{ params.ref }}",
+            **pinned("ref", "shown"),
             parent_number="{{ params.parent_number or '' }}",
             message="{{ params.message or '' }}",
         )
@@ -191,8 +198,8 @@ def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
         do_one_of(
             "tag",
             {
-                "create": (LakeopsCreateTagOperator, {"tag": "{{ params.tag }}", "ref": "{{ params.ref or '' }}"}),
-                "delete": (LakeopsDeleteTagOperator, {"tag": "{{ params.tag }}"}),
+                "create": (LakeopsCreateTagOperator, {"tag": "{{ params.tag }}", **pinned("ref")}),
+                "delete": (LakeopsDeleteTagOperator, {"tag": "{{ params.tag }}", **pinned("shown")}),
             },
         )
     return made
@@ -206,7 +213,13 @@ def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
         branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
         prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
     ) as made:
-        do("reset", LakeopsResetBranchOperator, branch="{{ params.branch }}", prefix="{{ params.prefix or '' }}")
+        do(
+            "reset",
+            LakeopsResetBranchOperator,
+            branch="{{ params.branch }}",
+            prefix="{{ params.prefix or '' }}",
+            **pinned("shown"),
+        )
     return made
 
 
@@ -231,5 +244,6 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
             branch="{{ params.branch }}",
             prefix="{{ params.prefix or '' }}",
             message="{{ params.message or '' }}",
+            **pinned("shown"),
         )
     return made

@@ -79,7 +79,8 @@ def _form() -> dict[str, Param]:
 def repositories(params: dict[str, Any] | None = None) -> list[str]:
     """The repositories to work on."""
     given = params or {}
-    with failing_at_once(), LakeopsHook(given["connection"]).get_conn() as lake:
+    hook = LakeopsHook(given["connection"])
+    with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["repository"]:
             return [lake.repository(given["repository"]).id]
         return [found.id for found in lake.repositories() if not found.record.read_only]

@@ -60,7 +60,8 @@ def _form() -> dict[str, Param]:
 def mirrors(params: dict[str, Any] | None = None) -> list[str]:
     """The mirrors to work on."""
     given = params or {}
-    with failing_at_once(), LakeopsHook(given["connection"]).get_conn() as lake:
+    hook = LakeopsHook(given["connection"])
+    with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
         if given["mirror"]:
             return [lake.mirror(given["mirror"]).id]
         return [found.repository_id for found in lake.catalog.mirrors() if found.promoted_writable is None]

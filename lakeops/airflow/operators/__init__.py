@@ -24,6 +24,7 @@ from lakeops.airflow.operators.commit import (
     LakeopsRevertOperator,
     OnEmpty,
     OnEmptyCommit,
+    OnNewer,
 )
 from lakeops.airflow.operators.gc import (
     FailOn,
@@ -68,6 +69,7 @@ __all__ = [
     "LakeopsUploadOperator",
     "OnEmpty",
     "OnEmptyCommit",
+    "OnNewer",
     "TaskKilled",
     "failing_at_once",
 ]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from lakeops.airflow.assets import COMMITS, announce
+from lakeops.airflow.assets import COMMITS, announce, branch_asset, default_outlets
 from lakeops.airflow.changes import report_conflict
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Trace
-from lakeops.airflow.links import LakeopsBranchLink, address
+from lakeops.airflow.links import LakeopsBranchLink, address, host
 from lakeops.airflow.task import LakeopsTask, TaskRun, failing_at_once
 from lakeops.model.errors import MergeConflict
 
@@ -43,21 +43,28 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
     ui_color = "#d9f2e6"
-    announces: ClassVar[bool] = False
-    """Whether the verb publishes. Without ``outlets`` it is then announced to whatever branch it publishes on."""
+    publishes_on: ClassVar[str | None] = None
+    """The argument that names the branch on which the verb publishes. Without ``outlets`` its asset is told."""
 
+    _tells_by_itself = False
     _working = False
     _traced = Trace()
 
     def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Each key of the record is an XCom, and what is published is announced."""
-        return {"multiple_outputs": True, **({"outlets": [COMMITS]} if self.announces else {}), **given}
+        if self.publishes_on is not None and "outlets" not in given:
+            self._tells_by_itself = True
+            given = {**given, "outlets": default_outlets(self.repo, getattr(self, self.publishes_on))}
+        return {"multiple_outputs": True, **given}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """The verb's record, with the keys of the public contract."""
+        if self._tells_by_itself:
+            # Airflow makes an event for each outlet at every success, and this task may publish nothing.
+            self.outlets = []
         with failing_at_once(), self._killable():
             hook = LakeopsHook(self.lakeops_conn_id)
-            with hook.get_conn() as lake:
+            with hook.get_conn() as lake, hook.naming(lake):
                 return self.work(lake, hook.repository_name(self.repo), context)
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
@@ -72,12 +79,30 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
             raise
         finally:
             self.links = self.pages(repository, record)
+            for kind, page in self.links.items():
+                if page:
+                    self.log.info("See the %s: %s%s", kind, host(), page)
         published = self.published(repository, record, run)
         self._traced = self.trace(repository, record, published)
         branch = self.target(repository)
         if published is not None and branch is not None:
-            announce(context, repository, branch, published)
+            self.announce(context, repository, branch, published)
         return record
+
+    def announce(
+        self,
+        context: Context,
+        repository: Repository,
+        branch: str,
+        commit: dict[str, Any],
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        """Tell the outlets of a commit. ``more`` is for ``lakeops.airflow.assets.announce``."""
+        asset = branch_asset(repository.id, branch)
+        if self._tells_by_itself:
+            # An asset that no DAG names has nobody to tell: Airflow then leaves the event out, and inserts nothing.
+            self.outlets = [COMMITS, *(each for each in self.outlets if each not in (COMMITS, asset)), asset]
+        announce(context, repository, branch, commit, **more)
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Do the operator's one verb; returns its record."""

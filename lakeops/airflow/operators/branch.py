@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow import idempotent
+from lakeops.airflow.changes import Tally, require_shown, state_of
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
-from lakeops.airflow.task import fixed
+from lakeops.airflow.task import TaskRun, fixed
+from lakeops.model.errors import RefNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.airflow.task import TaskRun
     from lakeops.lake import Lake, Repository
     from lakeops.model.records import Ref
 
@@ -26,12 +28,39 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         branch: the new branch.
         source: the ref expression to start at; the repository's default branch when left out.
         exist_ok: take a branch of that name whatever it holds.
+        anew: when this task runs again together with everything that depends on it in its task group, make the branch
+            again at ``source``, so that the run starts from what the source is by then. Only a branch without commits
+            of anybody else is made again. Its uncommitted changes go.
         kwargs: see ``LakeopsOperator``.
     """
 
     branch: str
     source: str | None = None
     exist_ok: bool = fixed(default=False)
+    anew: bool = fixed(default=False)
+
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
+        """The branch's ref record."""
+        if self.anew and self._begins(context):
+            repository = lake.repository(name)
+            source = self.source or repository.default_branch
+            was = idempotent.begin_anew(repository, self.branch, source, TaskRun.of(context))
+            if was is not None:
+                self.log.info("Branch lakefs://%s/%s begins anew; it was at %s", name, self.branch, was)
+        return super().work(lake, name, context)
+
+    def _begins(self, context: Context) -> bool:
+        """Whether nothing that depends on this task, in its group, has run since the run began or was cleared.
+
+        A writer that was not cleared would not write again what it has written to the branch.
+        """
+        group = self.task_group
+        inside = [] if group is None else list(group.iter_tasks())
+        below = self.get_flat_relative_ids(upstream=False)
+        after = sorted(one.task_id for one in inside if one.task_id in below and not one.is_teardown)
+        instance = context["ti"]
+        found = instance.get_task_states(dag_id=instance.dag_id, task_ids=after, run_ids=[instance.run_id])
+        return not any(found.get(instance.run_id, {}).values())
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The branch's ref record."""
@@ -50,14 +79,19 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
         merged_into: delete only when this ref has everything that the branch has, uncommitted changes included.
             Otherwise the branch stays for inspection, and the task succeeds with ``deleted`` false. So the task can be
             a teardown, which runs after failures too.
+        shown: what a preview has shown. A branch that has another head or other uncommitted changes by now stays.
         kwargs: see ``LakeopsOperator``.
     """
 
     branch: str
     merged_into: str | None = None
+    shown: str | None = None
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Where the branch was, and whether it was deleted."""
+        if self.shown:
+            with suppress(RefNotFound):
+                require_shown(state_of(repository.branch(self.branch)), self.shown, f"branch {self.branch!r}")
         kept = self.merged_into and idempotent.unpublished(repository, self.branch, self.merged_into)
         if kept:
             self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
@@ -74,16 +108,22 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
         branch: the branch.
         prefix: drop changes under this prefix only.
         path: drop the change of this one path only.
+        shown: what a preview has shown. When there is something else to drop by now, nothing is dropped.
         kwargs: see ``LakeopsOperator``.
     """
 
     branch: str
     prefix: str | None = None
     path: str | None = None
+    shown: str | None = None
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The branch's ref record, and how many staged paths went."""
         branch = repository.branch(self.branch)
+        if self.shown:
+            now = Tally.of(branch.uncommitted(self.prefix or ""))
+            # A try that comes after it was done finds nothing.
+            require_shown(now.digest, self.shown if now.total else None, f"what is uncommitted on {branch.id!r}")
         count = branch.reset(prefix=self.prefix or None, path=self.path or None)
         self.log.info("Dropped %d staged paths of lakefs://%s/%s", count, repository.id, branch.id)
         return {"id": branch.id, "commit_id": branch.commit_id, "reset": count}
@@ -137,13 +177,18 @@ class LakeopsDeleteTagOperator(LakeopsOperator):
 
     Args:
         tag: the tag. One that does not exist is fine.
+        shown: the commit that a preview has shown it at. A tag that is elsewhere by now stays.
         kwargs: see ``LakeopsOperator``.
     """
 
     tag: str
+    shown: str | None = None
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Where the tag was, and whether it was deleted."""
+        if self.shown:
+            with suppress(RefNotFound):
+                require_shown(repository.tag(self.tag).commit_id, self.shown, f"tag {self.tag!r}")
         return _deleted(self, repository, self.tag, idempotent.delete_tag(repository, self.tag))
 
 

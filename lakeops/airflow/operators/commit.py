@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from lakeops.airflow import idempotent
+from lakeops.airflow.changes import MergeOutcome, Tally, importing, lying_at, objects_under, require_shown
+from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
 from lakeops.airflow.task import fixed, number
 from lakeops.model.errors import InvalidInput, NoChanges
+from lakeops.model.names import as_folder
+from lakeops.store.location import parse_location
 
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun
     from lakeops.lake import Branch, Repository
-    from lakeops.model.records import Commit
+    from lakeops.model.records import Change, Commit
 
 OnEmpty = Literal["succeed", "skip", "fail"]
 """What a task does that finds nothing to change."""
 
 OnEmptyCommit = Literal["succeed", "skip", "fail", "commit"]
 """What a commit task does that finds nothing to commit."""
+
+
+OnNewer = Literal["publish", "skip", "fail"]
+"""What a merge task does when a run of a later logical date has published before it."""
 
 
 class LakeopsPublishOperator(LakeopsBranchOperator):
@@ -40,7 +49,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
     """
 
     operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink())
-    announces = True
+    publishes_on = "branch"
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
 
     message: str | None = None
@@ -129,11 +138,13 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         parent_number: for a merge commit: the number of the parent to go back to, from 1.
         branch: the branch to undo it on; the repository's default branch when left out.
         message: the commit's message; ``Revert '...'`` when left out.
+        shown: what a preview has shown. When undoing would change something else by now, nothing is published.
         kwargs: see ``LakeopsPublishOperator``.
     """
 
     ref: str
     parent_number: int | str | None = None
+    shown: str | None = None
 
     def sources(self, repository: Repository) -> tuple[Place, ...]:
         """The commit."""
@@ -141,11 +152,18 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that undoes it."""
-        return idempotent.revert(repository, branch, run, self.ref, number(self.parent_number), **self.described())
+        wanted = (self.ref, number(self.parent_number))
+        changes = partial(branch.revert_changes, *wanted)
+        return idempotent.revert(repository, branch, run, *wanted, **self.described(f"revert of {self.ref!r}", changes))
 
-    def described(self) -> dict[str, Any]:
-        """The message, if one was given, and the metadata."""
-        return {"message": self.message or None, "metadata": self.metadata}
+    def described(self, what: str, changes: Callable[[], Iterable[Change]]) -> dict[str, Any]:
+        """The message, if one was given, the metadata, and a look at the changes before they are published."""
+
+        def on_head(_: str) -> None:
+            if self.shown:
+                require_shown(Tally.of(changes()).digest, self.shown, what)
+
+        return {"message": self.message or None, "metadata": self.metadata, "on_head": on_head}
 
 
 class LakeopsCherryPickOperator(LakeopsRevertOperator):
@@ -156,12 +174,16 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
         parent_number: for a merge commit: the number of the parent that its changes are taken against, from 1.
         branch: the branch to apply it to; the repository's default branch when left out.
         message: the commit's message; the original's when left out.
+        shown: as for ``LakeopsRevertOperator``.
         kwargs: see ``LakeopsPublishOperator``.
     """
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that does the same."""
-        return idempotent.cherry_pick(repository, branch, run, self.ref, number(self.parent_number), **self.described())
+        parent = number(self.parent_number)
+        changes = partial(repository.cherry_pick_changes, self.ref, branch.id, parent)
+        given = self.described(f"cherry-pick of {self.ref!r}", changes)
+        return idempotent.cherry_pick(repository, branch, run, self.ref, parent, **given)
 
 
 class LakeopsImportOperator(LakeopsPublishOperator):
@@ -177,11 +199,13 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         message: the commit's message; ``Import ...`` when left out.
         allow_empty_source: let a source without objects empty the prefix, instead of failing the task.
         skip_special: leave out links, devices and names that are not UTF-8, instead of failing the task.
+        shown: what a preview has shown. When there is something else to import or to replace by now, nothing is.
         kwargs: see ``LakeopsPublishOperator``.
     """
 
     source: str
     prefix: str
+    shown: str | None = None
     allow_empty_source: bool = fixed(default=False)
     skip_special: bool = fixed(default=False)
 
@@ -195,6 +219,14 @@ class LakeopsImportOperator(LakeopsPublishOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The import's commit."""
+
+        def on_head(head: str) -> None:
+            if self.shown:
+                with LakeopsHook(self.lakeops_conn_id).get_conn() as lake:
+                    lying = lying_at(lake, parse_location(self.source).url)
+                before = objects_under(repository, head, as_folder(self.prefix))
+                require_shown(importing(lying, before), self.shown, f"import of {self.source!r}")
+
         return idempotent.import_objects(
             repository,
             branch,
@@ -205,6 +237,7 @@ class LakeopsImportOperator(LakeopsPublishOperator):
             metadata=self.metadata,
             allow_empty_source=self.allow_empty_source,
             skip_special=self.skip_special,
+            on_head=on_head,
         )
 
 
@@ -221,17 +254,28 @@ class LakeopsMergeOperator(LakeopsOperator):
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
         message: the merge commit's message.
         metadata: key/value pairs kept with the merge commit.
+        shown: what a preview or an approval has shown. When the merge would change something else by now, nothing is
+            published.
+        on_newer: what to do when the same task has published for a later logical date, so that an older run that was
+            cleared would put its data over newer data: ``publish`` (the default), ``skip``, or ``fail``.
         kwargs: see ``LakeopsOperator``.
     """
 
     operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
-    announces = True
+    publishes_on = "destination"
 
     source: str
     destination: str | None = None
     strategy: str | None = None
     message: str | None = None
     metadata: Mapping[str, str] | None = None
+    shown: str | None = None
+    on_newer: OnNewer = fixed(default="publish")
+
+    def check_arguments(self) -> None:
+        """Refuse an ``on_newer`` that does not exist."""
+        if self.on_newer not in get_args(OnNewer):
+            raise InvalidInput(f"on_newer is one of {', '.join(get_args(OnNewer))}, not {self.on_newer!r}")
 
     def target(self, repository: Repository) -> str:
         """The destination."""
@@ -239,8 +283,20 @@ class LakeopsMergeOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The merge's record."""
-        into = self.target(repository)
-        options = {"message": self.message, "strategy": self.strategy or None}
+        into, strategy = self.target(repository), self.strategy or None
+
+        def on_head(head: str) -> None:
+            later = None if self.on_newer == "publish" else idempotent.newer(repository, head, run)
+            if later is not None:
+                date = later.metadata["airflow_logical_date"]
+                said = f"the run of {date} has published {later.id[:16]} on {into!r} already; this run is older"
+                raise (AirflowSkipException if self.on_newer == "skip" else AirflowFailException)(said)
+            if self.shown:
+                source = repository.ref(self.source).commit_id
+                now = MergeOutcome.of(repository, head, source, strategy).shown
+                require_shown(now, self.shown, f"merge of {self.source!r} into {into!r}")
+
+        options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
         result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
         if result.reference is None:
             self.log.info("lakefs://%s/%s has all of %s already", repository.id, into, self.source)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.assets import announce
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, ReplicaMissing
@@ -61,7 +60,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``; ``repo`` is the mirror.
     """
 
-    announces = True
+    publishes_on = "branch"
 
     branch: str | None = None
     tag: str | None = None
@@ -85,7 +84,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
                 self.log.info("%s", _described(ref))
                 since = shown if shown != ref.promoted else None
                 head = mirror.ref(ref.promoted).commit.to_json()
-                announce(context, mirror, branch, head, since=since, more={"mirror": ref.to_json()})
+                self.announce(context, mirror, branch, head, since=since, more={"mirror": ref.to_json()})
         for ref in (*status.branches.values(), *status.tags.values()):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
                 raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")

@@ -1,0 +1,113 @@
+"""``lakefs://`` paths in Airflow: each is opened in the lake of its connection, and of no other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pandas as pd
+import pytest
+
+from lakeops import Lake, Repository
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk import DAG, ObjectStoragePath, task
+from support.dags import known, states
+
+from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.publish import WriteAuditPublish
+
+pytestmark = [
+    pytest.mark.xdist_group("airflow"),
+    pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented"),
+]
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, name: str, home: Path) -> None:
+    connection = {"conn_type": "lakeops", "host": str(home), "extra": {"committer": "the-other-team"}}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(connection))
+
+
+@pytest.fixture
+def theirs(flights: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    """A repository of the same name in another lake, with another object at the same path."""
+    flights.branch("main").put("a", b"ours")
+    connect(monkeypatch, "theirs", tmp_path / "theirs")
+    with Lake.open(home=tmp_path / "theirs") as lake:
+        repository = lake.create_repository("flights")
+        repository.branch("main").put("a", b"theirs")
+        yield repository
+
+
+def test_a_path_is_opened_by_its_connection(theirs: Repository) -> None:
+    with fsspec.open("lakefs://theirs@flights/main/a") as file:
+        assert file.read() == b"theirs"
+    with fsspec.open("lakefs://flights/main/a") as file:
+        assert file.read() == b"ours"
+    with fsspec.open("lakefs://flights/main/a", **LakeopsHook("theirs").storage_options) as file:
+        assert file.read() == b"theirs"
+    for path in (
+        ObjectStoragePath("lakefs://theirs@flights/main/a"),
+        ObjectStoragePath("lakefs://flights/main/a", conn_id="theirs"),
+    ):
+        assert (path.read_bytes(), path.exists()) == (b"theirs", True)
+    assert ObjectStoragePath("lakefs://flights/main/a").read_bytes() == b"ours"
+    ObjectStoragePath("lakefs://theirs@flights/main/b").write_bytes(b"new")
+    assert theirs.branch("main").read("b") == b"new"
+
+
+def test_the_default_connection_is_heeded_by_paths_that_name_none(
+    theirs: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(monkeypatch, "lakeops_default", tmp_path / "theirs")
+    with fsspec.open("lakefs://flights/main/a") as file:
+        assert file.read() == b"theirs"
+    assert ObjectStoragePath("lakefs://flights/main/a").read_bytes() == b"theirs"
+
+
+def test_a_hook_and_a_block_give_paths_of_their_connection(theirs: Repository) -> None:
+    assert LakeopsHook("theirs").uri("main", "a", "flights") == "lakefs://theirs@flights/main/a"
+    assert LakeopsHook().uri("main", "a", "flights") == "lakefs://flights/main/a"
+    for connection, start in {
+        "theirs": "lakefs://theirs@flights/own/",
+        "lakeops_default": "lakefs://flights/own/",
+    }.items():
+        block = WriteAuditPublish(repo="flights", branch="own", message="m", lakeops_conn_id=connection)
+        assert block.uri("t/x.parquet") == f"{start}t/x.parquet"
+
+
+@pytest.mark.parametrize("path", ["flights/main/gone", "flights/gone/a", "nowhere/main/a"])
+def test_what_is_not_found_names_the_lake(theirs: Repository, tmp_path: Path, path: str) -> None:
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/theirs/catalog.db.*connection 'theirs'"):
+        fsspec.open(f"lakefs://theirs@{path}").open()
+    with pytest.raises(FileNotFoundError, match=f"{tmp_path}/theirs/catalog.db.*connection 'theirs'"):
+        ObjectStoragePath(f"lakefs://theirs@{path}").stat()
+
+
+def test_a_connection_that_is_not_there_is_no_other_lake(theirs: Repository) -> None:
+    with pytest.raises(Exception, match="there is no connection 'gone'"):
+        ObjectStoragePath("lakefs://gone@flights/main/a").read_bytes()
+
+
+def test_a_tasks_own_code_works_in_the_blocks_lake(theirs: Repository, airflow_database: None) -> None:
+    block = WriteAuditPublish(repo="flights", message="Publish", lakeops_conn_id="theirs", branch="own")
+    with DAG("pandas", schedule=None) as dag, block as publish:
+
+        @task
+        def write(url: str) -> None:
+            pd.DataFrame({"n": [1, 2]}).to_parquet(url)
+
+        @publish.check
+        def complete(ref: Any, url: str) -> list[str]:
+            return [] if len(pd.read_parquet(url)) == 2 else ["rows are missing"]
+
+        url = publish.uri("t/part.parquet")
+        write(url)
+        complete(url)
+    assert set(states(known(dag).test()).values()) == {"success"}
+    assert theirs.ref("main").exists("t/part.parquet")
+    assert theirs.branch("main").head.committer == "the-other-team"
