@@ -122,7 +122,7 @@ def test_testing_a_connection_says_what_was_found(
     _connection(monkeypatch, "mine", host=str(home), extra={"default_repository": "nosuch"})
     assert LakeopsHook("mine").test_connection() == (
         False,
-        f"repository_not_found: no repository 'nosuch' (in the lake at sqlite:///{home}/catalog.db, connection 'mine')",
+        f"repository_not_found: no repository 'nosuch' (in the lake at sqlite {home}/catalog.db, connection 'mine')",
     )
     (tmp_path / "file").write_text("")
     _connection(monkeypatch, "broken", host=str(tmp_path / "file" / "below"))
