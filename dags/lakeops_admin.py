@@ -1,10 +1,5 @@
 """Forms for people: Airflow shows them in its *Trigger* dialog."""
 
-from lakeops.airflow.dags import (
-    lakeops_branch,
-    lakeops_import,
-    lakeops_merge,
-    lakeops_reset,
-    lakeops_revert,
-    lakeops_tag,
-)
+from lakeops.airflow.dags import admin_dags
+
+forms = admin_dags()

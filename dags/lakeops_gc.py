@@ -1,3 +1,5 @@
 """Garbage collection, every day."""
 
-from lakeops.airflow.dags import lakeops_gc
+from lakeops.airflow.dags import gc_dag
+
+lakeops_gc = gc_dag()

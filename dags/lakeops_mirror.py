@@ -1,3 +1,5 @@
 """Mirrors, every minute."""
 
-from lakeops.airflow.dags import lakeops_mirror
+from lakeops.airflow.dags import mirror_dag
+
+lakeops_mirror = mirror_dag()

@@ -291,7 +291,7 @@ def test_a_revert_that_later_commits_stand_against_conflicts(history: Repository
 @pytest.mark.parametrize(
     ("dag", "given"),
     [
-        ("lakeops_branch", {"branch": "dev"}),
+        ("lakeops_branch", {"repository": "flights"}),
         ("lakeops_branch", {"repository": "Flights", "branch": "dev"}),
         ("lakeops_branch", {"repository": "flights", "branch": "a b"}),
         ("lakeops_branch", {"repository": "flights", "branch": "-x"}),

@@ -76,7 +76,8 @@ def test_a_hook_and_a_block_give_paths_of_their_connection(theirs: Repository) -
         "theirs": "lakefs://theirs@flights/own/",
         "lakeops_default": "lakefs://flights/own/",
     }.items():
-        block = WriteAuditPublish(repo="flights", branch="own", message="m", lakeops_conn_id=connection)
+        with DAG(connection, schedule=None):
+            block = WriteAuditPublish(repo="flights", branch="own", message="m", lakeops_conn_id=connection)
         assert block.uri("t/x.parquet") == f"{start}t/x.parquet"
 
 
@@ -94,8 +95,10 @@ def test_a_connection_that_is_not_there_is_no_other_lake(theirs: Repository) -> 
 
 
 def test_a_tasks_own_code_works_in_the_blocks_lake(theirs: Repository, airflow_database: None) -> None:
-    block = WriteAuditPublish(repo="flights", message="Publish", lakeops_conn_id="theirs", branch="own")
-    with DAG("pandas", schedule=None) as dag, block as publish:
+    with (
+        DAG("pandas", schedule=None) as dag,
+        WriteAuditPublish(repo="flights", message="Publish", lakeops_conn_id="theirs", branch="own") as publish,
+    ):
 
         @task
         def write(url: str) -> None:

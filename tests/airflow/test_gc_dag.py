@@ -62,7 +62,7 @@ def test_a_run_collects_every_repository_but_mirrors(lake: Lake, lakeops_gc: Any
     lake.repository("mirrored").set_read_only()
     lake.create_repository("clean")
     assert objects("one") == 3
-    run = lakeops_gc.test()
+    run = lakeops_gc.test(run_conf={"dry_run": False})
     assert str(run.state) == "success"
     found = states(run)
     assert found["mark"] == ["success"] * 3
@@ -79,7 +79,7 @@ def test_a_dry_run_changes_nothing(lake: Lake, lakeops_gc: Any) -> None:
     repo.branch("main").commit("two")
     repo.gc.set_rules(SLIP)
     before = everything(lake.catalog)
-    run = lakeops_gc.test(run_conf={"repository": "one", "dry_run": True})
+    run = lakeops_gc.test(run_conf={"repository": "one"})
     assert str(run.state) == "success"
     assert (states(run)["approve"], states(run)["sweep"]) == (["skipped"], ["skipped"])
     assert everything(lake.catalog) == before

@@ -4,16 +4,16 @@ A file in Airflow's DAG folder needs one line to have them:
 
     from lakeops.airflow.dags import lakeops_gc, lakeops_mirror
 
-Airflow takes each DAG that is among a file's names, so name those that you want. ``lakeops_gc`` collects garbage and
-``lakeops_mirror`` keeps mirrors up to date. ``lakeops_branch``, ``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``,
-``lakeops_reset`` and ``lakeops_import`` are forms for people.
+Airflow takes each DAG that is among a file's names, so name those that you want. ``lakeops_gc`` collects garbage,
+``lakeops_mirror`` keeps mirrors up to date and ``lakeops_fsck`` checks repositories. ``lakeops_branch``,
+``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``, ``lakeops_reset`` and ``lakeops_import`` are forms for people.
 
-Each has a function that makes it with other arguments of Airflow's ``DAG``, and other defaults in its form:
+Each has a function that makes it with another schedule, connection, owner, and so on; ``admin_dags`` makes all forms:
 
-    from lakeops.airflow.dags import gc_dag
+    from lakeops.airflow.dags import admin_dags, gc_dag
 
-    nightly = gc_dag(dag_id="nightly_gc", schedule="0 3 * * *")
-    nightly.params["connection"] = "production"
+    nightly = gc_dag("nightly_gc", schedule="0 3 * * *", connection="production", default_args={"owner": "data"})
+    forms = admin_dags("production_", connection="production")
 """
 
 from __future__ import annotations
@@ -24,11 +24,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from airflow.sdk import DAG
 
-    from lakeops.airflow.dags.admin import branch_dag, import_dag, merge_dag, reset_dag, revert_dag, tag_dag
+    from lakeops.airflow.dags.admin import (
+        admin_dags,
+        branch_dag,
+        import_dag,
+        merge_dag,
+        reset_dag,
+        revert_dag,
+        tag_dag,
+    )
+    from lakeops.airflow.dags.fsck import fsck_dag
     from lakeops.airflow.dags.gc import gc_dag
     from lakeops.airflow.dags.mirror import mirror_dag
 
     lakeops_branch: DAG
+    lakeops_fsck: DAG
     lakeops_gc: DAG
     lakeops_import: DAG
     lakeops_merge: DAG
@@ -38,10 +48,13 @@ if TYPE_CHECKING:
     lakeops_tag: DAG
 
 __all__ = [
+    "admin_dags",
     "branch_dag",
+    "fsck_dag",
     "gc_dag",
     "import_dag",
     "lakeops_branch",
+    "lakeops_fsck",
     "lakeops_gc",
     "lakeops_import",
     "lakeops_merge",
@@ -56,7 +69,7 @@ __all__ = [
     "tag_dag",
 ]
 
-_MODULES = {"gc_dag": "lakeops.airflow.dags.gc", "mirror_dag": "lakeops.airflow.dags.mirror"}
+_MODULES = {f"{name}_dag": f"lakeops.airflow.dags.{name}" for name in ("fsck", "gc", "mirror")}
 
 
 def __getattr__(name: str) -> object:
@@ -64,7 +77,7 @@ def __getattr__(name: str) -> object:
     # making all of them here would give a file DAGs that it never named.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = name if name.endswith("_dag") else f"{name.removeprefix('lakeops_')}_dag"
+    function = name if name.endswith(("_dag", "_dags")) else f"{name.removeprefix('lakeops_')}_dag"
     value = getattr(import_module(_MODULES.get(function, "lakeops.airflow.dags.admin")), function)
     if function != name:
         value = value()

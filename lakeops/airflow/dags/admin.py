@@ -7,12 +7,14 @@ meant in the preview, and where others have changed what was shown, nothing is d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
+from lakeops.airflow.dags.making import REPOSITORY, connection_field, dry_run, made, maybe, text
+from lakeops.airflow.hook import DEFAULT_CONN_ID
 from lakeops.airflow.operators import (
     LakeopsCreateBranchOperator,
     LakeopsCreateTagOperator,
@@ -29,36 +31,24 @@ NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
 """Branches and tags. The task says more precisely what is wrong with a name."""
 
 REF = r"^\S+$"
-WHERE: dict[str, Any] = {"repo": "{{ params.repository }}", "lakeops_conn_id": "{{ params.connection }}"}
+WHERE: dict[str, Any] = {"repo": "{{ params.repository or '' }}", "lakeops_conn_id": "{{ params.connection }}"}
 
 
-def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
-    """A field that must be filled in."""
-    given: dict[str, Any] = {} if default is None else {"default": default}
-    return Param(**given, type="string", title=title, description=description, minLength=1, **schema)
-
-
-def maybe(title: str, description: str, **schema: Any) -> Param:
-    """A field that may stay empty."""
-    return Param(None, type=["null", "string"], title=title, description=description, **schema)
-
-
-def form(dag_id: str, arguments: Mapping[str, Any], **fields: Param) -> DAG:
+def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], **fields: Param) -> DAG:
     """A DAG that is a form: its fields between those that all forms share. ``arguments`` come before the defaults."""
+    given = dict(arguments)
     params = {
-        "repository": text("Repository", "Its name, without lakefs://", pattern="^[a-z0-9][a-z0-9-]{2,62}$"),
+        "repository": maybe(
+            "Repository",
+            "Its name, without lakefs://. Empty: the connection's default repository.",
+            given.pop("repository", None),
+            pattern=REPOSITORY,
+        ),
         **fields,
-        "dry_run": Param(True, type="boolean", title="Dry run", description="Show what would be done, and do nothing."),
-        "connection": text("Connection", "Airflow's connection to the lake.", "lakeops_default", section="Connection"),
+        "dry_run": dry_run("Show what would be done, and do nothing."),
+        "connection": connection_field(given.pop("connection", DEFAULT_CONN_ID)),
     }
-    defaults: dict[str, Any] = {
-        "schedule": None,
-        "catchup": False,
-        "tags": ["lakeops", "admin"],
-        "doc_md": __doc__,
-        "params": params,
-    }
-    return DAG(dag_id, **{**defaults, **arguments})
+    return made(function, dag_id, given, params, schedule=None, tags=["lakeops", "admin"])
 
 
 def pinned(*names: str) -> dict[str, str]:
@@ -105,8 +95,12 @@ def do_one_of(noun: str, actions: dict[str, tuple[type[LakeopsOperator], dict[st
 
 
 def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
-    """Create or delete a branch."""
+    """Create or delete a branch.
+
+    The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
+    """
     with form(
+        branch_dag,
         dag_id,
         arguments,
         action=action(
@@ -114,7 +108,7 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
         ),
         branch=text("Branch", "The branch to create or delete.", pattern=NAME),
         source=maybe("Source", "For a new branch: the ref that it starts at. Empty: the default branch.", pattern=REF),
-    ) as made:
+    ) as dag:
         do_one_of(
             "branch",
             {
@@ -125,12 +119,17 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
                 "delete": (LakeopsDeleteBranchOperator, {"branch": "{{ params.branch }}", **pinned("shown")}),
             },
         )
-    return made
+    return dag
 
 
 def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
-    """Merge a ref into a branch."""
+    """Merge a ref into a branch.
+
+    The task `preview` shows what the merge changes, or its conflicts; with *Dry run*, which is on at first, that is
+    all. Otherwise exactly that is published, or nothing.
+    """
     with form(
+        merge_dag,
         dag_id,
         arguments,
         source=text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
@@ -148,7 +147,7 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             description="What to do where both sides changed a path.",
         ),
         message=maybe("Message", "The merge commit's message."),
-    ) as made:
+    ) as dag:
         do(
             "merge",
             LakeopsMergeOperator,
@@ -156,12 +155,17 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             strategy="{{ '' if params.strategy == 'fail' else params.strategy }}",
             message="{{ params.message or 'Merge ' ~ params.source }}",
         )
-    return made
+    return dag
 
 
 def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
-    """Undo what a commit did, by one new commit."""
+    """Undo what a commit did, by one new commit.
+
+    The task `preview` shows what that changes; with *Dry run*, which is on at first, that is all. Otherwise exactly
+    that is published, or nothing.
+    """
     with form(
+        revert_dag,
         dag_id,
         arguments,
         branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
@@ -174,7 +178,7 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
             description="For a merge commit: the number of the parent to go back to, mostly 1.",
         ),
         message=maybe("Message", "The commit's message. Empty: Revert '...'."),
-    ) as made:
+    ) as dag:
         do(
             "revert",
             LakeopsRevertOperator,
@@ -183,18 +187,22 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
             parent_number="{{ params.parent_number or '' }}",
             message="{{ params.message or '' }}",
         )
-    return made
+    return dag
 
 
 def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
-    """Create or delete a tag."""
+    """Create or delete a tag.
+
+    The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
+    """
     with form(
+        tag_dag,
         dag_id,
         arguments,
         action=action("Tags do not move: to move one, delete and create it.", "create", "delete"),
         tag=text("Tag", "The tag to create or delete.", pattern=NAME),
         ref=maybe("Ref", "For a new tag: what it names. Empty: the default branch's head.", pattern=REF),
-    ) as made:
+    ) as dag:
         do_one_of(
             "tag",
             {
@@ -202,17 +210,21 @@ def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
                 "delete": (LakeopsDeleteTagOperator, {"tag": "{{ params.tag }}", **pinned("shown")}),
             },
         )
-    return made
+    return dag
 
 
 def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
-    """Drop uncommitted changes."""
+    """Drop uncommitted changes.
+
+    The task `preview` shows which; with *Dry run*, which is on at first, that is all.
+    """
     with form(
+        reset_dag,
         dag_id,
         arguments,
         branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
         prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
-    ) as made:
+    ) as dag:
         do(
             "reset",
             LakeopsResetBranchOperator,
@@ -220,12 +232,16 @@ def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
             prefix="{{ params.prefix or '' }}",
             **pinned("shown"),
         )
-    return made
+    return dag
 
 
 def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
-    """Make a folder hold what a bucket's prefix holds, without copying."""
+    """Make a folder hold what a bucket's prefix holds, without copying.
+
+    The task `preview` counts what there is to import and to replace; with *Dry run*, which is on at first, that is all.
+    """
     with form(
+        import_dag,
         dag_id,
         arguments,
         source=text(
@@ -236,7 +252,7 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
         branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
         prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
         message=maybe("Message", "The commit's message. Empty: Import ..."),
-    ) as made:
+    ) as dag:
         do(
             "import",
             LakeopsImportOperator,
@@ -246,4 +262,15 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
             message="{{ params.message or '' }}",
             **pinned("shown"),
         )
-    return made
+    return dag
+
+
+def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:
+    """All forms: branch, merge, revert, tag, reset and import.
+
+    Args:
+        prefix: what their names begin with.
+        **arguments: ``connection`` and ``repository`` that the forms begin with, and arguments of Airflow's ``DAG``.
+    """
+    forms = (branch_dag, merge_dag, revert_dag, tag_dag, reset_dag, import_dag)
+    return [make(prefix + make.__name__.removesuffix("_dag"), **arguments) for make in forms]

@@ -1,11 +1,4 @@
-"""Garbage collection: every day, each repository lets idle branches go, marks what nothing needs, and sweeps it.
-
-What would be deleted is in the log of each `mark` task, and in its XCom. With *Dry run* nothing is changed, neither
-branches nor commits nor objects. With *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no
-answer in time, take the mark back, and its commits live again. Retention rules are the repository's:
-`lakeops gc rules set lakefs://REPO FILE`. A repository without rules keeps every commit, and loses only what was never
-committed.
-"""
+"""Garbage collection: every day, each repository lets idle branches go, marks what nothing needs, and sweeps it."""
 
 from __future__ import annotations
 
@@ -15,7 +8,8 @@ from typing import Any
 from airflow.sdk import DAG, Param, task, task_group
 
 from lakeops.airflow.approval import LakeopsGcApprovalOperator
-from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.dags.making import REPOSITORY, connection_field, dry_run, made, maybe
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import (
     LakeopsExpireRefsOperator,
     LakeopsGcMarkOperator,
@@ -31,33 +25,50 @@ def above(gib: float | None) -> str:
     return "" if gib is None else str(round(gib * GIB))
 
 
-def gc_dag(dag_id: str = "lakeops_gc", **arguments: Any) -> DAG:
-    """The DAG that collects garbage. ``arguments`` are those of Airflow's ``DAG``."""
+def gc_dag(
+    dag_id: str = "lakeops_gc",
+    *,
+    schedule: Any = "@daily",
+    connection: str = DEFAULT_CONN_ID,
+    repository: str | None = None,
+    parallel: int = 4,
+    only_show: bool = False,
+    **arguments: Any,
+) -> DAG:
+    """Garbage collection: idle branches go, and what nothing needs is marked and swept.
+
+    What would be deleted is in the log of each `mark` task, and in its XCom. The form's *Dry run*, which is on unless
+    somebody turns it off, changes nothing, neither branches nor commits nor objects. Scheduled runs do the work. With
+    *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and
+    its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A
+    repository without rules keeps every commit, and loses only what was never committed.
+
+    Args:
+        dag_id: the DAG's name.
+        schedule: when it runs.
+        connection: the connection that the form begins with.
+        repository: the repository that the form begins with; all of them, but mirrors, when left out.
+        parallel: how many repositories are worked on at a time.
+        only_show: let scheduled runs change nothing either.
+        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    """
     defaults: dict[str, Any] = {
-        "schedule": "@daily",
-        "catchup": False,
+        "schedule": schedule,
         "max_active_runs": 1,  # so one run at a time works on a repository
         "default_args": {"retries": 2, "retry_delay": timedelta(minutes=1)},
-        "params": _form(),
         "user_defined_macros": {"above": above},
         "tags": ["lakeops"],
-        "doc_md": __doc__,
     }
-    with DAG(dag_id, **{**defaults, **arguments}) as made:
-        collect.expand(repo=repositories())
-    return made
+    with made(gc_dag, dag_id, arguments, _form(connection, repository), **defaults) as dag:
+        show = f"{{{{ {only_show} if dag_run.run_type == 'scheduled' else params.dry_run }}}}"
+        collect.partial(show=show, parallel=parallel).expand(repo=repositories())
+    return dag
 
 
-def _form() -> dict[str, Param]:
+def _form(connection: str, repository: str | None) -> dict[str, Param]:
     return {
-        "repository": Param(
-            None,
-            type=["null", "string"],
-            pattern="^[a-z0-9][a-z0-9-]{2,62}$",
-            title="Repository",
-            description="Its name. Empty: all of them, but mirrors.",
-        ),
-        "dry_run": Param(False, type="boolean", title="Dry run", description="Show what would go, and change nothing."),
+        "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
+        "dry_run": dry_run("Show what would go, and change nothing."),
         "force": Param(
             False,
             type="boolean",
@@ -71,7 +82,7 @@ def _form() -> dict[str, Param]:
             title="Ask above (GiB)",
             description="A person must agree before a sweep that deletes more. Empty: nobody is asked.",
         ),
-        "connection": Param("lakeops_default", type="string", minLength=1, title="Connection", section="Advanced"),
+        "connection": connection_field(connection),
     }
 
 
@@ -87,14 +98,14 @@ def repositories(params: dict[str, Any] | None = None) -> list[str]:
 
 
 @task_group
-def collect(repo: str) -> None:
+def collect(repo: str, show: str, parallel: int) -> None:
     """One repository: expire refs and commits, maybe ask, sweep."""
     where: dict[str, Any] = {
         "repo": repo,
         "lakeops_conn_id": "{{ params.connection }}",
-        "max_active_tis_per_dagrun": 4,
+        "max_active_tis_per_dagrun": parallel,
+        "map_index_template": "{{ task.repo }}",
     }
-    show = "{{ params.dry_run }}"
     expire = LakeopsExpireRefsOperator(task_id="expire", only_show=show, **where)
     mark = LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
     mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}"

@@ -1,59 +1,64 @@
-"""Mirrors: every minute, see what each mirror's source shows, wait for replication, and show what has arrived.
-
-One run at a time. `discover` copies commit records and lists what is waited for; each branch and tag then waits in the
-triggerer on its own, and is shown when it is whole. What has not arrived when the next run is due is skipped and waited
-for by that one, so nothing that is late holds anything else up. What arrived damaged, and what nothing arrives of any
-more, fails the run and says what is missing. DAGs scheduled on `lakefs://MIRROR/BRANCH` start when a branch moves.
-"""
+"""Mirrors: every minute, see what each mirror's source shows, wait for replication, and show what has arrived."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import DAG, Param, task, task_group
+from airflow.sdk import DAG, task, task_group
 
-from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.dags.making import REPOSITORY, connection_field, made, maybe
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.operators import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator, failing_at_once
 from lakeops.airflow.sensors import LakeopsReplicationSensor
 
 EVERY = timedelta(minutes=1)
 WAIT = timedelta(seconds=45)
 WHERE: dict[str, Any] = {"lakeops_conn_id": "{{ params.connection }}"}
+SHOWN = "{{ task.repo }}/{{ task.branch or task.tag }}"
 
 
-def mirror_dag(dag_id: str = "lakeops_mirror", **arguments: Any) -> DAG:
-    """The DAG that keeps mirrors up to date. ``arguments`` are those of Airflow's ``DAG``."""
+def mirror_dag(
+    dag_id: str = "lakeops_mirror",
+    *,
+    schedule: Any = EVERY,
+    connection: str = DEFAULT_CONN_ID,
+    mirror: str | None = None,
+    **arguments: Any,
+) -> DAG:
+    """Mirrors: what each mirror's source shows is discovered, waited for, and shown when it has arrived.
+
+    One run at a time. `discover` copies commit records and lists what is waited for; each branch and tag then waits in
+    the triggerer on its own, and is shown when it is whole. What has not arrived when the next run is due is skipped
+    and waited for by that one, so nothing that is late holds anything else up. What arrived damaged, and what nothing
+    arrives of any more, fails the run and says what is missing. DAGs scheduled on `lakefs://MIRROR/BRANCH` start when a
+    branch moves.
+
+    Args:
+        dag_id: the DAG's name.
+        schedule: when it runs.
+        connection: the connection that the form begins with.
+        mirror: the mirror that the form begins with; all of them when left out.
+        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    """
     defaults: dict[str, Any] = {
-        "schedule": EVERY,
-        "catchup": False,
+        "schedule": schedule,
         "max_active_runs": 1,
         "default_args": {"retries": 2, "retry_delay": timedelta(seconds=10)},
-        "params": _form(),
         "tags": ["lakeops"],
-        "doc_md": __doc__,
     }
-    with DAG(dag_id, **{**defaults, **arguments}) as made:
+    fields = {
+        "mirror": maybe("Mirror", "Its name. Empty: all of them.", mirror, pattern=REPOSITORY),
+        "connection": connection_field(connection),
+    }
+    with made(mirror_dag, dag_id, arguments, fields, **defaults) as dag:
         # The next run tries again; a source that does not answer must not hold the other mirrors up.
         discover = LakeopsMirrorDiscoverOperator.partial(
-            task_id="discover", retries=0, execution_timeout=EVERY, **WHERE
+            task_id="discover", retries=0, execution_timeout=EVERY, map_index_template="{{ task.repo }}", **WHERE
         ).expand(repo=mirrors())
         discover >> discovered()
         follow.expand_kwargs(waiting(discover.output["waiting"]))  # type: ignore[index]  # Airflow declares less
-    return made
-
-
-def _form() -> dict[str, Param]:
-    return {
-        "mirror": Param(
-            None,
-            type=["null", "string"],
-            pattern="^[a-z0-9][a-z0-9-]{2,62}$",
-            title="Mirror",
-            description="Its name. Empty: all of them.",
-        ),
-        "connection": Param("lakeops_default", type="string", minLength=1, title="Connection", section="Advanced"),
-    }
+    return dag
 
 
 @task
@@ -90,6 +95,7 @@ def follow(repo: str, branch: str | None, tag: str | None) -> None:
         soft_fail=True,
         poke_interval=10,
         timeout=WAIT.total_seconds(),
+        map_index_template=SHOWN,
         **WHERE,
     )
     LakeopsMirrorPromoteOperator(
@@ -98,5 +104,6 @@ def follow(repo: str, branch: str | None, tag: str | None) -> None:
         branch=branch,
         tag=tag,
         commit_id=arrived.output["commit_id"],  # type: ignore[index]
+        map_index_template=SHOWN,
         **WHERE,
     )

@@ -1,0 +1,96 @@
+"""The functions that make the ready-made DAGs: what can be chosen, and what stays as it is."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakeops import Lake, Repository
+
+pytest.importorskip("airflow.sdk")
+
+from airflow.sdk import Param
+from support.dags import known, states
+
+from lakeops.airflow.dags import admin_dags, branch_dag, fsck_dag, gc_dag, merge_dag, mirror_dag
+
+pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.usefixtures("airflow_database")]
+
+
+@pytest.mark.parametrize("make", [gc_dag, mirror_dag, fsck_dag])
+def test_a_dag_is_made_as_its_owner_wants_it(make: Any) -> None:
+    default = make()
+    made = make(
+        "ours",
+        schedule="0 3 * * *",
+        connection="production",
+        tags=["ours"],
+        default_args={"owner": "data", "retries": 7},
+        max_active_runs=2,
+    )
+    assert (made.dag_id, str(made.schedule), made.tags, made.max_active_runs) == ("ours", "0 3 * * *", {"ours"}, 2)
+    assert (made.params["connection"], default.params["connection"]) == ("production", "lakeops_default")
+    tasks = [task for task in made.task_dict.values() if "discover" not in task.task_id]
+    assert {(task.owner, task.retries) for task in tasks} == {("data", 7)}
+    assert made.default_args["retry_delay"] == default.default_args["retry_delay"] != timedelta(0)
+    assert made.doc_md.startswith(made.description)
+    assert "Args:" not in made.doc_md
+
+
+def test_fields_may_begin_with_other_values() -> None:
+    made = gc_dag("large", repository="flights", params={"ask_above_gib": 100, "more": Param(1, type="integer")})
+    assert (made.params["repository"], made.params["ask_above_gib"], made.params["more"]) == ("flights", 100, 1)
+    assert made.params.get_param("ask_above_gib").schema["minimum"] == 0, "the field is still the same"
+    assert gc_dag("small").params["ask_above_gib"] is None
+
+
+def test_every_form_has_a_text_of_its_own_and_shows_first() -> None:
+    forms = admin_dags("production_", connection="production", repository="flights", tags=["ours"])
+    assert [form.dag_id for form in forms] == [
+        f"production_{name}" for name in ("branch", "merge", "revert", "tag", "reset", "import")
+    ]
+    assert len({form.description for form in forms}) == len({form.doc_md for form in forms}) == len(forms)
+    for form in (*forms, gc_dag("collect")):
+        assert form.params["dry_run"] is True, form.dag_id
+    for form in forms:
+        assert (form.params["connection"], form.params["repository"]) == ("production", "flights")
+        assert form.tags == {"ours"}
+
+
+@pytest.mark.parametrize(("only_show", "kind", "shows"), [(False, "scheduled", False), (True, "scheduled", True)])
+def test_scheduled_collections_do_the_work(only_show: bool, kind: str, shows: bool) -> None:
+    from types import SimpleNamespace
+
+    from jinja2 import Template
+
+    made = gc_dag("collects", only_show=only_show)
+    template = Template(made.get_task("collect.mark").only_show)
+    for run_type, dry_run, shown in ((kind, True, shows), ("manual", True, True), ("manual", False, False)):
+        dag_run, params = SimpleNamespace(run_type=run_type), {"dry_run": dry_run}
+        assert template.render(dag_run=dag_run, params=params) == str(shown)
+
+
+def test_repositories_are_checked_each_by_its_name(lake: Lake, flights: Repository) -> None:
+    lake.create_repository("other")
+    run = known(fsck_dag("checks")).test()
+    tasks = {task.map_index: task for task in run.get_task_instances() if task.task_id == "fsck"}
+    assert {str(task.state) for task in tasks.values()} == {"success"}
+    assert [tasks[index].rendered_map_index for index in sorted(tasks)] == ["flights", "other"]
+
+
+def test_a_form_takes_the_connections_default_repository(
+    flights: Repository, home: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "lakeops", "host": str(home), "extra": {"default_repository": "flights"}}
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(connection))
+    flights.create_branch("dev").put("a", b"1")
+    flights.branch("dev").commit("load")
+    form = known(merge_dag("merges", connection="mine"))
+    assert states(form.test(run_conf={"source": "dev", "dry_run": False}))["merge"] == "success"
+    assert flights.ref("main").exists("a")
+    unfilled = known(branch_dag("unfilled"))
+    ended = states(unfilled.test(run_conf={"branch": "new", "dry_run": False}))
+    assert (ended["preview"], ended["create"]) == ("failed", "upstream_failed")
