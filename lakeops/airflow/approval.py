@@ -12,6 +12,7 @@ from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred
 
 from lakeops.airflow.changes import LISTED, NOTHING, MergeOutcome
+from lakeops.airflow.links import address, host
 from lakeops.airflow.operators.gc import summary
 from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
@@ -163,7 +164,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         if not self._own_subject:
             self.subject = f"Publish {_one_line(commit.message)} to {place}?"
         self.body = _form(self.body, place, commit, outcome, self.strategy)
-        self.log.info("%s\n%s", self.subject, self.body)
+        page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
+        self.log.info("%s\n%s%s", self.subject, self.body, f"\n\nSee it all: {host()}{page}" if page else "")
         return self.ask(context, f"{commit.id} {outcome.shown}")
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:

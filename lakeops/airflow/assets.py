@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 COMMITS = Asset("lakeops")
 """Whatever an operator without ``outlets`` publishes, on any branch of any repository.
 
-It is an asset and no alias. An alias's events make Airflow insert the branch's asset while the task ends, and of two
-tasks that end together, the second to insert is marked failed although it has published.
+The outlet of operators without ``outlets``. It is an asset and no alias. An alias's events make Airflow insert the
+branch's asset while the task ends, and of two tasks that end together, the second to insert is marked failed although
+it has published. The branch's own asset is no outlet before the task runs, because Airflow drops the watchers of an
+asset that another DAG names without them.
 """
 
 MAX_PARTITIONS = 1000
@@ -64,18 +66,6 @@ def branch_asset(repo: str, branch: str = "main", *, partition_by: str | None = 
     """
     uri = branch_uri(repo, branch)
     return Asset(name=uri, uri=uri, extra={} if partition_by is None else {"partition_by": partition_by})
-
-
-def default_outlets(repo: object, branch: object) -> list[Asset]:
-    """What an operator without ``outlets`` announces, as far as it is known when the DAG is read.
-
-    The branch's asset is declared where both names are plain text, so Airflow has it before any task ends, and shows
-    the task as its producer. Names from templates, and left out ones, are known only when the task runs.
-    """
-    try:
-        return [COMMITS, branch_asset(str(repo), str(branch))]
-    except InvalidInput:  # a template, or no name: the task says so if it is a mistake
-        return [COMMITS]
 
 
 def watched_branch(

@@ -121,6 +121,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         if event["status"] == "error":
             raise AirflowFailException(event["message"])
         result: dict[str, Any] = event["result"]
+        self.log.info("%s: %s", self.awaited(), _seen(result))
         return result
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:  # noqa: ANN401 - Airflow's
@@ -149,6 +150,10 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             except Transient as error:
                 self.log.warning("Waiting goes on: %s", error.message)
                 found = None
+            else:
+                self.log.info(
+                    "lakefs://%s, %s: %s", repository.id, condition, "not yet" if found is None else _seen(found)
+                )
             return found, repository.id, condition
 
     @contextmanager
@@ -176,6 +181,12 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             if self.never_fail:
                 raise AirflowSkipException(f"skipped instead of failed: {error}") from error
             raise
+
+
+def _seen(found: dict[str, Any]) -> str:
+    """What was found, in a few words for a log."""
+    named = ("id", "commit_id", "path", "message", "ref")
+    return ", ".join(f"{name} {found[name]!r}" for name in named if found.get(name)) or "yes"
 
 
 class LakeopsObjectSensor(LakeopsSensor):

@@ -173,7 +173,7 @@ BETWEEN: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
     "tag-elsewhere": ("lakeops_tag", {"action": "delete", "tag": "v1"}, tag_elsewhere, False),
     "reset-more": ("lakeops_reset", {"branch": "wip"}, more, False),
     "import-beside": ("lakeops_import", {"prefix": "a/", "source": "{lying}"}, on_main, True),
-    "import-over": ("lakeops_import", {"source": "{lying}"}, on_main, False),
+    "import-over": ("lakeops_import", {"source": "{lying}", "prefix": None}, on_main, False),
 }
 
 

@@ -117,13 +117,9 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         until(lambda: state("one", ask, "publish_approved") == "awaiting_input", "somebody is asked")
         assert "| added | `weather/part-0` | 4 |" in rest.question("publish_approved", "one", ask)["body"]
 
-        def published() -> bool:
-            # Answered before the scheduler has noticed that its process ended, Airflow 3.3 may ask again.
-            if state("one", ask, "publish_approved") == "awaiting_input":
-                rest.answer("publish_approved", "one", ask, "Approve")
-            return rest.run_states("publish_approved")["one"] == "success"
-
-        until(published, "the table is published")
+        # Answered at once, Airflow 3.3 often fails the try that asked. The one answer counts all the same.
+        rest.answer("publish_approved", "one", ask, "Approve")
+        until(lambda: rest.run_states("publish_approved")["one"] == "success", "the table is published")
         merged = flights.branch("main").head
         assert merged.metadata["approved_by"] == "admin"
         assert flights.ref("main").read("weather/part-0") == b"rain"

@@ -35,6 +35,7 @@ def connect(monkeypatch: pytest.MonkeyPatch, name: str, home: Path) -> None:
 @pytest.fixture
 def theirs(flights: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
     """A repository of the same name in another lake, with another object at the same path."""
+    monkeypatch.setattr("airflow.sdk.io.store._STORE_CACHE", {})  # it keeps a file system for each connection's name
     flights.branch("main").put("a", b"ours")
     connect(monkeypatch, "theirs", tmp_path / "theirs")
     with Lake.open(home=tmp_path / "theirs") as lake:

@@ -305,7 +305,7 @@ def test_any_ref_of_a_branch_that_is_not_there_yet_is_waited_for(flights: Reposi
         flights.branch("later").commit("load")
 
     waiting = wait(there)
-    found = waiting.end(partial(LakeopsPrefixSensor, task_id="wait", repo="flights", ref=ref, prefix="in/"))
+    found = waiting.end(sensor(LakeopsPrefixSensor, ref=ref, prefix="in/"))
     assert found["ref"] == ref
     assert waiting.waits
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from lakeops.airflow.assets import COMMITS, announce, branch_asset, default_outlets
+from lakeops.airflow.assets import COMMITS, announce, branch_asset
 from lakeops.airflow.changes import report_conflict
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Trace
@@ -43,8 +43,8 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
 
     template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
     ui_color = "#d9f2e6"
-    publishes_on: ClassVar[str | None] = None
-    """The argument that names the branch on which the verb publishes. Without ``outlets`` its asset is told."""
+    announces: ClassVar[bool] = False
+    """Whether the verb publishes. Without ``outlets`` the asset of the branch is then told, and ``COMMITS``."""
 
     _tells_by_itself = False
     _working = False
@@ -52,9 +52,9 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
 
     def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """Each key of the record is an XCom, and what is published is announced."""
-        if self.publishes_on is not None and "outlets" not in given:
+        if self.announces and "outlets" not in given:
             self._tells_by_itself = True
-            given = {**given, "outlets": default_outlets(self.repo, getattr(self, self.publishes_on))}
+            given = {**given, "outlets": [COMMITS]}
         return {"multiple_outputs": True, **given}
 
     def execute(self, context: Context) -> dict[str, Any]:

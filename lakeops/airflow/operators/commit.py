@@ -49,7 +49,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
     """
 
     operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink())
-    publishes_on = "branch"
+    announces = True
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
 
     message: str | None = None
@@ -262,7 +262,7 @@ class LakeopsMergeOperator(LakeopsOperator):
     """
 
     operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
-    publishes_on = "destination"
+    announces = True
 
     source: str
     destination: str | None = None

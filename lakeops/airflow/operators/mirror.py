@@ -60,7 +60,7 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``; ``repo`` is the mirror.
     """
 
-    publishes_on = "branch"
+    announces = True
 
     branch: str | None = None
     tag: str | None = None
