@@ -542,32 +542,14 @@ def test_a_missing_ref_is_named(flights: Repository, asked: list[dict[str, Any]]
         approve(source="gone").execute(CONTEXT)
 
 
-def overwrite(flights: Repository) -> Callable[[], None]:
-    def act() -> None:
-        main = flights.branch("main")
-        main.put("flights/part-0", b"theirs")
-        main.commit("over it")
-
-    return act
-
-
-def beside(flights: Repository) -> Callable[[], None]:
-    def act() -> None:
-        main = flights.branch("main")
-        main.put("else/where", b"theirs")
-        main.commit("beside it")
-
-    return act
-
-
-@pytest.mark.parametrize(("meanwhile", "published"), [(overwrite, False), (beside, True)])
+@pytest.mark.parametrize(("path", "published"), [("flights/part-0", False), ("else/where", True)])
 def test_what_was_approved_is_published_or_nothing(
-    flights: Repository, monkeypatch: pytest.MonkeyPatch, meanwhile: Any, published: bool
+    flights: Repository, monkeypatch: pytest.MonkeyPatch, path: str, published: bool
 ) -> None:
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
     def approved(self: Any, context: Any) -> dict[str, Any]:
-        meanwhile(flights)()
+        other_commit(flights, path)()
         at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
         event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
         return dict(self.execute_complete(context, event))
