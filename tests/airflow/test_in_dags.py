@@ -14,7 +14,9 @@ from lakeops import Repository
 sdk = pytest.importorskip("airflow.sdk")
 
 from airflow.sdk.exceptions import AirflowFailException  # noqa: E402
+from support.dags import known  # noqa: E402
 
+from lakeops.airflow.assets import branch_asset  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
@@ -125,6 +127,9 @@ def test_a_published_commit_is_an_event_and_a_link(
     import lakeops.airflow.plugin
 
     assert lakeops.airflow.plugin.PREFIX == "/lakeops"
+    with sdk.DAG("follows", schedule=[branch_asset("flights")]) as follows:
+        pass
+    known(follows)
     with sdk.DAG("told", schedule=None) as dag:
         LakeopsCommitOperator(task_id="commit", repo="flights", branch="main", message="empty", on_empty="commit")
     assert run_dag(dag) == {"commit": ("success", 1)}
