@@ -79,7 +79,7 @@ def test_a_dry_run_changes_nothing(lake: Lake, lakeops_gc: Any) -> None:
     repo.branch("main").commit("two")
     repo.gc.set_rules(SLIP)
     before = everything(lake.catalog)
-    run = lakeops_gc.test(run_conf={"repository": "one"})
+    run = lakeops_gc.test(run_conf={"repository": "one", "dry_run": True})
     assert str(run.state) == "success"
     assert (states(run)["approve"], states(run)["sweep"]) == (["skipped"], ["skipped"])
     assert everything(lake.catalog) == before
