@@ -1,21 +1,27 @@
-"""Settings: what a lake is opened with, from arguments, the environment or a file, in that order.
+"""Settings: what a lake is opened with, from arguments, the environment or files, in that order.
 
-The file is ``lakeops.toml`` in the working directory, or ``[tool.lakeops]`` of a ``pyproject.toml`` there. Database
-URLs may hold passwords, so they are secrets here and masked wherever settings are shown.
+A file is named by ``LAKEOPS_CONFIG``, or it is ``lakeops.toml`` in the working directory, ``[tool.lakeops]`` of a
+``pyproject.toml`` there, or the user's own. Settings decide where passwords and data are sent. So a file that merely
+lies in the working directory has to be the user's, and must not have come with a clone of somebody's repository.
+
+Database URLs may hold passwords, so they are secrets here and masked wherever settings are shown.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import stat
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
+    NoDecode,
     PydanticBaseSettingsSource,
-    PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
@@ -23,6 +29,12 @@ from pydantic_settings import (
 from lakeops.model.errors import InvalidSettings
 
 FILE = "lakeops.toml"
+PROJECT_FILE = "pyproject.toml"
+TABLE = ("tool", "lakeops")
+CONFIG = "LAKEOPS_CONFIG"
+"""The environment variable that names a settings file."""
+_VERSION_CONTROL = (".git", ".hg", ".svn", ".jj")
+_NAME_IT = f"name it with --config or {CONFIG} if you trust it"
 CATALOG_FILE = "catalog.db"
 
 
@@ -43,8 +55,6 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="LAKEOPS_",
-        toml_file=FILE,
-        pyproject_toml_table_header=("tool", "lakeops"),
         env_ignore_empty=True,
         extra="ignore",
         frozen=True,
@@ -65,9 +75,21 @@ class Settings(BaseSettings):
         default=4096, ge=0, description="Disk for metadata of S3 stores, in MiB, for all processes; 0 for none."
     )
     disk_cache: Path = Field(default_factory=_cache_home, description="Where that metadata is kept.")
+    external_prefixes: Annotated[tuple[str, ...] | None, NoDecode] = Field(
+        default=None, description="Where objects outside the namespaces may lie; anywhere when unset."
+    )
     publish_minutes: float = Field(
         default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
     )
+
+    @field_validator("external_prefixes", mode="before")
+    @classmethod
+    def _locations(cls, given: object) -> object:
+        """A list of locations; the environment separates them by commas."""
+        listed = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
+        if isinstance(listed, list | tuple) and not all(str(one).startswith(("file:///", "s3://")) for one in listed):
+            raise ValueError("give locations such as s3://bucket/prefix or file:///absolute/path")
+        return listed
 
     @field_validator("home", "disk_cache")
     @classmethod
@@ -83,12 +105,11 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic's
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then ``lakeops.toml``, then ``pyproject.toml``."""
+        """Arguments, then the environment, then files."""
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls),
-            PyprojectTomlConfigSettingsSource(settings_cls),
+            *(TomlConfigSettingsSource(settings_cls, file, _table(file)) for file in _files()),
         )
 
     @classmethod
@@ -104,8 +125,9 @@ class Settings(BaseSettings):
             first = error.errors(include_input=False, include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
             raise InvalidSettings(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
-        except ValueError as error:
-            raise InvalidSettings(f"cannot read settings: {error}") from None
+        except (ValueError, OSError) as error:
+            # What a parser says may repeat a line, and a line may hold a password.
+            raise InvalidSettings(f"cannot read settings: a file is not TOML ({type(error).__name__})") from None
 
     @property
     def catalog_url(self) -> str:
@@ -117,3 +139,53 @@ class Settings(BaseSettings):
     def default_namespace(self, repository: str) -> str:
         """Where a repository's objects go when no storage namespace is named: below ``home``."""
         return (self.home / "storage" / repository).as_uri()
+
+
+def _files() -> Iterator[Path]:
+    """The settings files that are used, the first one before the others. Raises ``InvalidSettings``."""
+    named = os.environ.get(CONFIG)
+    if named:
+        file = Path(named).expanduser()
+        # Unlike Path.is_file, this raises nothing for what cannot be a name.
+        if not os.path.isfile(file):  # noqa: PTH113
+            raise InvalidSettings(f"{CONFIG} names {named!r}, and there is no such file")
+        if file.name != PROJECT_FILE or _has_table(file):
+            yield file
+        return
+    for file in (Path.cwd() / FILE, Path.cwd() / PROJECT_FILE):
+        if file.is_file() and (file.name == FILE or _has_table(file)):
+            _check_trusted(file)
+            yield file
+    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lakeops" / FILE
+    if own.is_file():
+        yield own
+
+
+def _table(file: Path) -> tuple[str, ...]:
+    return TABLE if file.name == PROJECT_FILE else ()
+
+
+def _has_table(file: Path) -> bool:
+    """Whether a ``pyproject.toml`` has settings; one that cannot be read has none."""
+    try:
+        found = tomllib.loads(file.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found.get(TABLE[0]), dict) and TABLE[1] in found[TABLE[0]]
+
+
+def _check_trusted(file: Path) -> None:
+    """Refuse a file of the working directory that somebody else may have written. Raises ``InvalidSettings``.
+
+    It is an error, and not passed over: with other settings the same command would work on another lake.
+    """
+    status = file.stat()
+    if status.st_uid not in {os.geteuid(), 0} or status.st_mode & stat.S_IWOTH:
+        raise InvalidSettings(f"settings file {str(file)!r} is not used, because others can write it; {_NAME_IT}")
+    place = file.resolve().parent
+    for folder in {file.parent, place, *file.parent.parents, *place.parents}:
+        if any((folder / name).exists() for name in _VERSION_CONTROL):
+            raise InvalidSettings(
+                f"settings file {str(file)!r} is not used, because it lies in a version-controlled directory, "
+                f"{str(folder)!r}: whoever wrote there would choose where passwords and data are sent; {_NAME_IT}"
+            )

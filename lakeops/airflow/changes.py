@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from lakeops.airflow import idempotent
 from lakeops.model.errors import LakeopsError, MergeConflict, PreconditionFailed
 from lakeops.model.records import Change, ChangeType
+from lakeops.model.text import safe
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -88,7 +89,7 @@ class Tally:
 
     def __str__(self) -> str:
         lines = [f"{self.total:,} changes: {self.summary}" if self.total else "No changes"]
-        lines += [f"{SIGNS[change.type]} {change.path} ({change.size_bytes:,} B)" for change in self.first]
+        lines += [f"{SIGNS[change.type]} {safe(change.path)} ({change.size_bytes:,} B)" for change in self.first]
         if self.unlisted:
             lines.append(f"... and {self.unlisted:,} more")
         return "\n".join(lines)
@@ -224,7 +225,7 @@ def _compared(conflict: MergeConflict, repository: Repository, sides: tuple[str,
 
 def _table(rows: list[Row], count: int) -> str:
     names = [name for name in ("source", "destination") if rows and name in rows[0]]
-    cells = [("path", *names), *((row["path"], *(_size(row[name]) for name in names)) for row in rows)]
+    cells = [("path", *names), *((safe(row["path"]), *(_size(row[name]) for name in names)) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     if count > len(rows):

@@ -172,9 +172,9 @@ def _database_url(connection: Connection, url: str | None) -> str | None:
 
     try:
         parsed = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):  # such as a password where the port would be, because the host is missing
         raise InvalidSettings(f"connection {connection.conn_id!r}: the database URL cannot be read") from None
-    if parsed.password:
+    if parsed.password or any("password" in name.lower() for name in parsed.query):
         raise InvalidSettings(
             f"connection {connection.conn_id!r}: the database URL holds a password, which Airflow would show; move it "
             "to the connection's password field"

@@ -16,7 +16,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lakeops.airflow.changes import SIGNS, Tally
 from lakeops.model.errors import CommitExpired, InvalidRef, RefNotFound
-from lakeops.model.words import human_size, moment, safe
+from lakeops.model.text import safe
+from lakeops.model.words import human_size, moment
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository

@@ -29,6 +29,7 @@ from lakeops.model.errors import (
     SweepIncomplete,
     Transient,
 )
+from lakeops.model.ids import Origin
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -247,7 +248,8 @@ class TaskRun:
             origin["airflow_logical_date"] = self.logical_date
         if self.link is not None:
             origin["airflow_link"] = self.link
-        return {**{key: str(value) for key, value in (given or {}).items()}, **origin}
+        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith("airflow_")}
+        return Origin({**own, **origin})
 
     def made(self, metadata: Mapping[str, str]) -> bool:
         """Whether a commit with this metadata was made by the same DAG run, by any task of it."""

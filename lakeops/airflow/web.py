@@ -1,25 +1,31 @@
 """The routes to the pages in Airflow's web server, closed to everybody who may not read the connection.
 
 A page does with a connection what the connection's reader could do, so every route asks for the right to read that
-connection. Every route is a GET and writes nothing. The headers of an answer forbid the browser to run anything.
+connection. Every route is a GET, writes nothing and makes no catalog. The headers of every answer, errors included,
+forbid the browser to run anything.
 
 Airflow's web server imports this module when the first page is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
+from threading import BoundedSemaphore
 from typing import Annotated
 
 from airflow.api_fastapi.core_api.security import requires_access_connection
 from airflow.sdk.exceptions import AirflowNotFoundException
-from fastapi import Depends, FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.pages import Pages, render
+from lakeops.lake import Lake
 from lakeops.model.errors import CommitExpired, InvalidInput, InvalidSettings, LakeopsError, NotFound, Transient
 from lakeops.settings import CATALOG_FILE
+
+_log = logging.getLogger(__name__)
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'",
@@ -35,6 +41,12 @@ STATUS: tuple[tuple[type[LakeopsError], int], ...] = (
     (Transient, 503),
 )
 
+AT_ONCE = 4
+"""Pages that are made at once; each may hold a branch's uncommitted changes in memory."""
+
+WAIT_SECONDS = 10.0
+_places = BoundedSemaphore(AT_ONCE)
+
 Text = Annotated[str, Query(max_length=2048)]
 
 
@@ -49,6 +61,17 @@ def build() -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(requires_access_connection("GET"))],
     )
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Every answer has the headers, also a refusal and an error that nobody expected."""
+        try:
+            answer = await go_on(request)
+        except Exception as error:  # noqa: BLE001 - what went wrong inside is no business of the browser's
+            _log.exception("A page failed")
+            answer = _failure(500, "internal", f"unexpected {type(error).__name__}; Airflow's log says more")
+        answer.headers.update(HEADERS)
+        return answer
 
     @app.get("/{connection_id}/{repository}", response_class=HTMLResponse)
     def overview(request: Request, connection_id: str, repository: str) -> HTMLResponse:
@@ -73,9 +96,11 @@ def build() -> FastAPI:
 
 def _answer(request: Request, connection_id: str, repository: str, show: Callable[[Pages], str]) -> HTMLResponse:
     hook = LakeopsHook(connection_id)
+    if not _places.acquire(timeout=WAIT_SECONDS):
+        return _failure(503, "transient", f"{AT_ONCE} pages are being made already; try again")
     try:
         _require_catalog(hook)
-        with hook.get_conn() as lake:
+        with Lake.open(settings=hook.settings(), must_exist=True) as lake:
             root = f"{request.scope.get('root_path', '')}/{connection_id}"
             return HTMLResponse(show(Pages(root, lake.repository(repository))), headers=HEADERS)
     except LakeopsError as error:
@@ -83,6 +108,8 @@ def _answer(request: Request, connection_id: str, repository: str, show: Callabl
         return _failure(status, error.kind, error.message)
     except AirflowNotFoundException as error:
         return _failure(404, "not_found", str(error))
+    finally:
+        _places.release()
 
 
 def _failure(status: int, kind: str, message: str) -> HTMLResponse:

@@ -15,6 +15,7 @@ changes nothing once another one has begun.
 * ``start_over`` leaves a mirror that its source does not know: its next report is the first one. Recovery: repeat it.
 * ``give_up_candidate``, ``record_arrivals``, ``promote`` need the ticket that they were decided under; otherwise they
   change nothing but the memory of what arrived, which is true whoever saw it. Recovery: the next pass.
+* ``note_refused`` leaves on record what the last pass did not believe. Recovery: the next pass.
 * ``note_rules`` leaves on record what the source's rules and protections are. Recovery: repeat it.
 
 Each locks the repository's row shared, then the mirror's row, so that two passes never interleave inside one.
@@ -347,6 +348,15 @@ class Mirrors(Repositories):
         def work(conn: Connection) -> None:
             lock_mirror(conn, repository_id)
             set_mirror(conn, repository_id, error=error)
+
+        self.database.write(work, settle=run_again)
+
+    def note_refused(self, repository_id: str, refusals: int, reasons: Sequence[str]) -> None:
+        """Record how many records of the source the last pass refused, and why some of them."""
+
+        def work(conn: Connection) -> None:
+            lock_mirror(conn, repository_id)
+            set_mirror(conn, repository_id, refusals=refusals, refused=list(reasons))
 
         self.database.write(work, settle=run_again)
 

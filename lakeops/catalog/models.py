@@ -308,6 +308,8 @@ class MirrorRow(_Row, table=True):
     kept: list[str] = _json()
     rules: str | None = _text(null=True)
     protections: list[str] = _json()
+    refusals: int = _number()
+    refused: list[str] = _json()
     row_digest: int | None = _digest()
 
 

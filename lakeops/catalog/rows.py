@@ -285,6 +285,8 @@ def mirror_record(row: AnyRow) -> Mirror:
         kept=text_list(row.kept),
         rules=row.rules,
         protections=text_list(row.protections),
+        refusals=number(row.refusals),
+        refused=text_list(row.refused),
     )
 
 
@@ -297,6 +299,7 @@ def mirror_values(mirror: Mirror) -> dict[str, Any]:
         "tags": list(mirror.tags),
         "kept": list(mirror.kept),
         "protections": list(mirror.protections),
+        "refused": list(mirror.refused),
     }
 
 

@@ -89,8 +89,8 @@ MIRROR = Table(
     "lakeops_mirror", METADATA, text("repository_id", key=True), json("source"), text("registration"), json("branches"),
     json("tags"), flag("reports"), flag("check_imported"), number("created"), number("sequence"),
     number("last_sync", null=True), text("error", null=True), number("promoted_writable", null=True),
-    number("patience"), json("kept"), text("rules", null=True), json("protections"), digest("row_digest"),
-    open_index("lakeops_mirror"),
+    number("patience"), json("kept"), text("rules", null=True), json("protections"), number("refusals"),
+    json("refused"), digest("row_digest"), open_index("lakeops_mirror"),
 )
 MIRROR_REF = Table(
     "lakeops_mirror_ref", METADATA, text("repository_id", key=True), text("kind", key=True), text("name", key=True),

@@ -8,7 +8,6 @@ an error or decides an exit code by itself. A traceback is shown only for an err
 from __future__ import annotations
 
 import os
-import re
 import sys
 import traceback
 from collections.abc import Iterator, MutableMapping, Sequence
@@ -22,6 +21,7 @@ from typer.core import TyperGroup
 from lakeops.cli.options import Json
 from lakeops.cli.output import Output, StdoutClosed, Styled
 from lakeops.model.errors import LakeopsError, MergeConflict
+from lakeops.model.text import masked
 from lakeops.version import __version__
 
 HELP = """Git for an object store: branches, atomic commits and merges for data.
@@ -71,7 +71,7 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 USAGE = 2
 
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
+CONFIG = "LAKEOPS_CONFIG"
 
 
 class LazyCommands(MutableMapping[str, Any]):
@@ -148,9 +148,16 @@ app = typer.Typer(cls=Root, help=HELP, epilog=EPILOG, pretty_exceptions_enable=F
 def lakeops(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version.")] = False,
+    config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Take settings from this file.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """What comes before the command."""
+    if config is not None:
+        before = os.environ.get(CONFIG)
+        os.environ[CONFIG] = config  # child processes, such as Spark's, take the same settings
+        context.call_on_close(lambda: _set_back(CONFIG, before))
     if version:
         Output(json).answer({"version": __version__}, [f"lakeops {__version__}"])
     elif context.invoked_subcommand is None:
@@ -158,6 +165,14 @@ def lakeops(
             context.fail("Missing command.")
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(USAGE)
+
+
+def _set_back(name: str, value: str | None) -> None:
+    """Give an environment variable the value that it had."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
 
 
 def _report(out: Output, error: Exception) -> int:
@@ -184,7 +199,7 @@ def _explain(out: Output, error: Exception) -> int:
     if os.environ.get("LAKEOPS_DEBUG"):
         traceback.print_exception(error)
     message = f"unexpected {type(error).__name__}: {error}".splitlines()[0]
-    out.fail({"kind": "internal", "message": _CREDENTIALS.sub("***@", message)})
+    out.fail({"kind": "internal", "message": masked(message)})
     if not os.environ.get("LAKEOPS_DEBUG"):
         out.note("LAKEOPS_DEBUG=1 shows where it happened.")
     return 1

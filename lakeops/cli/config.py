@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from lakeops.cli.session import Session, command
+from lakeops.model.text import masked
 
 if TYPE_CHECKING:
     from lakeops.settings import Settings
 
 app = typer.Typer(add_completion=False)
-
-_PASSWORD = re.compile(r"(?<=://)(?P<user>[^/@:\s]*):[^/\s]*@")
-_QUERY = re.compile(r"\?.*")
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,6 @@ def effective(settings: Settings) -> Iterator[Setting]:
         yield Setting(name, _shown(getattr(settings, name)), origins.get(name, "default"))
 
 
-def mask(url: str) -> str:
-    """A URL without its password, and without its query, which may hold one too."""
-    if "://" not in url:
-        return url
-    return _QUERY.sub("?***", _PASSWORD.sub(r"\g<user>:***@", url))
-
-
 def _shown(value: object) -> str | int | float | bool | None:
     from pydantic import SecretStr
 
@@ -86,19 +77,20 @@ def _shown(value: object) -> str | int | float | bool | None:
         value = value.get_secret_value()
     if value is None or isinstance(value, int | float):
         return value
-    return mask(str(value))
+    return masked(str(value))
+
+
+def _shown_file(file: Any) -> str:  # noqa: ANN401 - what pydantic calls a path
+    """A settings file's name in the working directory, its path elsewhere."""
+    path = Path(file)
+    return path.name if path.parent == Path.cwd() else str(path)
 
 
 def _origins() -> dict[str, str]:
     """The source of each setting that is not a default. Environment beats file."""
-    from pydantic_settings import (
-        EnvSettingsSource,
-        InitSettingsSource,
-        PyprojectTomlConfigSettingsSource,
-        TomlConfigSettingsSource,
-    )
+    from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
 
-    from lakeops.settings import FILE, Settings
+    from lakeops.settings import Settings
 
     environment = EnvSettingsSource(Settings)
     nothing = InitSettingsSource(Settings, {})
@@ -107,8 +99,6 @@ def _origins() -> dict[str, str]:
         for name in source():
             if source is environment:
                 found.setdefault(name, f"LAKEOPS_{name.upper()}")
-            elif isinstance(source, PyprojectTomlConfigSettingsSource):
-                found.setdefault(name, "pyproject.toml")
             elif isinstance(source, TomlConfigSettingsSource):
-                found.setdefault(name, FILE)
+                found.setdefault(name, _shown_file(source.toml_file_path))
     return found

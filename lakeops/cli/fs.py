@@ -170,8 +170,12 @@ def download(
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
     """The directory that one object goes to, and its file there. The destination may be either."""
+    from lakeops.ops.put import translated
+
     given = Path(destination)
-    if destination.endswith("/") or given.is_dir():
+    with translated(given):
+        is_folder = destination.endswith("/") or given.is_dir()
+    if is_folder:
         return given, below(given, path.rpartition("/")[2])
     return given.parent, given
 

@@ -20,8 +20,9 @@ import typer
 from lakeops.cli.options import Json, NoProgress, Yes, ref_in
 from lakeops.cli.output import Output, is_terminal
 from lakeops.model.errors import InvalidInput
+from lakeops.model.text import safe
 from lakeops.model.uris import LakeUri
-from lakeops.model.words import human_size, safe
+from lakeops.model.words import human_size
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Ref, Repository

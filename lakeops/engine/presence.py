@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, once_each
-from lakeops.model.errors import Corrupted, ObjectNotFound, Transient
+from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, ObjectNotFound, Transient
 from lakeops.model.mirrors import SAMPLE
+from lakeops.ranges.bounds import ABSOLUTE, check_entries
 from lakeops.ranges.diff import needed
 from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
@@ -28,6 +29,7 @@ from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
 from lakeops.store.layout import is_absolute
 from lakeops.store.open import Stores
+from lakeops.store.policy import AddressPolicy
 from lakeops.store.presence import present
 
 REMEMBERED = 1_000
@@ -54,11 +56,13 @@ class Terms:
         settings: how stores outside the namespace are reached.
         imported: whether objects outside the namespace are looked for at all.
         etags: whether plain ETags are MD5 here and at the source, so that they may be compared.
+        policy: what may lie outside the namespace, and where; when None whatever can be named.
     """
 
     settings: StoreSettings
     imported: bool = True
     etags: bool = False
+    policy: AddressPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class RangeProof:
         missing_bytes: their size.
         mismatch: an object that is there, but is not what the source recorded.
         damage: how the file itself is not what the source wrote; it counts as missing.
+        refused: why an entry of it may not be shown here; the file counts as missing.
     """
 
     file: str
@@ -103,6 +108,7 @@ class RangeProof:
     missing_bytes: int = 0
     mismatch: str | None = None
     damage: str | None = None
+    refused: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -199,13 +205,20 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
     def read(row: RangeRow) -> RangeProof | tuple[str, tuple[Awaited, ...]]:
         """What a range needs, or what is wrong with its file."""
         try:
-            file = prove_range(store, row)
+            file, table = prove_range(store, row)
         except ObjectNotFound:
-            return RangeProof(row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes)
+            return absent(row)
         except Corrupted as error:
-            damage = error.message
-            return RangeProof(row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes, damage=damage)
-        return row.file, () if row.file in proved else _needed(reader, file, task.known)
+            return absent(row, damage=error.message)
+        if row.file in proved:
+            return row.file, ()
+        try:
+            _check_rows(table, task.terms.policy or AddressPolicy(store.url))
+        except (InvalidInput, AddressRefused) as error:
+            return absent(row, refused=error.message)
+        except (Corrupted, pa.ArrowInvalid) as error:
+            return absent(row, damage=f"{row.key}: {' '.join(str(error).split())}")
+        return row.file, _needed(reader, file, task.known)
 
     for found in reader.ahead(read, (*task.rows, *task.files)):
         if isinstance(found, RangeProof):
@@ -215,6 +228,25 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
     there = _found(store, (one for _, objects in awaited for one in objects), task.terms)
     proofs += [_proof(file, objects, there, task.terms) for file, objects in awaited]
     return ProveResult(task.index, tuple(proofs))
+
+
+def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = None) -> RangeProof:
+    """The answer for a range file that is not there, or counts as not there."""
+    return RangeProof(
+        row.file, arrived=False, missing_objects=1, missing_bytes=row.file_bytes, damage=damage, refused=refused
+    )
+
+
+def _check_rows(table: pa.Table, policy: AddressPolicy) -> None:
+    """Check the rows of a range that somebody else wrote: digests say that they are his, and nothing of what they hold.
+
+    Raises ``InvalidInput``, ``AddressRefused``, ``pyarrow.ArrowInvalid``.
+    """
+    table.validate(full=True)
+    check_entries(table)
+    addresses = table.column("physical_address")
+    outside = addresses.filter(pc.match_substring_regex(addresses, ABSOLUTE))
+    policy.check_folders(pc.unique(pc.replace_substring_regex(outside, r"/[^/]*$", "")).to_pylist())
 
 
 def remember(proof: RangeProof) -> str | None:
@@ -280,11 +312,12 @@ def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict
     inside: list[str] = []
     outside: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     stores = Stores(terms.settings)
+    policy = terms.policy or AddressPolicy(store.url)
     for one in objects:
         if not is_absolute(one.address):
             inside.append(one.address)
         elif terms.imported:
-            place, key = stores.locate(store.url, one.address)
+            place, key = stores.locate(policy, one.address)
             outside.setdefault(place.url, (place, {}))[1][key] = one.address
     found = present(store, inside)
     for place, keys in outside.values():

@@ -1,9 +1,9 @@
 """One error tree for every edge.
 
 Each class has a stable ``kind`` (what programs match on, see the public contract) and an ``exit_code`` (what the
-command line returns). Messages are one line, name the ref, path or file concerned, and say what to do next. Two
-branches of the tree matter to callers that retry: ``Transient`` may be tried again as it is; everything else will
-fail again until somebody changes something.
+command line returns). Messages are one line without control characters and passwords. They name the ref, path or file
+concerned, and say what to do next. Two branches of the tree matter to callers that retry: ``Transient`` may be tried
+again as it is; everything else will fail again until somebody changes something.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from lakeops.model.text import excerpt
+from lakeops.model.text import excerpt, masked, safe
 
 __all__ = [
+    "AddressRefused",
     "AlreadyExists",
     "AmbiguousRef",
     "AttemptExpired",
@@ -55,6 +56,7 @@ __all__ = [
     "PreconditionFailed",
     "ProtectedBranch",
     "ReadOnlyRepository",
+    "RecordRefused",
     "RefNotFound",
     "ReplicaMismatch",
     "ReplicaMissing",
@@ -72,6 +74,9 @@ class LakeopsError(Exception):
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(safe(masked(arg)) if isinstance(arg, str) else arg for arg in args))
 
     @property
     def message(self) -> str:
@@ -234,6 +239,12 @@ class AlreadyExists(PreconditionFailed):
     kind = "already_exists"
 
 
+class AddressRefused(PreconditionFailed):
+    """An entry refers to a place outside the storage namespace that this repository may not read."""
+
+    kind = "address_refused"
+
+
 class NamespaceTaken(PreconditionFailed):
     """The storage namespace holds a repository already, or is not empty where lakeops would write."""
 
@@ -368,6 +379,12 @@ class ReplicaMismatch(LakeopsError):
     """An object arrived at a mirror with another size or checksum than the source recorded."""
 
     kind = "replica_mismatch"
+
+
+class RecordRefused(LakeopsError):
+    """What a mirror's source says cannot be so: a commit, a ref's name, an entry. It was not taken over."""
+
+    kind = "record_refused"
 
 
 class ReplicaMissing(LakeopsError):

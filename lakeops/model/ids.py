@@ -76,6 +76,18 @@ def commit_id(
     ).hexdigest()
 
 
+def id_of(commit: Commit) -> str:
+    """The id that a commit should have, by all that it says."""
+    return commit_id(
+        committer=commit.committer,
+        message=commit.message,
+        meta_range_id=commit.meta_range_id,
+        creation_date=commit.creation_date,
+        metadata=commit.metadata,
+        parents=commit.parents,
+    )
+
+
 def make_commit(
     *,
     parents: Sequence[Commit],
@@ -173,6 +185,30 @@ def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_
     if total > at_most:
         raise InvalidInput(f"metadata: keys and values take {total} bytes in UTF-8, {at_most} is the limit")
     return dict(pairs)
+
+
+RESERVED = ("airflow_", "approved_by")
+"""How the keys of a commit's metadata begin that Airflow's provider alone sets."""
+
+
+class Origin(dict[str, str]):
+    """Commit metadata by Airflow's provider, which knows the task that makes a commit, and who approved it."""
+
+
+def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
+    """A copy of a commit's metadata from a caller, when it is within the bounds and claims no other origin.
+
+    Whoever reads a log takes ``airflow_run_id`` and ``approved_by`` for true. It keeps a mistake or a careless script
+    from saying such things. A program that runs as the provider does can say them.
+
+    Raises:
+        InvalidInput: it breaks a rule of metadata, or has a reserved key and is no ``Origin``.
+    """
+    pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
+    reserved = [key for key in pairs if key.startswith(RESERVED)]
+    if reserved and not isinstance(metadata, Origin):
+        raise InvalidInput(f"metadata key {excerpt(reserved[0])} is reserved: tasks of Airflow alone set it; rename it")
+    return pairs
 
 
 def check_message(message: str) -> str:

@@ -150,6 +150,8 @@ class Mirror:
         kept: the commits that the source has agreed to keep for this mirror and for the mirrors of it.
         rules: the source's retention rules as they were last seen; they hold here from a fail-over on.
         protections: the same of its patterns of protected branches.
+        refusals: how many records of the source were refused at the last pass, because they cannot be so.
+        refused: why, for some of them.
     """
 
     repository_id: str
@@ -168,6 +170,8 @@ class Mirror:
     kept: tuple[str, ...] = ()
     rules: str | None = None
     protections: tuple[str, ...] = ()
+    refusals: int = 0
+    refused: tuple[str, ...] = ()
 
     def follows(self, kind: RefKind, name: str) -> bool:
         """Whether a ref of the source is mirrored."""
@@ -196,6 +200,8 @@ class Mirror:
             "error": self.error,
             "promoted_writable": self.promoted_writable,
             "patience": self.patience,
+            "refused_records": self.refusals,
+            "refused": list(self.refused),
         }
 
 
@@ -357,6 +363,9 @@ class MirrorStatus(Mapping[str, RefStatus]):
         seen = self.mirror.last_sync if self.mirror.last_sync is not None else self.mirror.created
         if max_lag is not None and self.mirror.promoted_writable is None and now - seen > max_lag:
             found.append(f"the source was last seen {now - seen:,} s ago")
+        found += [f"the source gave a record that is refused: {reason}" for reason in self.mirror.refused]
+        if self.mirror.refusals > len(self.mirror.refused):
+            found.append(f"the source gave {self.mirror.refusals - len(self.mirror.refused):,} more such records")
         for ref in (*self.branches.values(), *self.tags.values()):
             name = f"{ref.kind} {ref.id!r}"
             if ref.error is not None:

@@ -59,6 +59,11 @@ class SourceReference:
     s3_region: str | None = None
 
     @property
+    def is_local(self) -> bool:
+        """Whether the source's catalog is a file of this machine, so that its files are those that it names."""
+        return self.kind is SourceKind.HOME or (self.kind is SourceKind.DATABASE and self.place.startswith("sqlite"))
+
+    @property
     def text(self) -> str:
         """The reference as it is written."""
         named = self.kind in {SourceKind.ENVIRONMENT, SourceKind.CONNECTION}

@@ -1,8 +1,4 @@
-"""Words for people: nothing that a terminal would obey, and sizes and times as people read them.
-
-Paths, messages and metadata come from whoever wrote them. What is printed keeps no control character, so no name can
-move the cursor, recolour the screen, forge a line of a log or turn text around. JSON escapes them by itself.
-"""
+"""Words for people: sizes, times and counts as people read them."""
 
 from __future__ import annotations
 
@@ -11,17 +7,6 @@ from datetime import UTC, datetime
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.ids import EARLIEST, LATEST
-
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f"  # C0 and C1 controls: newlines and escape sequences among them
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks that turn the direction of text
-    "\u2028\u2029\ud800-\udfff]"  # line and paragraph separators, lone surrogates
-)
-
-
-def safe(text: str) -> str:
-    """The text on one line, with every control character written as Python escapes it."""
-    return _UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def human_size(size: int) -> str:

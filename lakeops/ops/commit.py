@@ -48,7 +48,7 @@ def commit(
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
     check_message(message)
-    pairs = texts.check_metadata(metadata, at_most=texts.COMMIT_METADATA_BYTES)
+    pairs = texts.check_commit_metadata(metadata)
     move = Move(Request("commit", check_name(branch), message=message, metadata=pairs), idempotency_key)
     mine: list[str] = []
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import CatalogUnavailable, CommitExpired
+from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror
 from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
 from lakeops.ops.links import Links
 from lakeops.settings import Settings
+from lakeops.store.layout import MANAGED
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lakeops.store.base import ObjectStore
     from lakeops.store.open import Stores
     from lakeops.store.pieces import Pieces
+    from lakeops.store.policy import AddressPolicy
 
 
 Progress = Callable[[str, int, int], None]
@@ -85,6 +87,36 @@ class Context:
         from lakeops.ops.replica import as_replica
 
         return as_replica(self.store, self.catalog, self.repository_id)
+
+    @cached_property
+    def policy(self) -> AddressPolicy:
+        """What this repository may refer to outside its namespace, for readers: as it was at the first look."""
+        return self.find_policy()
+
+    def find_policy(self) -> AddressPolicy:
+        """What this repository may refer to outside its namespace now.
+
+        A mirror shows what its source names. So files of this machine are believed of a source on this machine alone,
+        also after a fail-over.
+        """
+        from lakeops.store.location import parse_location, real_place
+        from lakeops.store.policy import AddressPolicy
+
+        try:
+            files = self.catalog.mirror(self.repository_id).source.is_local
+        except NotAMirror:
+            files = True
+        listed = self.settings.external_prefixes
+        return AddressPolicy(
+            self.repository.storage_namespace,
+            None if listed is None else tuple(parse_location(one).url for one in listed),
+            files,
+            tuple(
+                (one.id, f"{real_place(one.storage_namespace)}/{folder}")
+                for one in pages(self.catalog.repositories)
+                for folder in MANAGED
+            ),
+        )
 
     @cached_property
     def engine(self) -> Engine:

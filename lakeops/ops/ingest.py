@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakeops.engine.build import build
 from lakeops.engine.replace import replace_prefix
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
-from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import MAX_PATH_BYTES, as_folder
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit
 from lakeops.model.requests import Request
@@ -52,9 +52,11 @@ def check_source(ctx: Context, url: str) -> str:
     Raises:
         InvalidUri: it is not a location.
         InvalidInput: it and a repository's namespace overlap.
+        AddressRefused: the repository may not refer to what lies there.
     """
     source = parse_location(url).url
     check_source_apart(ctx.catalog, ctx.stores, source, ctx.repository)
+    ctx.find_policy().check_folders([source])
     return source
 
 
@@ -165,6 +167,8 @@ def import_objects(
 
     Raises:
         InvalidUri, InvalidInput, InvalidPath: the source, or a name in it, cannot be imported.
+        AddressRefused: the setting ``external_prefixes`` does not allow it, or it is a directory and the repository in
+            a bucket.
         ObjectNotFound: there is nothing at the source, and ``allow_empty_source`` is not set.
         DirtyBranch: the branch has uncommitted changes.
         NoChanges: the prefix holds these very objects already.
@@ -173,7 +177,7 @@ def import_objects(
         BranchMoved: others moved the branch meanwhile. Try again.
     """
     text = check_message(message)
-    pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
+    pairs = check_commit_metadata(metadata)
     folder = as_folder(prefix)
     url = parse_location(source).url
     # A link may lead elsewhere tomorrow; a committed address must not. So the files are recorded where they really lie.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lakeops.model.errors import InvalidRef, NoChanges
-from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
+from lakeops.model.ids import check_commit_metadata
 from lakeops.model.records import Change, Commit, MergeResult, Strategy, Summary
 from lakeops.model.requests import Request, check_amount
 from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
@@ -57,7 +57,7 @@ def merge(
     """
     settle = check_strategy(strategy)
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
-    pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
+    pairs = check_commit_metadata(metadata)
     parts = {"source": source, "strategy": settle.value if settle else ""}
     move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
     ours = first_look(ctx, move, lambda: resolve_commit(ctx, source))
@@ -193,7 +193,7 @@ def of_cherry_pick(ctx: Context, ref: str, destination: str, parent_number: int 
 def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
     if message is not None:
         check_message(message)
-    return check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
+    return check_commit_metadata(metadata)
 
 
 @dataclass(frozen=True)

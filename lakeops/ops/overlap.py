@@ -33,7 +33,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import pages
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
-from lakeops.store.layout import CLAIM, DATA, METADATA
+from lakeops.store.layout import CLAIM, MANAGED
 from lakeops.store.location import above, lies_in, overlap, real_place
 from lakeops.store.open import Stores
 
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 10_000
 """Names below a new namespace that are looked at for claims; what lies beyond is never touched by it."""
-
-_MANAGED = (DATA.rstrip("/"), METADATA.rstrip("/"))
 
 
 def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bool = False) -> None:
@@ -96,11 +94,11 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
     for place in places:
         here = real_place(place)
         for one, root in known:
-            if any(lies_in(here, f"{root}/{folder}") for folder in _MANAGED):
+            if any(lies_in(here, f"{root}/{folder}") for folder in MANAGED):
                 whose = "this repository" if one.id == own.id else f"repository {one.id!r}"
                 raise _managed(place, f"{whose} in {one.storage_namespace}")
         for root in above(place):
-            if any(lies_in(here, f"{real_place(root)}/{folder}") for folder in _MANAGED):
+            if any(lies_in(here, f"{real_place(root)}/{folder}") for folder in MANAGED):
                 if root not in claimed:
                     claimed[root] = _is_claimed(stores, root)
                 if claimed[root]:
@@ -110,7 +108,7 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
 def check_source_apart(catalog: Catalog, stores: Stores, source: str, own: Repository) -> None:
     """Refuse to import from where a repository manages objects: in it, or around it. Raises ``InvalidInput``."""
     for one in pages(catalog.repositories):
-        kept = ("",) if one.id == own.id else _MANAGED
+        kept = ("",) if one.id == own.id else MANAGED
         if any(overlap(source, f"{one.storage_namespace}/{folder}".rstrip("/")) for folder in kept):
             whose = "this repository" if one.id == own.id else f"repository {one.id!r}"
             raise _managed(source, f"{whose} in {one.storage_namespace}")

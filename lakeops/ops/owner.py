@@ -24,8 +24,8 @@ from lakeops.model.errors import (
 )
 from lakeops.model.owner import Identity, Owner, read_owner
 from lakeops.model.records import Repository
-from lakeops.model.text import excerpt
-from lakeops.model.words import moment, safe
+from lakeops.model.text import excerpt, safe
+from lakeops.model.words import moment
 from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore

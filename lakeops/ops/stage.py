@@ -204,6 +204,7 @@ def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
     folders = imported_folders(keys)
     if folders:
         check_not_managed(ctx.catalog, ctx.stores, folders, ctx.repository)
+        ctx.find_policy().check_folders(folders)
     ordered = staged.sort_by("path").combine_chunks()
     paths = ordered["path"].combine_chunks()
     if rows > 1:

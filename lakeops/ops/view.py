@@ -29,6 +29,7 @@ from lakeops.ranges.metarange import SortedPaths, upper_bound
 from lakeops.ranges.overlay import overlay
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
+from lakeops.store.policy import AddressPolicy
 
 
 def shown(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
@@ -139,9 +140,9 @@ def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:
 
 def _locate(ctx: Context, entry: Entry) -> tuple[ObjectStore, str]:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
-    if not layout.is_absolute(address):
-        return ctx.readable, address
-    return ctx.stores.locate(ctx.repository.storage_namespace, address)
+    if layout.is_absolute(address):
+        return ctx.stores.locate(ctx.policy, address)
+    return ctx.readable, AddressPolicy(ctx.repository.storage_namespace).check(address)
 
 
 def _recorded(ctx: Context, entry: Entry, verify: bool | None) -> tuple[ObjectStore, str, recorded.Recorded]:

@@ -23,7 +23,16 @@ import pyarrow.parquet as pq
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
-from lakeops.ranges.format import Pieces, RowGroup, decode_footer, read_columns, stream_column
+from lakeops.ranges.format import (
+    ROW_MOST,
+    Pieces,
+    RowGroup,
+    decode_footer,
+    decode_slowly,
+    not_decodable,
+    read_columns,
+    stream_column,
+)
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.ranges.outline import MARK
 from lakeops.store.base import ObjectStore
@@ -64,6 +73,7 @@ def read_end(store: ObjectStore, row: RangeRow, *, whole: bool = False) -> Range
     With ``whole`` a far file is fetched whole where pieces are kept: its row groups are then here when they are asked
     for. That is one request in place of two or more.
     """
+    _check_row(row)
     start = row.file_bytes - row.footer_bytes
     pieces = pieces_of(store)
     if pieces is None:
@@ -86,40 +96,54 @@ def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
     return fetch_range(store, row).read()
 
 
-def fetch_range(store: ObjectStore, row: RangeRow) -> RangeFile:
-    """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``."""
+def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile:
+    """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``.
+
+    Whoever looks for what is wrong with its rows takes them as they are, not ``ordered``.
+    """
+    _check_row(row)
     pieces = pieces_of(store)
     if pieces is None:
-        return _whole(store, row, _read(store, row.key, 0, row.file_bytes))
+        return _whole(store, row, _read(store, row.key, 0, row.file_bytes), ordered=ordered)
     kept = pieces.whole(row.footer_digest)
     if kept is not None:
         try:
-            return _whole(store, row, kept)
+            return _whole(store, row, kept, ordered=ordered)
         except Corrupted:
             pieces.discard_whole(row.footer_digest)
     data = _read(store, row.key, 0, row.file_bytes)
-    file = _whole(store, row, data)
+    file = _whole(store, row, data, ordered=ordered)
     pieces.put_whole(row.footer_digest, data)
     return file
 
 
-def prove_range(store: ObjectStore, row: RangeRow) -> RangeFile:
+def prove_range(store: ObjectStore, row: RangeRow) -> tuple[RangeFile, pa.Table]:
     """The same of a file that somebody else brought: it is asked for by its name, and holds not a byte more or less.
+
+    All its rows are decoded, in no more memory than they can take, and come along.
 
     Raises ``Corrupted`` or ``ObjectNotFound``, naming the file.
     """
+    _check_row(row)
     with _needed(store, row.key):
         data = store.get(row.key)
     if len(data) != row.file_bytes or not data.startswith(MARK):
         raise _damaged(row.key, f"{len(data):,} bytes were read, and {row.file_bytes:,} were written")
     file = _whole(store, row, data)
-    file.digests(range(file.groups))
-    return file
+    table = decode_slowly(data, file.end.footer.parse(), row.key, ROW_MOST)
+    file.check_rows(table, range(file.groups))
+    return file, table
 
 
-def _whole(store: ObjectStore, row: RangeRow, data: bytes) -> RangeFile:
+def _check_row(row: RangeRow) -> None:
+    """Refuse a row that no range can have. Raises ``Corrupted``."""
+    if row.flaw is not None:
+        raise Corrupted(f"range {row.hex_id[:16]}: {row.flaw}; run `lakeops fsck` to see what is affected")
+
+
+def _whole(store: ObjectStore, row: RangeRow, data: bytes, *, ordered: bool = True) -> RangeFile:
     """A range whose bytes are all at hand, verified."""
-    file = RangeFile(store, RangeEnd(row, data[row.file_bytes - row.footer_bytes :]))
+    file = RangeFile(store, RangeEnd(row, data[row.file_bytes - row.footer_bytes :]), ordered=ordered)
     file.take_over(data)
     return file
 
@@ -140,6 +164,8 @@ class RangeEnd:
         self.footer = decode_footer(tail, row.key)
         self.marks = self.footer.groups
         self.starts = np.cumsum([0, *(group.rows for group in self.marks)])
+        if self.marks and self.marks[-1].end != row.file_bytes - row.footer_bytes:
+            raise not_decodable(row.key, "its row groups do not end where its footer begins")
         if self.starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:
             raise Corrupted(
                 f"{row.key} holds another range than its metarange says; run `lakeops fsck` to see what is affected"
@@ -168,10 +194,12 @@ class RangeFile:
     Args:
         store: the namespace.
         end: its verified end.
+        ordered: whether paths that do not rise are an error; searches need them to.
     """
 
-    def __init__(self, store: ObjectStore, end: RangeEnd) -> None:
+    def __init__(self, store: ObjectStore, end: RangeEnd, *, ordered: bool = True) -> None:
         self.end = end
+        self._ordered = ordered
         self._store = store
         self._loading = Lock()
         self._held: dict[int, _Held] = {}
@@ -344,8 +372,7 @@ class RangeFile:
         """Some columns of some row groups (ascending)."""
         source = self._pieces(groups)
         table = read_columns(source, self.row.key, columns, self._metadata, list(groups))
-        if "digest" in table.column_names:
-            self._check_digests(table.column("digest"), groups)
+        self.check_rows(table, groups)
         return table
 
     def _pieces(self, groups: Sequence[int]) -> Pieces:
@@ -373,6 +400,26 @@ class RangeFile:
             return np.frombuffer(last, np.uint64).reshape(-1, 2)
         # It is damaged, or another writer encoded the column otherwise.
         return digest_words(self._columns(["digest"], [index]).column(0))
+
+    def check_rows(self, table: pa.Table, groups: Sequence[int]) -> None:
+        """Check decoded rows of some row groups, as far as they have the columns. Raises ``Corrupted``."""
+        if "digest" in table.column_names:
+            self._check_digests(table.column("digest"), groups)
+        if self._ordered and "path" in table.column_names and table.num_rows:
+            self._check_order(table.column("path"), groups)
+
+    def _check_order(self, paths: pa.ChunkedArray, groups: Sequence[int]) -> None:
+        """Paths rise, and begin where the footer says: whatever is searched for is found if it is there."""
+        done = 0
+        for index in groups:
+            if paths[done].as_py().encode() != self.first_paths[index]:
+                raise self._unordered(f"row group {index} begins elsewhere than its footer says")
+            done += int(self.starts[index + 1] - self.starts[index])
+        if not pc.all(pc.less(paths[:-1], paths[1:])).as_py() and len(paths) > 1:
+            raise self._unordered("its paths do not rise")
+
+    def _unordered(self, what: str) -> Corrupted:
+        return Corrupted(f"{self.row.key} is out of order: {what}; run `lakeops fsck` to see what is affected")
 
     def _check_digests(self, digests: pa.ChunkedArray, groups: Sequence[int]) -> None:
         """Whatever is told by its entry digest is really called so by the range's id."""

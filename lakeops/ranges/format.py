@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.outline import MARK, metadata_at
+from lakeops.ranges.outline import MARK, NotOutlined, metadata_at, page_bytes
 from lakeops.ranges.split import VERSION
 
 _TABLE_MARK: Final = b"lakeops groups 1"
@@ -186,7 +187,22 @@ _METARANGE: dict[str, Any] = _COMMON | {
     "write_statistics": ["first_path", "last_path", "count", "bytes"],
 }
 _METARANGE_GROUP = 8_192
-_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError)
+_BROKEN = (
+    pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, struct.error, NotOutlined
+)  # fmt: skip
+"""How bytes that are no file of ours fail where they are decoded."""
+
+ROW_LEAST: Final = 16
+"""Bytes that a row of a range takes in any file: its digest cannot be compressed."""
+ROW_MOST: Final = 16 << 10
+"""Bytes that a row of a range takes in memory at most: all its texts have bounds."""
+FILE_MOST: Final = 1 << 31
+"""Bytes of a range file at most: they are read in one request."""
+_LISTED_MOST: Final = 8 << 10
+OVERHEAD: Final = 1 << 20
+"""Bytes of a file that belong to no row, and more than there are of them."""
+_AT_ONCE: Final = 1 << 30
+"""Memory that decoding some rows may take before anybody can look at them."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +219,7 @@ class Footer:
         Raises ``Corrupted``, naming the file.
         """
         metadata = _range_metadata(self._tail, self._key)
+        _check_budget(metadata, self._key, ROW_MOST)
         told = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         if told != [group.rows for group in self.groups]:
             raise not_decodable(self._key, "its table of row groups does not fit its footer")
@@ -236,7 +253,12 @@ def encode_tail(groups: Sequence[RowGroup], footer: bytes) -> bytes:
 def decode_footer(tail: bytes, key: str) -> Footer:
     """The footer in the verified bytes at the end of a range file. Raises ``Corrupted``, naming ``key``."""
     try:
-        return Footer(find_table(tail), tail, key)
+        groups = find_table(tail)
+        paths = [group.first_path for group in groups]
+        if any(one >= other for one, other in pairwise(paths)) or not all(group.rows for group in groups):
+            raise ValueError("its row groups are empty or out of order")
+        b"\0".join(paths).decode()
+        return Footer(groups, tail, key)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
 
@@ -252,12 +274,60 @@ def encode_metarange(table: pa.Table) -> bytes:
 def decode_metarange(data: bytes, key: str) -> pa.Table:
     """The rows of a metarange file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
     try:
-        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
+        metadata = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).metadata
+        if not metadata.schema.to_arrow_schema().equals(METARANGE_SCHEMA):
+            raise not_decodable(key, "its columns are not a metarange's")
+        table = decode_slowly(data, metadata, key, _LISTED_MOST)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
-    if not table.schema.equals(METARANGE_SCHEMA):
-        raise not_decodable(key, "its columns are not a metarange's")
     return table.combine_chunks()
+
+
+def decode_slowly(data: bytes, metadata: pq.FileMetaData, key: str, most: int) -> pa.Table:
+    """All rows of a file that may have been made to fill the memory.
+
+    A few bytes can stand for a text of many, and that for one in each row. So the pages' sizes are added up first, and
+    then so few rows are decoded at a time that each may be as long as all of its row group.
+
+    Args:
+        data: the whole file, its bytes verified.
+        metadata: what its footer says.
+        key: its name, for errors.
+        most: how many bytes of memory a row takes at most.
+
+    Raises ``Corrupted``, naming the file.
+    """
+    try:
+        _check_budget(metadata, key, most)
+        batches, view = [], memoryview(data)
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            size = sum(page_bytes(view[slice(*_chunk(group.column(one)))]) for one in range(group.num_columns))
+            if size > group.num_rows * most + OVERHEAD:
+                raise not_decodable(key, f"{group.num_rows:,} rows take {size:,} bytes")
+            file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, pre_buffer=False)
+            rows = max(1, _AT_ONCE // max(size, 1))
+            for batch in file.iter_batches(rows, row_groups=[number], use_threads=False):
+                if batch.nbytes > batch.num_rows * most + OVERHEAD:
+                    raise not_decodable(key, f"{batch.num_rows:,} rows take {batch.nbytes:,} bytes of memory")
+                batch.validate(full=True)
+                batches.append(batch)
+        return pa.Table.from_batches(batches, metadata.schema.to_arrow_schema())
+    except _BROKEN as error:
+        raise not_decodable(key, str(error)) from error
+
+
+def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Where a column's chunk begins in the file, and where it ends."""
+    start = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+    return start, start + column.total_compressed_size
+
+
+def _check_budget(metadata: pq.FileMetaData, key: str, most: int) -> None:
+    """Refuse a file whose footer tells of more bytes than its rows can take. Raises ``Corrupted``."""
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    if size > metadata.num_rows * most + OVERHEAD:
+        raise not_decodable(key, f"its {metadata.num_rows:,} rows take {size:,} bytes without compression")
 
 
 def _range_metadata(data: bytes, key: str) -> pq.FileMetaData:
@@ -280,7 +350,9 @@ def read_columns(
     Raises ``Corrupted``, naming ``key``.
     """
     try:
-        return _parquet_file(source, metadata).read_row_groups(groups, columns=columns, use_threads=False)
+        table = _parquet_file(source, metadata).read_row_groups(groups, columns=columns, use_threads=False)
+        table.validate(full=True)
+        return table
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
 

@@ -6,6 +6,7 @@ every commit handles all of them, so nothing turns them into Python objects exce
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -17,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput
+from lakeops.model.text import excerpt
 from lakeops.ranges.digest import fixed_bytes, metarange_id
-from lakeops.ranges.format import METARANGE_SCHEMA
+from lakeops.ranges.format import FILE_MOST, METARANGE_SCHEMA, OVERHEAD, ROW_LEAST, ROW_MOST
 from lakeops.store.layout import range_key
 
 
@@ -59,6 +61,9 @@ class SortedPaths:
 Rows = npt.NDArray[np.int64]
 
 
+_FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,254}")
+
+
 @dataclass(frozen=True, slots=True)
 class RangeRow:
     """One range of a metarange: plain data, cheap to send to a worker.
@@ -81,6 +86,19 @@ class RangeRow:
     def hex_id(self) -> str:
         """The range id as 64 hex characters."""
         return self.id.hex()
+
+    @property
+    def flaw(self) -> str | None:
+        """What cannot be so of it, the file unseen; None when nothing is."""
+        if not _FILE.fullmatch(self.file):
+            return f"{excerpt(self.file)} is no file's name"
+        if self.count < 1 or self.size_bytes < 0:
+            return f"it tells of {self.count:,} rows and {self.size_bytes:,} bytes"
+        if not 0 < self.footer_bytes <= self.file_bytes:
+            return f"it tells of a file of {self.file_bytes:,} bytes that ends in a footer of {self.footer_bytes:,}"
+        if not self.count * ROW_LEAST <= self.file_bytes <= min(self.count * ROW_MOST + OVERHEAD, FILE_MOST):
+            return f"it tells of {self.count:,} rows in a file of {self.file_bytes:,} bytes"
+        return None
 
     @property
     def key(self) -> str:
@@ -162,6 +180,19 @@ class Metarange:
     def footer_digest(self, index: int) -> bytes:
         """The SHA-256 of the end of one range's file: 32 raw bytes."""
         return bytes(self._footer_digests[32 * index : 32 * index + 32])
+
+    @cached_property
+    def disorder(self) -> str | None:
+        """Where its ranges are out of order or overlap, by what it tells of them; None where they are not."""
+        first, last = self.table.column("first_path"), self.table.column("last_path")
+        at = pc.index(pc.greater(first, last), value=True).as_py()
+        if at >= 0:
+            return f"range {at} ends at {excerpt(last[at].as_py())}, before it begins"
+        at = pc.index(pc.greater_equal(last[:-1], first[1:]), value=True).as_py() if len(self) > 1 else -1
+        if at >= 0:
+            ends, begins = excerpt(last[at].as_py()), excerpt(first[at + 1].as_py())
+            return f"range {at} ends at {ends}, but the next one begins at {begins}"
+        return None
 
     def find(self, key: bytes) -> int:
         """The first range that ends at or after ``key``: ``len(self)`` when ``key`` is past them all."""

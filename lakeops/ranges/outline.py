@@ -64,6 +64,8 @@ def closed(metadata: bytes) -> bytes:
 
 _VARINT_SIZES: Final = frozenset((4, 5, 6))
 _BYTES, _LIST = 8, 9
+_PAGE_FIELD: Final = 0x15
+"""The header of a field right behind the one before, with a number of 32 bits."""
 
 _Known = Mapping[int, Any]
 
@@ -128,6 +130,31 @@ def outline(footer: bytes) -> Outline:
         return _outline(footer[metadata_at(footer) : -CLOSING])
     except IndexError as error:
         raise NotOutlined("it ends too early") from error
+
+
+def page_bytes(column: bytes | memoryview) -> int:
+    """How many bytes the pages of a column's chunk say that they are without compression.
+
+    The footer says so too, but memory is taken as the pages ask for it. Raises ``NotOutlined``.
+    """
+    data, at, total = bytes(column), 0, 0
+    try:
+        while at < len(data):
+            values, place = [], at
+            for _ in range(3):  # the page's type, its size without compression and with it
+                if data[place] != _PAGE_FIELD:
+                    raise NotOutlined("a page's header is not in order")
+                value, place = _varint(data, place + 1)
+                values.append((value >> 1) ^ -(value & 1))
+            _, plain, stored = values
+            if plain < 0 or stored < 0:
+                raise NotOutlined("a page has a negative size")
+            total, at = total + plain, _skip(data, at, STRUCT) + stored
+    except IndexError as error:
+        raise NotOutlined("a page ends too early") from error
+    if at != len(data):
+        raise NotOutlined("the last page does not end where its column does")
+    return total
 
 
 def _outline(data: bytes) -> Outline:

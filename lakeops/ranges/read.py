@@ -225,8 +225,11 @@ class RangeReader:
         self.store = store
         self._cache = cache or RangeCache()
 
-    def metarange(self, commit: MetarangePointer) -> Metarange:
-        """The commit's metarange, verified. Raises ``Corrupted`` or ``ObjectNotFound``."""
+    def metarange(self, commit: MetarangePointer, *, ordered: bool = True) -> Metarange:
+        """The commit's metarange, verified. Raises ``Corrupted`` or ``ObjectNotFound``.
+
+        Lookups need its ranges in order. Whoever looks for what is wrong with it takes it as it is, not ``ordered``.
+        """
         if not commit.meta_range_file:
             metarange = Metarange.empty()
         else:
@@ -240,6 +243,8 @@ class RangeReader:
                 f"metarange {commit.meta_range_file!r} holds {metarange.id[:16]}, but the commit says "
                 f"{commit.meta_range_id[:16]}; run `lakeops fsck`"
             )
+        if ordered and metarange.disorder is not None:
+            raise Corrupted(f"metarange {commit.meta_range_file!r}: {metarange.disorder}; run `lakeops fsck`")
         return metarange
 
     def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
@@ -331,6 +336,8 @@ class RangeReader:
         row = group.paths.first_at(key)
         if row == len(group.paths):
             number, row = number + 1, 0
+            if number == file.groups:
+                raise Corrupted(f"{file.row.key} ends before the path that its metarange tells; run `lakeops fsck`")
             group = self.group(file, number)
         return number, group, row
 

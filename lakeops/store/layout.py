@@ -34,6 +34,8 @@ METARANGES = "_lakefs/metaranges/"
 GC = "_lakefs/retention/gc/"
 TASKS = "_lakefs/tasks/"
 PROBE = "_lakefs/probe/"
+MANAGED = ("data", "_lakefs")
+"""The folders of a namespace that its repository writes and deletes in."""
 
 OBJECT_NAME = r"^data/\d{10}/(\d{4})?[0-9a-v]{20}(/|$)"
 """What lakeops names objects, as a regular expression: anything else below ``data/`` is somebody else's."""

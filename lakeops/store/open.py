@@ -11,6 +11,7 @@ from pathlib import Path
 from lakeops.store.base import ObjectStore, StoreSettings
 from lakeops.store.layout import is_absolute
 from lakeops.store.location import Location, normalise_namespace, parse_location, split_address
+from lakeops.store.policy import AddressPolicy
 
 __all__ = ["StoreSettings", "Stores", "normalise_namespace", "open_store"]
 
@@ -45,14 +46,16 @@ class Stores:
         """The store at a storage namespace. Raises ``InvalidUri``."""
         return self._store(parse_location(url))
 
-    def locate(self, namespace: str, address: str) -> tuple[ObjectStore, str]:
-        """The store and the key of a physical address, relative to ``namespace`` or absolute.
+    def locate(self, policy: AddressPolicy, address: str) -> tuple[ObjectStore, str]:
+        """The store and the key of a physical address, relative to the policy's namespace or absolute.
 
-        An absolute address may lie anywhere: its store is rooted at its bucket, or at its file's directory.
+        An absolute address may lie wherever the policy allows: its store is rooted at its bucket, or at its file's
+        directory. Raises ``AddressRefused``, ``InvalidUri``.
         """
-        if not is_absolute(address):
-            return self.at(namespace), address
-        place, key = split_address(address)
+        found = policy.check(address)
+        if not is_absolute(found):
+            return self.at(policy.namespace), found
+        place, key = split_address(found)
         return self._store(place), key
 
     def _store(self, place: Location) -> ObjectStore:

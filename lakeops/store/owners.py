@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from lakeops.model.errors import NotTheOwner, ObjectNotFound
 from lakeops.model.owner import Owner, read_owner
-from lakeops.model.text import excerpt
-from lakeops.model.words import safe
+from lakeops.model.text import excerpt, safe
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import OWNER
 

@@ -168,6 +168,37 @@ def test_a_password_that_airflow_would_show_is_refused(home: Path, monkeypatch: 
     )
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:s3cret",
+        "postgresql+psycopg://ada:s3cret/lake",
+        "postgresql+psycopg://db.example/lake?password=s3cret",
+        "postgresql+psycopg://db.example/lake?sslpassword=s3cret",
+        "postgresql://ada:a/s3cret@db.example/lake",
+    ],
+)
+def test_a_password_is_not_repeated_however_the_url_is_broken(
+    home: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    _connection(monkeypatch, "pg", extra={"database_url": url})
+    with pytest.raises(InvalidSettings) as caught:
+        LakeopsHook("pg").get_conn()
+    assert "s3cret" not in str(caught.value)
+    works, message = LakeopsHook("pg").test_connection()
+    assert not works
+    assert "s3cret" not in message
+
+
+def test_a_log_shows_no_control_character() -> None:
+    from lakeops.airflow.changes import Tally
+    from lakeops.model.records import Change, ChangeType
+
+    shown = str(Tally.of([Change(ChangeType.ADDED, "a\n::group::\x1b[2J", 1)], 10))
+    assert len(shown.splitlines()) == 2
+    assert shown.replace("\n", "").isprintable()
+
+
 @pytest.mark.parametrize("dag_file", sorted((ROOT / "dags").glob("*.py")), ids=lambda path: path.stem)
 def test_reading_a_dag_file_imports_nothing_heavy_and_is_quick(dag_file: Path, home: Path) -> None:
     script = (

@@ -223,6 +223,51 @@ def test_what_cannot_be_shown_is_said(
     assert "s3cret" not in answer.text
 
 
+@pytest.mark.parametrize("path", ["flights", "nosuch", "flights/ref/ma..in", "flights/diff?left=main", "a/b/c/d"])
+@pytest.mark.parametrize("role", ["admin", None])
+def test_every_answer_has_the_headers(history: Repository, page: Any, path: str, role: str | None) -> None:
+    from lakeops.airflow.web import HEADERS
+
+    answer = page(path, role=role)
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+
+
+def test_an_error_that_nobody_expected_says_nothing_of_the_inside(
+    history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lakeops.airflow.pages import Pages
+    from lakeops.airflow.web import HEADERS
+
+    def fail(_: Pages) -> str:
+        raise RuntimeError("s3cret")
+
+    monkeypatch.setattr(Pages, "overview", fail)
+    answer = page("flights")
+    assert (answer.status_code, "s3cret" in answer.text) == (500, False)
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+
+
+def test_a_page_makes_no_catalog(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "none.db"
+    extra = {"database_url": f"sqlite:///{file}"}
+    monkeypatch.setenv("AIRFLOW_CONN_NONE", json.dumps({"conn_type": "lakeops", "extra": extra}))
+    assert page("flights", connection="none").status_code == 503
+    assert not file.exists()
+
+
+def test_pages_are_made_a_few_at_a_time(history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from threading import BoundedSemaphore
+
+    from lakeops.airflow import web as routes
+
+    monkeypatch.setattr(routes, "WAIT_SECONDS", 0.0)
+    full = BoundedSemaphore(1)
+    monkeypatch.setattr(routes, "_places", full)
+    with full:
+        assert page("flights").status_code == 503
+    assert page("flights").status_code == 200
+
+
 def test_an_expired_commit_is_gone(history: Repository, lake: Lake, page: Any) -> None:
     lost = history.branch("dev").commit_id
     history.delete_branch("dev")

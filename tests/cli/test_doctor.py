@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakeops.cli.config import mask
+from lakeops.model.text import masked
 from lakeops.store.pieces import Pieces
 
 
@@ -91,12 +91,12 @@ def test_config_shows_no_secret(run, home, monkeypatch):
         ("postgresql://ada:p@host/name", "postgresql://ada:***@host/name"),
         ("postgresql://ada:p@ss@host/name", "postgresql://ada:***@host/name"),
         ("postgresql://:p@host", "postgresql://:***@host"),
-        ("postgresql://host/name?password=p", "postgresql://host/name?***"),
+        ("postgresql://host/name?password=p", "postgresql://host/name?password=***"),
         ("a/plain:path@x", "a/plain:path@x"),
     ],
 )
-def test_mask(url, shown):
-    assert mask(url) == shown
+def test_masked(url, shown):
+    assert masked(url) == shown
 
 
 def test_the_disk_cache(run, home, monkeypatch, tmp_path):

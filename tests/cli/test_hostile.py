@@ -7,7 +7,7 @@ import json
 import pytest
 from support.hostile import HOSTILE
 
-from lakeops.model.words import safe
+from lakeops.model.text import safe
 
 R = "lakefs://flights"
 ESCAPES = {
@@ -109,3 +109,9 @@ def test_conflicts_are_escaped(run, flights):
     text = run("merge", f"{R}/one", f"{R}/two").stderr
     assert harmless(text)
     assert text.count("\n! conflict") == 1
+
+
+@pytest.mark.parametrize("name", ["n" * 5000, "a/" * 3000 + "b"])
+def test_a_file_name_that_is_too_long_is_bad_input(run, flights, name: str) -> None:
+    assert run.error("fs", "download", "lakefs://flights/main/raw/a", name)["kind"] == "invalid_input"
+    assert run.error("--config", name, "repo", "list")["kind"] == "invalid_settings"

@@ -12,6 +12,8 @@ from lakeops.model.errors import InvalidInput
 from lakeops.model.ids import (
     COMMIT_METADATA_BYTES,
     MAX_MESSAGE_BYTES,
+    Origin,
+    check_commit_metadata,
     check_content_type,
     check_message,
     check_metadata,
@@ -100,3 +102,11 @@ def test_a_lower_bound_is_told() -> None:
     assert check_text("key", "ab", at_least=2, at_most=4) == "ab"
     with pytest.raises(InvalidInput, match="key: it takes 1 bytes in UTF-8, and needs 2"):
         check_text("key", "a", at_least=2, at_most=4)
+
+
+@pytest.mark.parametrize("key", ["airflow_dag_id", "airflow_anything", "approved_by"])
+def test_keys_of_the_provider_are_its_own(key: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"'{key}' is reserved"):
+        check_commit_metadata({"a": "b", key: "ada"})
+    assert check_commit_metadata(Origin({key: "ada"})) == {key: "ada"}
+    assert check_metadata({key: "ada"}) == {key: "ada"}, "objects are described as anybody likes"

@@ -52,7 +52,7 @@ def lake_of(repo: Repository) -> Lake:
 
 def replace(repo: Repository, path: str, data: bytes) -> None:
     """Put other contents where a path's object lies."""
-    store, key = repo._ctx.stores.locate(repo.storage_namespace, repo.ref("main").stat(path).physical_address)
+    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat(path).physical_address)
     store.put(key, data)
 
 
@@ -261,7 +261,7 @@ def test_a_mark_that_only_looks_like_a_digest(tmp_path: Path) -> None:
 
 
 def test_a_missing_object_is_not_found(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
-    store, key = repo._ctx.stores.locate(repo.storage_namespace, repo.ref("main").stat("f").physical_address)
+    store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
     store.delete([key])
     for read in WHOLE.values():
         with pytest.raises((ObjectNotFound, FileNotFoundError)):

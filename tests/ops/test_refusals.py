@@ -158,3 +158,22 @@ def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, se
         assert tree(repo, "main") == {
             path: text.encode() for path, text in everything.items() if not (where and path.startswith(where))
         }
+
+
+def test_no_verb_lets_a_caller_speak_for_airflow(scene: Repository, tmp_path):
+    main = scene.branch("main")
+    (tmp_path / "file").write_text("1")
+    main.put("new", b"1")
+    head = main.commit_id
+    for key in ("airflow_run_id", "approved_by"):
+        told = {"metadata": {key: "somebody"}}
+        for publish in (
+            lambda told=told: main.commit("m", **told),
+            lambda told=told: scene.merge("dev", "main", strategy="source-wins", **told),
+            lambda told=told: main.revert("main~1", **told),
+            lambda told=told: scene.cherry_pick("dev", "main", **told),
+            lambda told=told: main.import_objects(tmp_path.as_uri(), "in", "m", **told),
+        ):
+            with pytest.raises(errors.InvalidInput, match=f"'{key}' is reserved"):
+                publish()
+    assert main.commit_id == head

@@ -10,7 +10,7 @@ from support.rows import attempt, built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.ranges.cutter import Cut, with_digests
-from lakeops.ranges.digest import EMPTY_METARANGE_ID
+from lakeops.ranges.digest import EMPTY_METARANGE_ID, range_id
 from lakeops.ranges.file import open_range, read_range
 from lakeops.ranges.format import encode_range
 from lakeops.ranges.metarange import Metarange
@@ -77,10 +77,18 @@ def test_a_row_group_with_other_rows_than_its_footer_says_is_found(store):
     table = with_digests(entry_table(numbered(range(6))))
     cut = Cut(table, (3, 6))
     row = cut.described()
-    data, footer_bytes = encode_range(list(reversed(cut.groups)), cut.digests)
+    digests = list(reversed(cut.digests))
+    data, footer_bytes = encode_range(cut.groups, digests)
     store.put("_lakefs/ranges/odd.parquet", data)
     digest = sha256(data[-footer_bytes:]).digest()
-    odd = replace(row, file="odd.parquet", file_bytes=len(data), footer_bytes=footer_bytes, footer_digest=digest)
+    odd = replace(
+        row,
+        id=range_id(digests),
+        file="odd.parquet",
+        file_bytes=len(data),
+        footer_bytes=footer_bytes,
+        footer_digest=digest,
+    )
     with pytest.raises(Corrupted, match="other rows in row group 0 than its footer says"):
         open_range(store, odd).take(np.arange(6), ["digest"])
 

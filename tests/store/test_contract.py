@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath, NotFound, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore, PutResult
 from lakeops.store.open import Stores
+from lakeops.store.policy import AddressPolicy
 
 
 class Drip(io.RawIOBase):
@@ -362,10 +363,11 @@ def test_url_opens_the_same_store(store):
     assert stores.at(store.url).get("data/a b") == b"x"
     assert stores.at(store.url).url == store.url
     other, key = stores.locate(
-        "file:///nowhere", store.url + "/data/a%20b" if "file" in store.url else store.url + "/data/a b"
+        AddressPolicy("file:///nowhere"),
+        store.url + "/data/a%20b" if "file" in store.url else store.url + "/data/a b",
     )
     assert other.get(key) == b"x"
-    same, key = stores.locate(store.url, "data/a b")
+    same, key = stores.locate(AddressPolicy(store.url), "data/a b")
     assert same.get(key) == b"x"
 
 

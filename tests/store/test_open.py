@@ -12,6 +12,7 @@ from lakeops.model.errors import InvalidSettings, InvalidUri
 from lakeops.store import layout
 from lakeops.store.local import LocalStore
 from lakeops.store.open import Stores, StoreSettings, normalise_namespace, open_store
+from lakeops.store.policy import AddressPolicy
 from lakeops.store.s3 import S3Store
 from lakeops.testing import Faults, FaultyStore
 
@@ -112,13 +113,13 @@ def test_a_resolver_wraps_what_it_opens():
         ("file:///ns", "data/h/part 0%20?#é", "file:///ns", "data/h/part 0%20?#é"),
         ("file:///ns", "s3://other/a/b c?d#e%20", "s3://other", "a/b c?d#e%20"),
         ("file:///ns", "s3://other//a//b/", "s3://other", "/a//b/"),
-        ("s3://bucket/ns", "file:///import/a%20b/c%23d", "file:///import/a%20b", "c#d"),
-        ("s3://bucket/ns", "file:///top", "file:///".rstrip("/") + "/", "top"),
-        ("s3://bucket/ns", "s3://bucket/ns/data/x", "s3://bucket", "ns/data/x"),
+        ("file:///ns", "file:///import/a%20b/c%23d", "file:///import/a%20b", "c#d"),
+        ("file:///ns", "file:///top", "file:///".rstrip("/") + "/", "top"),
+        ("s3://bucket/ns", "s3://bucket/ns/data/x", "s3://bucket/ns", "data/x"),
     ],
 )
 def test_addresses_lead_to_a_store_and_a_key(namespace, address, url, key):
-    store, found = Stores().locate(namespace, address)
+    store, found = Stores().locate(AddressPolicy(namespace), address)
     assert (store.url.rstrip("/"), found) == (url.rstrip("/"), key)
 
 
@@ -128,7 +129,7 @@ def test_addresses_lead_to_a_store_and_a_key(namespace, address, url, key):
 )
 def test_addresses_that_lead_nowhere(address):
     with pytest.raises(InvalidUri):
-        Stores().locate("s3://bucket/ns", address)
+        Stores().locate(AddressPolicy("file:///ns"), address)
 
 
 def test_an_imported_file_is_read_where_it_is(tmp_path):
@@ -138,7 +139,7 @@ def test_an_imported_file_is_read_where_it_is(tmp_path):
     source = open_store(place.as_uri())
     [item] = source.list()
     address = layout.absolute(source.url, item.key)
-    store, key = Stores().locate("s3://bucket/ns", address)
+    store, key = Stores().locate(AddressPolicy("file:///ns"), address)
     assert store.get(key) == b"rows"
 
 

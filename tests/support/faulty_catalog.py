@@ -52,6 +52,7 @@ TRANSITIONS = (
     "record_arrivals",
     "promote",
     "note_sync",
+    "note_refused",
     "promote_writable",
     "revive_proved",
 )

@@ -15,7 +15,8 @@ from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.airflow.task import fixed, truth
 from lakeops.model.errors import InvalidInput
 from lakeops.model.findings import Finding, Severity
-from lakeops.model.words import counted, human_size, safe
+from lakeops.model.text import safe
+from lakeops.model.words import counted, human_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -96,7 +97,7 @@ class LakeopsGcSweepOperator(LakeopsOperator):
         """What was deleted."""
         swept = repository.gc.sweep(self.mark_id, force=truth(self.force))
         for key, reason in swept.mark.failures:
-            self.log.warning("The store refused to delete %s: %s", key, reason)
+            self.log.warning("The store refused to delete %s: %s", safe(key), safe(str(reason)))
         self.log.info("Deleted %d files, %s, of lakefs://%s", swept.deleted, human_size(swept.bytes), repository.id)
         return swept.to_json()
 

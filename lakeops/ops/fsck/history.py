@@ -12,7 +12,7 @@ from itertools import chain
 from lakeops.catalog.records import Records
 from lakeops.model.errors import InvalidInput, InvalidName
 from lakeops.model.findings import Finding, found
-from lakeops.model.ids import commit_id
+from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch
 from lakeops.model.records import Commit, Split
 from lakeops.ranges.split import check_split
@@ -96,14 +96,7 @@ def _pruned(records: Records, commit: Commit, gone: list[str]) -> bool:
 
 def _computed_id(commit: Commit) -> str:
     try:
-        return commit_id(
-            committer=commit.committer,
-            message=commit.message,
-            meta_range_id=commit.meta_range_id,
-            creation_date=commit.creation_date,
-            metadata=commit.metadata,
-            parents=commit.parents,
-        )
+        return id_of(commit)
     except (OverflowError, UnicodeError):
         return "of no commit"
 

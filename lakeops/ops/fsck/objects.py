@@ -31,6 +31,7 @@ from lakeops.ranges.split import path_hashes
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import is_absolute
 from lakeops.store.open import Stores
+from lakeops.store.policy import AddressPolicy
 
 _PIECE = 1 << 20
 _CHANGE_MARK = re.compile(r"mtime-(-?\d+)-\d+")
@@ -65,14 +66,14 @@ class ObjectCheck:
 
     Args:
         stores: where addresses lead.
-        namespace: the repository's.
+        policy: where they may lead.
         inventory: what lies in the namespace.
     """
 
-    def __init__(self, stores: Stores, namespace: str, inventory: Inventory) -> None:
+    def __init__(self, stores: Stores, policy: AddressPolicy, inventory: Inventory) -> None:
         self.looked_at = 0
         self._stores = stores
-        self._namespace = namespace
+        self._policy = policy
         self._inventory = inventory
         self._settled = np.zeros(len(inventory), np.uint64)
         self._settled_elsewhere: set[tuple[str, int]] = set()
@@ -91,7 +92,7 @@ class ObjectCheck:
         picked = np.flatnonzero(todo)
         wanted = list(self._wanted(table.take(pa.array(picked)), rows[picked], hashes[picked]))
         elsewhere = [item for item in wanted if item.listed is None and is_absolute(item.address)]
-        known = listed_elsewhere(self._stores, self._namespace, [item.address for item in elsewhere])
+        known = listed_elsewhere(self._stores, self._policy, [item.address for item in elsewhere])
         wanted = [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
         self._settled[rows[listed]] = hashes[listed]
         for flaw in prefetched(self._look, wanted):
@@ -117,7 +118,7 @@ class ObjectCheck:
 
     def _look(self, wanted: _Wanted) -> ObjectFlaw | None:
         try:
-            store, key = self._stores.locate(self._namespace, wanted.address)
+            store, key = self._stores.locate(self._policy, wanted.address)
             reason = _flaw(wanted, wanted.listed or store.head(key), store, key)
         except ObjectNotFound:
             reason = ("object_missing", "is not there")
@@ -128,7 +129,7 @@ class ObjectCheck:
         )
 
 
-def listed_elsewhere(stores: Stores, namespace: str, addresses: Sequence[str]) -> dict[str, StoredObject]:
+def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[str]) -> dict[str, StoredObject]:
     """What listings of other buckets say of objects there, where they are cheaper than a question an object.
 
     Objects of one bucket that lie close together come on one page of a listing. What a listing does not have within
@@ -139,7 +140,7 @@ def listed_elsewhere(stores: Stores, namespace: str, addresses: Sequence[str]) -
     for address in addresses:
         if address.startswith("s3://"):
             try:
-                store, key = stores.locate(namespace, address)
+                store, key = stores.locate(policy, address)
             except LakeopsError:
                 continue  # told when it is asked for
             places.setdefault(store.url, (store, {}))[1][key] = address
@@ -226,7 +227,7 @@ class Entries:
         self._namespace = ctx.repository.storage_namespace
         self._inventory = inventory
         self._checked = checked
-        self._objects = ObjectCheck(ctx.stores, self._namespace, inventory) if data else None
+        self._objects = ObjectCheck(ctx.stores, ctx.policy, inventory) if data else None
 
     def flaws_of_range(self, one: CheckedRange) -> Iterator[PlacedFlaw]:
         """What is wrong with a range, its file, its rows and what they point at."""

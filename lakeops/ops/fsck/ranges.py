@@ -158,7 +158,7 @@ def check_metaranges(
 
 def _load(reader: RangeReader, pointed: Pointed) -> tuple[Pointed, Metarange | LakeopsError]:
     try:
-        return pointed, reader.metarange(pointed)
+        return pointed, reader.metarange(pointed, ordered=False)
     except LakeopsError as error:
         return pointed, error
 

@@ -70,7 +70,7 @@ def create_mirror(
     store = stores.at(namespace)
     check_claim(store, origin)
     check_unowned(catalog, store, origin, source.catalog.identity())
-    first = source.catalog.initial_commit(origin.id)
+    first = source.initial_commit()
     mirror = Mirror(
         repository_id=name,
         source=reference,

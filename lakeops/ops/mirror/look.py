@@ -17,7 +17,7 @@ from itertools import islice
 from lakeops.catalog.records import NOTHING, Pending
 from lakeops.engine.presence import ProvePlan, RangeProof, Terms, is_memorable, plan, prove, remember
 from lakeops.model import graph
-from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, ReplicaMismatch
+from lakeops.model.errors import Corrupted, LakeopsError, NotFound, ObjectNotFound, RecordRefused, ReplicaMismatch
 from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
@@ -25,6 +25,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.verify import row_flaw
 from lakeops.store.layout import metarange_key, range_key
 
 NEAR = 256
@@ -89,6 +90,7 @@ def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arri
     except Corrupted as error:
         return Look.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
+    _check_rows(planned)
     proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=terms(ctx, state.mirror)))
     files = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
@@ -104,6 +106,14 @@ def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arri
     )
 
 
+def _check_rows(planned: ProvePlan) -> None:
+    """Refuse a metarange that tells of its ranges what cannot be so. Raises ``RecordRefused``."""
+    fresh = Metarange(planned.rows)
+    for flaw in (row_flaw(row) for row in (*fresh.rows(0, len(fresh)), *planned.files)):
+        if flaw is not None:
+            raise RecordRefused(f"the metarange that the source wrote is refused: {flaw.message}")
+
+
 def _objects(proof: RangeProof) -> int:
     """How many objects of a range have not arrived as they should be."""
     return proof.missing_objects + (proof.mismatch is not None)
@@ -115,11 +125,15 @@ def terms(ctx: Context, mirror: Mirror) -> Terms:
         settings=ctx.stores.settings,
         imported=mirror.check_imported,
         etags=etags_are_md5(ctx.repository.capabilities),
+        policy=ctx.find_policy(),
     )
 
 
 def _wrong(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> LakeopsError | None:
     """What has arrived and is not what the source wrote; of several things the one that comes first."""
+    refused = [proof.refused for proof in proofs if proof.refused is not None]
+    if refused:
+        return RecordRefused(f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}: {min(refused)}")
     damaged = [proof.damage for proof in proofs if proof.damage is not None]
     if damaged:
         return Corrupted(min(damaged))

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from lakeops.model.errors import NotAMirror, NotAReplica, ObjectNotFound
+from lakeops.model.errors import Corrupted, LakeopsError, NotAMirror, NotAReplica, ObjectNotFound, RecordRefused
 from lakeops.model.mirrors import Mirror, RefKind, RefName
 from lakeops.model.records import Commit, Repository
 from lakeops.ops.context import pages
+from lakeops.ops.mirror import gate
 from lakeops.ops.overlap import claim_of
+from lakeops.ops.resolve import line_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 
@@ -30,12 +32,14 @@ class Shown:
     Attributes:
         heads: where the branches and tags point that the mirror follows.
         unkept: those of the heads that a source which is a mirror itself has not agreed with its own source to keep.
-        rules: its retention rules and protected branches.
+        rules: its retention rules and protected branches; None where they are refused.
+        refused: what is not believed, and why: refs, or the rules under None.
     """
 
     heads: dict[RefName, str]
     unkept: frozenset[str]
-    rules: tuple[str | None, tuple[str, ...]]
+    rules: tuple[str | None, tuple[str, ...]] | None
+    refused: dict[RefName | None, LakeopsError]
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,27 @@ class Source:
 
     @cached_property
     def repository(self) -> Repository:
-        """The repository's record. Raises ``RepositoryNotFound``."""
-        return self.catalog.repository(self.repository_id)
+        """The repository's record. Raises ``RepositoryNotFound``, ``RecordRefused``."""
+        return gate.check_repository(self.catalog.repository(self.repository_id))
 
     def shown(self, mirror: Mirror, initial: Commit) -> Shown:
         """What the source shows now. ``initial`` is the mirror's initial commit. Raises ``NotAReplica``."""
 
         def found() -> Shown:
             self.check_same(mirror, initial)
+            refused: dict[RefName | None, LakeopsError] = {}
             heads = self.heads(mirror)
-            return Shown(heads, self.catalog.unkept(self.repository_id, heads.values()), self.rules())
+            for ref in list(heads):
+                reason = gate.ref_flaw(ref, heads[ref])
+                if reason is not None:
+                    refused[ref] = RecordRefused(reason)
+                    del heads[ref]
+            rules = None
+            try:
+                rules = gate.check_rules(*self.rules())
+            except (RecordRefused, Corrupted) as error:
+                refused[None] = error
+            return Shown(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused)
 
         return self.catalog.in_snapshot(found)
 
@@ -99,7 +114,20 @@ class Source:
     def reported(self, mirror: Mirror) -> int:
         """The sequence of the last report that it took under the mirror's name; 0 when there was none."""
         found = [one for one in self.catalog.registrations(self.repository_id) if one.id == mirror.registration]
-        return found[0].sequence if found else 0
+        return gate.check_sequence(found[0].sequence) if found else 0
+
+    def line(self, commit_id: str, limit: int) -> list[Commit]:
+        """A commit and its first parents, newest first; one that was pruned comes as gone.
+
+        Raises ``RefNotFound``, ``RecordRefused``.
+        """
+        return gate.check_line(line_of(self.catalog, self.repository_id, commit_id, limit), commit_id)
+
+    def initial_commit(self) -> Commit:
+        """The commit that its history begins with. Raises ``RecordRefused``."""
+        first = gate.check_commit(self.catalog.initial_commit(self.repository_id))
+        gate.check_generations([first], {}, lambda _: {})
+        return first
 
     def check_same(self, mirror: Mirror, initial: Commit) -> None:
         """Refuse a repository of the same name that is another one. Raises ``NotAReplica``."""

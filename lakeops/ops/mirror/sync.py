@@ -22,16 +22,24 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from lakeops.model.errors import CommitExpired, LakeopsError, MirrorOvertaken, RefNotFound, Transient
-from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, MirrorStatus, RefName
+from lakeops.model.errors import (
+    CommitExpired,
+    Corrupted,
+    LakeopsError,
+    MirrorOvertaken,
+    RecordRefused,
+    RefNotFound,
+    Transient,
+)
+from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, MirrorStatus, RefName
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.mirror import gate
 from lakeops.ops.mirror.create import fresh_registration
 from lakeops.ops.mirror.give_way import give_way, record
 from lakeops.ops.mirror.look import look, merged
 from lakeops.ops.mirror.source import Shown, Source, check_claim
 from lakeops.ops.mirror.status import status
-from lakeops.ops.resolve import line_of
 
 BATCH = 500
 """Commits of one transaction, and of one statement at the source."""
@@ -42,10 +50,14 @@ def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: I
 
     ``known`` are commits that the mirror has, so it need not be asked.
     """
+    heads = list(heads)
     missing = _missing(ctx, source, heads, set(known))
     # What the source has pruned comes as "gone", and is not copied: the mirror's history ends there too.
     pruned = frozenset(commit.id for commit in missing.values() if commit.is_gone)
-    kept = (commit for commit in missing.values() if not commit.is_gone)
+    for head in pruned.intersection(heads):
+        raise RecordRefused(f"commit {head[:16]} is a head of the source, and its record says that it was pruned")
+    kept = [commit for commit in missing.values() if not commit.is_gone]
+    gate.check_generations(kept, missing, lambda some: ctx.catalog.commits(ctx.repository_id, some))
     ordered = sorted(kept, key=lambda commit: (commit.generation, commit.id))
     for start in range(0, len(ordered), BATCH):
         ctx.catalog.copy_commits(ctx.repository_id, ordered[start : start + BATCH], pruned=pruned)
@@ -61,7 +73,7 @@ def _missing(ctx: Context, source: Source, heads: Iterable[str], known: set[str]
     found: dict[str, Commit] = {}
     waiting = _unknown(ctx, heads, known)
     while waiting:
-        chain = line_of(source.catalog, source.repository_id, waiting.pop(), BATCH)
+        chain = source.line(waiting.pop(), BATCH)
         ids = {one for commit in chain for one in (commit.id, *commit.parents)} - found.keys()
         lacking = _unknown(ctx, ids, known)
         for commit in chain:
@@ -83,6 +95,9 @@ def _unknown(ctx: Context, ids: Iterable[str], known: set[str]) -> set[str]:
 
 ROUNDS = 2
 """What was promoted may have a next candidate that is complete as well: one more look, no more."""
+
+_REASON = 500
+"""Characters of a reason that are kept."""
 
 TRIES = 8
 """How often heads are read again when the source or another pass went on meanwhile."""
@@ -107,6 +122,7 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
                 errors += wrong
                 if not again:
                     break
+            _note_refused(ctx, before.mirror, errors)
         if errors:
             raise errors[0]
     return status(ctx)
@@ -121,7 +137,8 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
         source.check_same(before.mirror, initial)
         check_claim(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
-            state, _, _ = _observe(ctx, source, initial, before)
+            state, _, broken = _observe(ctx, source, initial, before)
+            _note_refused(ctx, before.mirror, broken)
             remembered = ctx.catalog.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
@@ -184,14 +201,15 @@ def _observe(
     cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
     ``before`` is the mirror as it was read just now, if it was.
     """
-    broken: dict[RefName, LakeopsError] = {}
+    broken: dict[RefName | None, LakeopsError] = {}
     read: dict[RefName, str] = {}
     for _ in range(TRIES):
         known = before or ctx.catalog.mirror_state(ctx.repository_id)
         before = None
         shown = source.shown(known.mirror, initial)
-        if shown.rules != (known.mirror.rules, known.mirror.protections):
+        if shown.rules is not None and shown.rules != (known.mirror.rules, known.mirror.protections):
             ctx.catalog.note_rules(ctx.repository_id, *shown.rules)
+        broken |= shown.refused
         heads = _followed(shown, known, leave=broken)
         copied = {ref.source_head for ref in known.refs}
         try:
@@ -205,6 +223,9 @@ def _observe(
             broken |= _broken(ctx, source, {ref: head for ref, head in heads.items() if read.get(ref) == head})
             read = heads
             continue
+        except (RecordRefused, Corrupted):
+            broken |= _broken(ctx, source, heads)
+            continue
         lost = _agreed(ctx, source, state)
         if lost is not None:
             return state, lost, list(broken.values())
@@ -213,9 +234,16 @@ def _observe(
     )
 
 
-def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[RefName, LakeopsError]:
-    """The refs whose history cannot be copied, because the source lacks a commit of it."""
-    found: dict[RefName, LakeopsError] = {}
+def _note_refused(ctx: Context, before: Mirror, errors: Iterable[LakeopsError]) -> None:
+    """Record what was refused of the source, where that is something else than ``before``."""
+    reasons = [" ".join(error.message.split())[:_REASON] for error in errors if isinstance(error, RecordRefused)]
+    if (len(reasons), tuple(reasons[:SAMPLE])) != (before.refusals, before.refused):
+        ctx.catalog.note_refused(ctx.repository_id, len(reasons), reasons[:SAMPLE])
+
+
+def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[RefName | None, LakeopsError]:
+    """The refs whose history cannot be copied: the source lacks a commit of it, or what it says of one is refused."""
+    found: dict[RefName | None, LakeopsError] = {}
     for ref, head in heads.items():
         try:
             copy_history(ctx, source, [head])
@@ -224,19 +252,24 @@ def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[
                 f"{ref.kind} {ref.name!r} of the source is at commit {head[:16]}, and the source's catalog lacks a "
                 f"commit of its history ({error.message}); run `lakeops fsck` there; the mirror stays where it is"
             )
+        except (RecordRefused, Corrupted) as error:
+            found[ref] = RecordRefused(f"{ref.kind} {ref.name!r}: {error.message}; the mirror stays where it is")
     return found
 
 
-def _followed(shown: Shown, state: MirrorState, *, leave: Collection[RefName]) -> dict[RefName, str]:
+def _followed(shown: Shown, state: MirrorState, *, leave: Collection[RefName | None]) -> dict[RefName, str]:
     """Where the source's refs point.
 
-    A ref that shows what the source cannot keep, as a mirror itself, is not followed there, nor is one of ``leave``.
+    A ref that shows what the source cannot keep, as a mirror itself, is not followed there. One of ``leave`` is where
+    it was last seen, so that it goes on to wait for what it waits for.
     """
     promoted = {ref.ref: ref.promoted for ref in state.refs}
     followed = {
-        ref: head if head not in shown.unkept and ref not in leave else promoted.get(ref)
+        ref: head if head not in shown.unkept else promoted.get(ref)
         for ref, head in shown.heads.items()
+        if ref not in leave
     }
+    followed |= {ref.ref: ref.source_head for ref in state.refs if ref.ref in leave}
     return {ref: head for ref, head in followed.items() if head is not None}
 
 

@@ -179,6 +179,8 @@ def upgrade() -> None:
         _json("kept"),
         _text("rules", nullable=True),
         _json("protections"),
+        _number("refusals"),
+        _json("refused"),
         _number("row_digest", nullable=True),
     )
     op.create_table(

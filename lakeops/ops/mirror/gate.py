@@ -1,0 +1,161 @@
+"""The gate of a mirror: every record that its source gives is checked here before anything is done with it.
+
+The source is a catalog that others write to. Whoever can write there could give a commit another history than its id
+says, a branch a name that means something else in an expression, or a log texts that redraw a terminal. So types,
+bounds and names are checked, commit ids are computed again, and a generation has to follow from the parents.
+
+What is refused concerns one ref, or the whole source where there is no smaller part. It is never mended: a record that
+was half believed would be another one than the source's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from lakeops.model import ids
+from lakeops.model.errors import InvalidInput, RecordRefused
+from lakeops.model.mirrors import RefName
+from lakeops.model.names import broken_rule, check_branch
+from lakeops.model.records import Commit, Repository
+from lakeops.model.retention import read_rules
+from lakeops.model.text import excerpt
+from lakeops.ops.overlap import CLAIM_ID
+from lakeops.ranges.split import check_split
+
+MAX_COMMITTER_BYTES = 4096
+MAX_SEQUENCE = 1 << 53
+_MAX_CLAIM_BYTES = 256
+_MAX_PATTERN_BYTES = 1024
+_MAX_NAME_BYTES = 255
+_MOST_PARENTS = 2
+_ID = re.compile(r"[0-9a-f]{64}")
+_ATTEMPT = r"[0-9A-Za-z._-]{1,128}"
+
+
+def check_repository(repository: Repository) -> Repository:
+    """The source's repository, as far as a mirror takes it over. Raises ``RecordRefused``."""
+    with_claim = repository.capabilities.get(CLAIM_ID)
+    try:
+        check_branch(repository.default_branch)
+        check_split(repository.split)
+        if with_claim is not None:
+            ids.check_text("claim", with_claim, at_most=_MAX_CLAIM_BYTES)
+    except InvalidInput as error:
+        raise RecordRefused(f"the source's repository {excerpt(repository.id)}: {error.message}") from None
+    return repository
+
+
+def ref_flaw(ref: RefName, head: object) -> str | None:
+    """Why a ref of the source is not followed, in words; None when it may be."""
+    broken = broken_rule(ref.name)
+    if broken is not None:
+        return f"{excerpt(ref.name)} is no {ref.kind} name: it {broken}"
+    if not isinstance(head, str) or not _ID.fullmatch(head):
+        return f"{ref.kind} {excerpt(ref.name)} points to {excerpt(head)}, which is no commit id"
+    return None
+
+
+def check_rules(rules: str | None, protections: Iterable[str]) -> tuple[str | None, tuple[str, ...]]:
+    """The source's retention rules and patterns of protected branches. Raises ``RecordRefused``."""
+    patterns = tuple(protections)
+    try:
+        if rules is not None:
+            read_rules(rules)
+        for pattern in patterns:
+            ids.check_text("pattern of protected branches", pattern, at_least=1, at_most=_MAX_PATTERN_BYTES)
+    except (InvalidInput, TypeError) as error:
+        raise RecordRefused(f"the source's rules: {' '.join(str(error).split())}") from None
+    return rules, patterns
+
+
+def check_sequence(sequence: object) -> int:
+    """The number of a report. Raises ``RecordRefused``."""
+    if type(sequence) is not int or not 0 <= sequence <= MAX_SEQUENCE:
+        raise RecordRefused("the source has a report of this mirror under a number that none can have")
+    return sequence
+
+
+def check_line(commits: list[Commit], start: str) -> list[Commit]:
+    """Commits that the source gave for a commit and its first parents. Raises ``RecordRefused``."""
+    expected: str | None = start
+    for commit in commits:
+        if commit.id != expected:
+            raise RecordRefused(f"the source gave commit {excerpt(commit.id)} where {expected or 'none'} was asked for")
+        check_commit(commit)
+        expected = commit.parents[0] if commit.parents else None
+    return commits
+
+
+def check_commit(commit: Commit) -> Commit:
+    """A commit of the source, looked at by itself. Raises ``RecordRefused``."""
+    if commit.is_gone:  # it only stands for one that was pruned, and nothing else of it is taken over
+        return commit
+    try:
+        reason = _flaw(commit)
+    except InvalidInput as error:
+        reason = error.message
+    if reason is not None:
+        raise RecordRefused(f"commit {excerpt(commit.id)} of the source is refused: {reason}")
+    return commit
+
+
+def check_generations(
+    commits: Iterable[Commit], found: Mapping[str, Commit], known: Callable[[set[str]], Mapping[str, Commit]]
+) -> None:
+    """Refuse commits whose generation does not follow from their parents. Raises ``RecordRefused``.
+
+    Args:
+        commits: what the source gave.
+        found: the same by id, those that stand for pruned ones included.
+        known: gives commits that the mirror has.
+    """
+    commits = list(commits)
+    asked = {parent for commit in commits for parent in commit.parents} - found.keys()
+    here = known(asked) if asked else {}
+    for commit in commits:
+        parents = [found.get(parent) or here.get(parent) for parent in commit.parents]
+        least = 1 + max((parent.generation for parent in parents if parent is not None), default=0)
+        # Below a pruned parent nobody knows how long history was.
+        exact = all(parent is not None and not parent.is_gone for parent in parents)
+        if commit.generation < least or (exact and commit.generation != least):
+            raise RecordRefused(
+                f"commit {commit.id[:16]} of the source is refused: its generation is {commit.generation}, and follows "
+                f"from its parents as {least}"
+            )
+
+
+def _flaw(commit: Commit) -> str | None:
+    """What is wrong with a commit, in words. Raises ``InvalidInput`` as well."""
+    for text in (commit.id, commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest):
+        ids.check_text("name", text, at_most=_MAX_NAME_BYTES)
+    if not _ID.fullmatch(commit.id):
+        return "its id is none"
+    if len(commit.parents) > _MOST_PARENTS or not all(_ID.fullmatch(parent) for parent in commit.parents):
+        return "its parents are no commit ids"
+    if len(set(commit.parents)) < len(commit.parents) or commit.id in commit.parents:
+        return "a parent comes twice, or is the commit itself"
+    ids.check_text("committer", commit.committer, at_most=MAX_COMMITTER_BYTES)
+    ids.check_message(commit.message)
+    # Imports add what they did to the caller's metadata.
+    ids.check_metadata(commit.metadata, at_most=2 * ids.COMMIT_METADATA_BYTES)
+    if not ids.EARLIEST <= commit.creation_date <= ids.LATEST:
+        return f"its time, {commit.creation_date}, is no date"
+    if not 1 <= commit.generation <= MAX_SEQUENCE:
+        return f"its generation is {commit.generation}"
+    return _metarange_flaw(commit) or _id_flaw(commit)
+
+
+def _metarange_flaw(commit: Commit) -> str | None:
+    if not _ID.fullmatch(commit.meta_range_id):
+        return "its metarange id is none"
+    if not commit.meta_range_file:
+        return "it has a digest of no file" if commit.meta_range_digest else None
+    if not re.fullmatch(rf"{commit.meta_range_id}-{_ATTEMPT}\.parquet", commit.meta_range_file):
+        return f"{excerpt(commit.meta_range_file)} is no metarange file of it"
+    return None if _ID.fullmatch(commit.meta_range_digest) else "the digest of its metarange file is none"
+
+
+def _id_flaw(commit: Commit) -> str | None:
+    told = ids.id_of(commit)
+    return None if told == commit.id else f"what it says has the id {told[:16]}"

@@ -1,0 +1,114 @@
+"""Which settings files are used: what came with somebody else's directory names no server for the user's password."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lakeops.model.errors import InvalidSettings
+from lakeops.settings import Settings
+
+FOREIGN = 'database_url = "postgresql+psycopg://evil.example/lake"\n'
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory without any settings, and a home without any."""
+    for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "work" / "deep"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+FILES = {"lakeops.toml": FOREIGN, "pyproject.toml": f"[tool.lakeops]\n{FOREIGN}"}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("control", [".git", ".hg", ".svn", ".jj"])
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_file_of_a_clone_is_an_error(place: Path, name: str, control: str, above: int) -> None:
+    (place / name).write_text(FILES[name])
+    assert Settings.load().database_url is not None
+    folder = [place, place.parent][above]
+    # A work tree of Git beside its repository has a file of this name.
+    (folder / control).write_text("gitdir: elsewhere") if above else (folder / control).mkdir()
+    with pytest.raises(InvalidSettings, match=r"version-controlled.*--config"):
+        Settings.load()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_to_a_file_of_a_clone_is_an_error(place: Path, tmp_path: Path, name: str) -> None:
+    clone = tmp_path / "clone"
+    (clone / ".git").mkdir(parents=True)
+    (clone / name).write_text(FILES[name])
+    (place / name).symlink_to(clone / name)
+    with pytest.raises(InvalidSettings, match="version-controlled"):
+        Settings.load()
+
+
+def test_a_file_that_everybody_may_write_is_an_error(place: Path) -> None:
+    (place / "lakeops.toml").write_text(FOREIGN)
+    (place / "lakeops.toml").chmod(0o666)
+    with pytest.raises(InvalidSettings, match="others can write it"):
+        Settings.load()
+
+
+def test_a_file_of_another_user_is_an_error(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "lakeops.toml").write_text(FOREIGN)
+    owner = (place / "lakeops.toml").stat().st_uid
+    if owner == 0:
+        os.chown(place / "lakeops.toml", 12345, -1)
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    with pytest.raises(InvalidSettings, match="others can write it"):
+        Settings.load()
+
+
+def test_a_project_without_settings_is_none_of_ours(place: Path) -> None:
+    (place / ".git").mkdir()
+    for text in ("[tool.other]\nx = 1\n", "tool = 1\n", "not TOML ="):
+        (place / "pyproject.toml").write_text(text)
+        assert Settings.load().database_url is None
+
+
+def test_a_file_that_is_named_is_used_alone(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / ".git").mkdir()
+    (place / "lakeops.toml").write_text("cache_mb = 7\n")
+    named = tmp_path / "named.toml"
+    named.write_text("cache_mb = 8\n")
+    monkeypatch.setenv("LAKEOPS_CONFIG", str(place / "lakeops.toml"))
+    assert Settings.load().cache_mb == 7
+    monkeypatch.setenv("LAKEOPS_CONFIG", str(named))
+    assert Settings.load().cache_mb == 8
+    monkeypatch.setenv("LAKEOPS_CONFIG", str(tmp_path / "none.toml"))
+    with pytest.raises(InvalidSettings, match="no such file"):
+        Settings.load()
+
+
+def test_the_users_own_file_comes_last(place: Path, tmp_path: Path) -> None:
+    own = tmp_path / "config" / "lakeops"
+    own.mkdir(parents=True)
+    (own / "lakeops.toml").write_text('cache_mb = 7\nengine = "local"\n')
+    assert Settings.load().cache_mb == 7
+    (place / "lakeops.toml").write_text("cache_mb = 8\n")
+    assert (Settings.load().cache_mb, Settings.load().engine) == (8, "local")
+
+
+def test_a_file_that_is_no_toml_shows_no_line_of_it(place: Path) -> None:
+    (place / "lakeops.toml").write_text('database_url = "postgresql://ada:s3cr3t@db\n')
+    with pytest.raises(InvalidSettings) as caught:
+        Settings.load()
+    assert "s3cr3t" not in str(caught.value)
+
+
+def test_the_command_line_names_a_file(run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("cache_mb = 9\n")
+    shown = run.json("--config", str(file), "config", "show")
+    assert shown["cache_mb"] == {"value": 9, "source": str(file)}
+    assert "LAKEOPS_CONFIG" not in os.environ
+    assert run.error("--config", str(tmp_path / "none"), "config", "show")["kind"] == "invalid_settings"

@@ -1,0 +1,304 @@
+"""Files that somebody made on purpose: every digest is right, and what they digest is not what a writer makes.
+
+Whatever comes out of them is an answer or ``Corrupted``, in bounded memory; never another error.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.rows import built, entry_table, numbered
+
+from lakeops.model.errors import Corrupted
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.cutter import with_digests
+from lakeops.ranges.digest import group_digest, range_id
+from lakeops.ranges.file import fetch_range, open_range, prove_range, read_range
+from lakeops.ranges.format import RowGroup, encode_metarange, encode_range, find_table, with_table
+from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.outline import metadata_at
+from lakeops.ranges.read import RangeReader
+from lakeops.store.layout import metarange_key
+from lakeops.store.local import LocalStore
+
+
+class Pointer(NamedTuple):
+    """What a commit says of its metarange."""
+
+    meta_range_id: str
+    meta_range_file: str
+    meta_range_digest: str
+
+
+def everything(store: LocalStore, metarange: Metarange) -> None:
+    """All that readers do with a commit."""
+    reader = RangeReader(store)
+    for path in ("", "a/00000", "a/00017", "m", "\U0010ffff"):
+        reader.stat(metarange, path or "a")
+        reader.first(metarange, path)
+        cursor = reader.cursor(metarange)
+        cursor.seek(path)
+        cursor.take()
+        for table in reader.scan(metarange, "", path):
+            table.to_pylist()
+    for row in metarange.rows(0, len(metarange)):
+        for read in (read_range, prove_range, open_range, fetch_range):
+            read(store, row)
+        list(open_range(store, row).addresses(7))
+        open_range(store, row).take(np.arange(min(row.count, 5)))
+        open_range(store, row).find(pa.array(["a/00000", "a/00003"]))
+        open_range(store, row).digests([0])
+
+
+def survives(work: Any) -> None:
+    """Whether it gives an answer or ``Corrupted``; anything else is an error of the test."""
+    try:
+        work()
+    except Corrupted as error:
+        assert "\n" not in error.message
+
+
+def without_table(tail: bytes) -> bytes:
+    """The end of a range file without its table of row groups: what Parquet wrote."""
+    begin = metadata_at(tail)
+    paths, count = struct.unpack_from("<II", tail, begin - 24)
+    return tail[: begin - 24 - paths - 80 * count] + tail[begin:]
+
+
+def resealed(store: LocalStore, row: RangeRow, data: bytes, footer_bytes: int) -> RangeRow:
+    """A file in place of a range's with every digest right again, and the row that a metarange would have of it.
+
+    What has no table of row groups any more gets no digests of them.
+    """
+    tail, count, name = data[len(data) - footer_bytes :], row.count, row.id
+    with suppress(ValueError, IndexError, struct.error):
+        groups = [
+            group._replace(file_digest=sha256(data[group.start : group.end]).digest()) for group in find_table(tail)
+        ]
+        tail = with_table(groups, without_table(tail))
+        count, name = sum(group.rows for group in groups), range_id(group.digest for group in groups)
+    data = data[: len(data) - footer_bytes] + tail
+    forged = replace(
+        row, id=name, file="forged.parquet", count=count, file_bytes=len(data), footer_bytes=len(tail),
+        footer_digest=sha256(tail).digest(),
+    )  # fmt: skip
+    (store.root / forged.key).write_bytes(data)
+    return forged
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> tuple[LocalStore, RangeRow, bytes]:
+    store = LocalStore(tmp_path_factory.mktemp("forged"), fsync=False)
+    metarange = built(store, numbered(range(40)))
+    row = metarange.row(1)
+    return store, row, store.get(row.key)
+
+
+FLIPS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4)
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips=FLIPS)
+def test_a_changed_range_whose_digests_are_right(whole, flips):
+    store, row, data = whole
+    changed = bytearray(data)
+    for place, bits in flips:
+        changed[int(place * len(changed))] ^= bits
+    forged = resealed(store, row, bytes(changed), row.footer_bytes)
+    survives(lambda: everything(store, Metarange.from_rows([forged])))
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None)
+@given(flips=FLIPS)
+def test_many_changed_ranges_whose_digests_are_right(whole, flips):
+    test_a_changed_range_whose_digests_are_right.hypothesis.inner_test(whole, flips)
+
+
+@settings(max_examples=100, deadline=None)
+@given(keep=st.floats(0, 1), footer=st.floats(0, 1))
+def test_a_range_of_another_length_whose_digests_are_right(whole, keep, footer):
+    store, row, data = whole
+    cut = data[: int(keep * len(data))]
+    forged = resealed(store, row, cut, int(footer * len(cut)))
+    survives(lambda: everything(store, Metarange.from_rows([forged])))
+
+
+@settings(max_examples=150, deadline=None)
+@given(flips=FLIPS)
+def test_a_changed_metarange_whose_digest_is_right(tmp_path_factory, flips):
+    store = LocalStore(tmp_path_factory.mktemp("m"), fsync=False)
+    data = bytearray(encode_metarange(built(store, numbered(range(40))).table))
+    for place, bits in flips:
+        data[int(place * len(data))] ^= bits
+    store.put(metarange_key("f.parquet"), bytes(data))
+
+    def read() -> None:
+        reader = RangeReader(store)
+        pointer = Pointer("0" * 64, "f.parquet", sha256(data).hexdigest())
+        with pytest.raises(Corrupted):
+            reader.metarange(pointer)  # the id is another one in any case
+
+    survives(read)
+
+
+def forged_metarange(store: LocalStore, table: pa.Table) -> Pointer:
+    data = encode_metarange(table)
+    store.put(metarange_key("forged.parquet"), data)
+    return Pointer(Metarange(table).id, "forged.parquet", sha256(data).hexdigest())
+
+
+ODD_ROWS: dict[str, dict[str, Any]] = {
+    "a file elsewhere": {"file": "../../data/x"},
+    "a file with a control character": {"file": "x\n::group::.parquet"},
+    "no file": {"file": ""},
+    "no rows": {"count": 0},
+    "negative rows": {"count": -1},
+    "more rows": {"count": 1 << 40},
+    "negative bytes": {"size_bytes": -1},
+    "a footer before the file": {"footer_bytes": 1 << 40},
+    "no footer": {"footer_bytes": 0},
+    "a file of no bytes": {"file_bytes": 0},
+    "a huge file": {"file_bytes": 1 << 60, "footer_bytes": 100},
+    "a huge file of as many rows": {"file_bytes": 1 << 40, "count": 1 << 35},
+    "last before first": {"last_path": ""},
+    "a later end than there is": {"last_path": "zzz"},
+    "an earlier start than there is": {"first_path": ""},
+}
+
+
+@pytest.mark.parametrize("changes", ODD_ROWS.values(), ids=ODD_ROWS)
+def test_a_metarange_that_tells_of_a_range_what_cannot_be(store, changes):
+    metarange = built(store, numbered(range(12)))
+    rows = metarange.rows(0, len(metarange))
+    rows[-1] = replace(rows[-1], **changes)
+    table = Metarange.from_rows(rows).table
+    pointer = forged_metarange(store, table)
+    survives(lambda: everything(store, RangeReader(store).metarange(pointer)))
+
+
+def test_ranges_out_of_order_are_corrupted(store):
+    metarange = built(store, numbered(range(40)))
+    rows = metarange.rows(0, len(metarange))
+    for odd in ([*rows[1:], rows[0]], [rows[0], rows[0]]):
+        pointer = forged_metarange(store, Metarange.from_rows(odd).table)
+        with pytest.raises(Corrupted, match="range"):
+            RangeReader(store).metarange(pointer)
+
+
+def sealed_rows(store: LocalStore, groups: list[pa.Table], firsts: list[bytes] | None = None) -> RangeRow:
+    """A range of these rows, with every digest right."""
+    data, size = encode_range(groups, [group_digest(group.column("digest")) for group in groups])
+    if firsts is not None:
+        tail = data[len(data) - size :]
+        told = [group._replace(first_path=first) for group, first in zip(find_table(tail), firsts, strict=True)]
+        new = with_table(told, without_table(tail))
+        data, size = data[: len(data) - size] + new, len(new)
+    whole = pa.concat_tables(groups)
+    row = RangeRow(
+        id=range_id(group_digest(group.column("digest")) for group in groups),
+        file="sealed.parquet", first_path="a", last_path="z", count=whole.num_rows, size_bytes=0,
+        file_bytes=len(data), footer_bytes=size, footer_digest=sha256(data[len(data) - size :]).digest(),
+    )  # fmt: skip
+    store.put(row.key, data)
+    return row
+
+
+def rows_of(count: int = 6) -> pa.Table:
+    return with_digests(entry_table(numbered(range(count))))
+
+
+def test_paths_that_do_not_rise_are_corrupted(store):
+    table = rows_of()
+    row = sealed_rows(store, [table.take([0, 2, 1, 3, 4, 5])])
+    for read in (read_range, prove_range, lambda *given: open_range(*given).group(0)):
+        with pytest.raises(Corrupted, match="rise"):
+            read(store, row)
+
+
+def test_a_first_path_that_is_another_is_corrupted(store):
+    table = rows_of()
+    row = sealed_rows(store, [table.slice(0, 3), table.slice(3)], [b"a/00000", b"a/00002x"])
+    with pytest.raises(Corrupted, match="begins elsewhere"):
+        read_range(store, row)
+
+
+@pytest.mark.parametrize("firsts", [[b"\xff", b"\xff\xff"], [b"b", b"a"], [b"a", b"a"]])
+def test_first_paths_that_are_no_text_or_do_not_rise_are_corrupted(store, firsts):
+    table = rows_of()
+    with pytest.raises(Corrupted):
+        open_range(store, sealed_rows(store, [table.slice(0, 3), table.slice(3)], firsts))
+
+
+@pytest.mark.parametrize("name", ["path", "physical_address", "checksum", "content_type"])
+def test_a_text_that_is_not_utf8_is_corrupted(store, name):
+    table = rows_of()
+    texts = [text.as_py().encode() for text in table.column(name)]
+    texts[3] = b"\xff\xfe"
+    bad = pa.array(texts, pa.binary())
+    column = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
+    place = table.schema.get_field_index(name)
+    row = sealed_rows(store, [table.set_column(place, RANGE_SCHEMA.field(place), column)])
+    for read in (read_range, prove_range):
+        with pytest.raises(Corrupted):
+            read(store, row)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 4 << 20])
+def test_few_bytes_that_stand_for_many_are_refused(store, size):
+    """The limit of memory is that of what the rows can take, and nothing is decoded to find out."""
+    table = rows_of(60)
+    place = table.schema.get_field_index("checksum")
+    large = table.set_column(place, RANGE_SCHEMA.field(place), pa.repeat(pa.scalar("x" * size), 60))
+    row = sealed_rows(store, [large])
+    assert row.file_bytes < size // 50
+    before = pa.total_allocated_bytes()
+    peak = pa.default_memory_pool().max_memory()
+    for read in (read_range, prove_range, lambda *given: open_range(*given).group(0)):
+        with pytest.raises(Corrupted, match="bytes"):
+            read(store, row)
+    assert pa.default_memory_pool().max_memory() <= max(peak, before + (16 << 20))
+
+
+def test_a_prefix_that_is_repeated_is_refused(store):
+    """Delta encoding takes a long path once, and each row gives it again."""
+    table = rows_of(200)
+    place = table.schema.get_field_index("physical_address")
+    long = pa.array([f"data/{'x' * 60_000}{number:06}" for number in range(200)])
+    row = sealed_rows(store, [table.set_column(place, RANGE_SCHEMA.field(place), long)])
+    assert row.file_bytes < 100_000
+    with pytest.raises(Corrupted, match="memory"):
+        prove_range(store, row)
+
+
+def test_a_metarange_of_few_bytes_that_stand_for_many_is_refused(store):
+    row = built(store, numbered(range(4))).row(0)
+    rows = [replace(row, file=f"{'f' * 200_000}{number:06}") for number in range(300)]
+    table = Metarange.from_rows(rows).table
+    pointer = forged_metarange(store, table)
+    with pytest.raises(Corrupted):
+        RangeReader(store).metarange(pointer)
+
+
+def test_more_rows_than_a_file_can_hold_are_refused(store):
+    table = rows_of(6)
+    row = sealed_rows(store, [table])
+    data = store.get(row.key)
+    tail = data[len(data) - row.footer_bytes :]
+    [group] = find_table(tail)
+    new = with_table([RowGroup(*group)._replace(rows=1 << 30)], without_table(tail))
+    data = data[: len(data) - row.footer_bytes] + new
+    store.put("_lakefs/ranges/more.parquet", data)
+    odd = replace(row, file="more.parquet", count=1 << 30, file_bytes=len(data), footer_bytes=len(new),
+                  footer_digest=sha256(new).digest())  # fmt: skip
+    with pytest.raises(Corrupted, match="rows"):
+        open_range(store, odd)
