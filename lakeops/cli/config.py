@@ -75,6 +75,8 @@ def _shown(value: object) -> str | int | float | bool | None:
 
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
+        if "://" not in value:  # no URL, so nobody can tell what of it is secret
+            return "***"
     if value is None or isinstance(value, int | float):
         return value
     return masked(str(value))

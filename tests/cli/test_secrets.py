@@ -23,7 +23,6 @@ DATABASES = [
     f"postgresql+psycopg://127.0.0.1:1/lake?sslpassword={CANARY}&user=ada",
     f"mysql://ada:{CANARY}@db/lake",
     f"{CANARY}",
-    f"sqlite:////nonexistent/{'x' * 5}?password={CANARY}",
 ]
 COMMANDS = (("config", "show"), ("repo", "list"), ("doctor",), ("log", "lakefs://flights/main"))
 

@@ -104,8 +104,9 @@ def check_shown(ctx: Context) -> list[str]:
 
 def _flaws(ctx: Context, how: Terms, wanted: Metarange, known: Metarange) -> Iterator[str]:
     for proof in prove(plan(wanted, known, {}), engine=ctx.engine, store=ctx.store, terms=how):
-        if proof.damage is not None or proof.mismatch is not None:
-            yield proof.damage or proof.mismatch or ""
+        wrong = proof.damage or proof.refused or proof.mismatch
+        if wrong is not None:
+            yield wrong
         elif not proof.arrived:
             yield f"range {proof.file} is missing"
         elif proof.missing_objects:
