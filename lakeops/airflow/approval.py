@@ -16,7 +16,8 @@ from lakeops.airflow.links import address, host
 from lakeops.airflow.operators.gc import summary
 from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
-from lakeops.model.words import counted, human_size, safe
+from lakeops.model.text import safe
+from lakeops.model.words import counted, human_size
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
