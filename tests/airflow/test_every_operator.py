@@ -267,11 +267,13 @@ def test_mapped_over_two_repositories_each_is_run_once(
 
 FLAGS = {
     "allow_empty_source",
+    "anew",
     "fail_on",
     "max_findings",
     "exist_ok",
     "max_changes",
     "on_empty",
+    "on_newer",
     "protected",
     "skip_special",
     "two_way",
