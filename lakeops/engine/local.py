@@ -11,7 +11,7 @@ from lakeops.engine.base import R, T
 from lakeops.store.base import ObjectStore
 from lakeops.store.nearby import IN_FLIGHT, Slots, giving_way
 
-_TASKS_PER_THREAD = 16
+_TASKS_PER_THREAD = 4
 _MOST_IN_A_TASK = 16
 
 
