@@ -128,22 +128,27 @@ def announce(
         more: what the event says beside ``describe``.
     """
     asset = branch_asset(repository.id, branch)
-    plain: dict[str, Any] | None = None
+    known: dict[str | None, dict[str, Any]] = {}
+
+    def said(level: str | None = None) -> dict[str, Any]:
+        """The event, by the folder level that gives it partitions. Finding out what changed is done once for each."""
+        if level not in known:
+            found = describe(repository, branch, commit, since=since, partition_by=level)
+            known[level] = {**found, **(more or {})}
+        return dict(known[level])
+
     for outlet in context["task"].outlets:
         if isinstance(outlet, AssetAlias):
-            plain = plain or {**describe(repository, branch, commit, since=since), **(more or {})}
-            context["outlet_events"][outlet].add(asset, extra=plain)
+            context["outlet_events"][outlet].add(asset, extra=said())
         elif outlet == COMMITS:
-            plain = plain or {**describe(repository, branch, commit, since=since), **(more or {})}
             told = cast("dict[str, Any]", context["outlet_events"][outlet].extra)
             # An asset has one event a task. A task that publishes on several branches tells of all in it.
             context["outlet_events"][outlet].extra = (
-                {**told, "others": [*told.get("others", []), plain]} if told else plain
+                {**told, "others": [*told.get("others", []), said()]} if told else said()
             )
         elif isinstance(outlet, Asset) and outlet.uri.rstrip("/") == asset.uri:
             by = outlet.extra.get("partition_by")
-            level = None if by is None else str(by)
-            extra = {**describe(repository, branch, commit, since=since, partition_by=level), **(more or {})}
+            extra = said(None if by is None else str(by))
             partitions = extra.pop("partitions", [])
             context["outlet_events"][outlet].extra = extra
             if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):

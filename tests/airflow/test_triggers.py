@@ -11,6 +11,7 @@ import pytest
 
 from lakeops import Lake, Repository
 from lakeops.model.errors import CatalogUnavailable
+from lakeops.model.ids import Origin
 
 pytest.importorskip("airflow.sdk")
 
@@ -138,7 +139,7 @@ def tag(name: str) -> LakeopsConditionTrigger:
 
 
 def commit(repository: Repository, branch: str = "main", **metadata: str) -> str:
-    return repository.branch(branch).commit("load", metadata=metadata, allow_empty=True).id
+    return repository.branch(branch).commit("load", metadata=Origin(metadata), allow_empty=True).id
 
 
 # --- one poller a repository -------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_an_unexpected_error_is_one_line_without_credentials(run, monkeypatch):
     monkeypatch.setattr(Lake, "open", fail)
     error = run.error("repo", "list")
     assert (error["exit_code"], error["kind"]) == (1, "internal")
-    assert error["message"] == "unexpected RuntimeError: cannot reach postgresql://***@db/lake"
+    assert error["message"] == "unexpected RuntimeError: cannot reach postgresql://ada:***@db/lake"
     monkeypatch.setenv("LAKEOPS_DEBUG", "1")
     assert "Traceback" in run("repo", "list").stderr
     assert run("repo", "list", "--json").stdout.count("\n") == 1
