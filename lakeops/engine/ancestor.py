@@ -22,8 +22,8 @@ from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.walk import MergeWalk, paths_of
 
-_NO_SIZE = -1
-"""A size that no object has: staging refuses it."""
+_NO_TYPE = "\n"
+"""A content type that no object has: staging refuses what cannot be printed. (Ranges refuse sizes below zero.)"""
 
 
 def needed(reader: RangeReader, sides: tuple[Metarange, Metarange], bases: Sequence[Metarange]) -> bool:
@@ -76,9 +76,9 @@ def _conflicting(paths: pa.Array, label: str) -> pa.Table:
         "tombstone": pa.repeat(False, count),
         "physical_address": pa.repeat("", count),
         "checksum": pa.repeat(label, count),
-        "size_bytes": pa.repeat(pa.scalar(_NO_SIZE, pa.int64()), count),
+        "size_bytes": pa.repeat(pa.scalar(0, pa.int64()), count),
         "mtime": pa.repeat(pa.scalar(0, pa.int64()), count),
-        "content_type": pa.repeat("", count),
+        "content_type": pa.repeat(_NO_TYPE, count),
         "metadata": pa.array([[]] * count, METADATA_TYPE),
     }
     return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)

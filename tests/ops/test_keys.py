@@ -11,6 +11,7 @@ from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges
+from lakeops.model.ids import Origin
 from lakeops.testing import Faults
 
 KEY = "run-1"
@@ -149,7 +150,7 @@ def test_keys_that_programs_make(repo: Repository, main: Branch, key: str) -> No
 
 def test_which_attempt_it_was_is_no_part_of_the_request(repo: Repository, main: Branch) -> None:
     def attempt(number: int, rows: str) -> Any:
-        metadata = {"rows": rows, "airflow_try_number": str(number), "airflow_link": f"https://host/{number}"}
+        metadata = Origin(rows=rows, airflow_try_number=str(number), airflow_link=f"https://host/{number}")
         return main.commit("m", metadata, idempotency_key=KEY)
 
     main.put("x", b"1")
