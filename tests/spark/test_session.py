@@ -38,6 +38,8 @@ from lakeops.store.local import LocalStore
 
 pytestmark = pytest.mark.spark
 
+TESTS = Path(__file__).parents[1]
+
 
 @pytest.mark.parametrize(
     ("packages", "missing"),
@@ -47,7 +49,10 @@ pytestmark = pytest.mark.spark
 def test_an_executor_without_the_package_is_said_clearly(tmp_path, monkeypatch, packages, missing):
     """Nothing but Python is there, or all but lakeops: it is installed as a link, which ``-S`` does not follow."""
     bare = tmp_path / "bare-python"
-    bare.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S -P "$@"\n')
+    # An earlier session of this process may have put this checkout on the path of its workers, which Spark remembers.
+    ours = f"-e {TESTS} -e {TESTS.parent}"
+    theirs = f'$(echo "$PYTHONPATH" | tr : "\\n" | grep -v -x {ours} | paste -s -d :)'
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH="{theirs}:{packages}" exec {sys.executable} -S -P "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
     with Lake.open(settings=Settings.load(home=tmp_path, engine="spark", spark_master="local[1]")) as lake:
