@@ -12,8 +12,10 @@ from __future__ import annotations
 import getpass
 import os
 import stat
+import tempfile
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,7 +49,10 @@ def _user() -> str:
 
 def _cache_home() -> Path:
     """The user's directory for what may be lost at any time."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "lakeops"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lakeops"
+    except RuntimeError:  # a container's user without a home
+        return Path(tempfile.gettempdir()) / f"lakeops-{os.geteuid()}"
 
 
 class Settings(BaseSettings):
@@ -156,9 +161,10 @@ def _files() -> Iterator[Path]:
         if file.is_file() and (file.name == FILE or _has_table(file)):
             _check_trusted(file)
             yield file
-    own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lakeops" / FILE
-    if own.is_file():
-        yield own
+    with suppress(RuntimeError):  # a container's user without a home has no file
+        own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lakeops" / FILE
+        if own.is_file():
+            yield own
 
 
 def _table(file: Path) -> tuple[str, ...]:

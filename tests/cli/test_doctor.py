@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from lakeops.model.text import masked
+from lakeops.settings import Settings
 from lakeops.store.pieces import Pieces
 
 
@@ -124,3 +126,15 @@ def test_a_disk_cache_that_cannot_be_used_is_no_problem(run, home, monkeypatch, 
     document = run.json("doctor")
     assert checks(document)["disk cache"]["status"] == "absent"
     assert document["ok"] is True
+
+
+def test_a_user_without_a_home_has_a_disk_cache(monkeypatch, tmp_path):
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    for name in ("HOME", "XDG_CACHE_HOME", "LAKEOPS_DISK_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    settings = Settings.load(home=tmp_path / "lake", committer="me")
+    assert settings.disk_cache == tmp_path / f"lakeops-{os.geteuid()}"
