@@ -12,9 +12,12 @@ import httpx
 PATIENCE = 600
 """Seconds for which a call is tried again that a busy machine did not answer."""
 
+PATIENCE_WITH_ERRORS = 60
+"""Seconds for which a call is tried again that ends in a server error, such as SQLite's "database is locked"."""
+
 
 class Rest:
-    """A client that is logged in as ``admin``. Calls that are not answered in time are tried again."""
+    """A client that is logged in as ``admin``. Calls without an answer, or with a server error, are tried again."""
 
     def __init__(self, url: str, password: str, transport: httpx.BaseTransport | None = None) -> None:
         self._client = httpx.Client(base_url=url, timeout=60, transport=transport)
@@ -105,11 +108,14 @@ class Rest:
         return found
 
     def _call(self, method: str, path: str, **arguments: Any) -> httpx.Response:  # noqa: ANN401 - httpx's
-        deadline = time.monotonic() + PATIENCE
+        start = time.monotonic()
         while True:
             try:
-                return self._client.request(method, path, **arguments)
+                answer = self._client.request(method, path, **arguments)
             except httpx.TransportError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > start + PATIENCE:
                     raise
-                time.sleep(0.5)
+            else:
+                if not answer.is_server_error or time.monotonic() > start + PATIENCE_WITH_ERRORS:
+                    return answer
+            time.sleep(0.5)

@@ -14,7 +14,7 @@ import io
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -46,8 +46,11 @@ from lakeops.store.local.draft import Draft, Drafts, translated
 from lakeops.store.local.scan import scan
 from lakeops.store.local.tree import HIDDEN, Tree, split_key, walk
 
-_TRIES = 16
-"""Tries to name a file whose directory a concurrent delete removes as empty at that very moment."""
+_TRIES = 4
+"""Tries to name a file whose directory a concurrent delete removes as empty; the next one keeps deletes waiting."""
+
+_PRUNE = b"prune"
+"""The lock of those who remove empty directories, and of a put that they were faster than."""
 
 _LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -151,7 +154,7 @@ class LocalStore:
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``; see ``ObjectStore.swap``."""
-        with self._alone():
+        with self._alone(b"swap"):
             try:
                 found = self.get(key)
             except ObjectNotFound:
@@ -218,10 +221,10 @@ class LocalStore:
         )
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep others that swap in this store waiting, in this process or another one."""
+    def _alone(self, what: bytes) -> Iterator[None]:
+        """Keep others that do the same to this store waiting, in this process or another one."""
         with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
-            lock = os.open(b"swap", _LOCK, 0o666, dir_fd=folder)
+            lock = os.open(what, _LOCK, 0o666, dir_fd=folder)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             except BaseException:
@@ -250,9 +253,12 @@ class LocalStore:
 
     def _name(self, draft: Draft, key: str, *, if_absent: bool) -> None:
         *folders, name = split_key(key)
-        for _ in range(_TRIES):
+        for tries in range(_TRIES + 1):
             try:
-                with self._tree.folder(folders, create=True) as folder:
+                with (
+                    self._alone(_PRUNE) if tries == _TRIES else nullcontext(),
+                    self._tree.folder(folders, create=True) as folder,
+                ):
                     draft.take_name(folder, name, if_absent=if_absent)
                     self._tree.sync(folder)
                 return
@@ -274,7 +280,9 @@ class LocalStore:
             with self._tree.folder(folders) as folder:
                 _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
                 os.unlink(name, dir_fd=folder)
-            self._tree.prune(folders)
+            if folders:
+                with self._alone(_PRUNE):
+                    self._tree.prune(folders)
 
 
 def _span(file: io.BufferedReader, start: int, length: int) -> bytes:
