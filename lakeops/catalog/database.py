@@ -25,7 +25,7 @@ from sqlalchemy.pool import Pool
 from lakeops.catalog import digests
 from lakeops.catalog.digests import MASK
 from lakeops.catalog.tables import STAGED
-from lakeops.model.clock import Ids, pause, stopwatch
+from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying
 from lakeops.model.errors import CatalogError, CatalogUnavailable
 
 if TYPE_CHECKING:
@@ -268,16 +268,17 @@ class Database:
         return _AgainError(self._sentence("the catalog is not available", described.words))
 
     def _retrying(self, run: Callable[[], T]) -> T:
-        passed = stopwatch()
-        tried = 0
-        while True:
-            try:
-                return run()
-            except _AgainError as error:
-                tried += 1
-                if tried >= TRIES or passed() > PATIENCE_SECONDS:
-                    raise CatalogUnavailable(str(error)) from None
-            pause(self._ids.jitter(min(2.0, 0.05 * 2**tried)))
+        try:
+            return run()  # tried once without tenacity: a command need not import it
+        except _AgainError:
+            pause(self._ids.jitter(FIRST_WAIT))
+        again = retrying(
+            lambda error: isinstance(error, _AgainError), self._ids, tries=TRIES - 1, seconds=PATIENCE_SECONDS
+        )
+        try:
+            return again(run)
+        except _AgainError as error:
+            raise CatalogUnavailable(str(error)) from None
 
     def _sentence(self, what: str, words: str) -> str:
         for secret in self._hidden:

@@ -12,7 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tenacity import Retrying
+
+FIRST_WAIT = 0.05
+LONGEST_WAIT = 2.0
+"""Seconds that a call waits at most before it is tried again."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -75,6 +82,33 @@ class Ids:
     def jitter(self, seconds: float) -> float:
         """A random share of ``seconds``, to keep retries of several processes apart."""
         return self._random.random() * seconds
+
+
+def retrying(
+    when: Callable[[BaseException], bool], ids: Ids, *, tries: int | None = None, seconds: float | None = None
+) -> Retrying:
+    """Calls a function again after errors that may pass: the one policy of the package.
+
+    The waits are random, and up to twice as long each time. The last error is raised as it was.
+
+    Args:
+        when: whether an error may pass.
+        ids: where the random waits come from.
+        tries: how often the function is called at most.
+        seconds: after how long it is not called again.
+    """
+    import tenacity
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception(when),
+        stop=tenacity.stop_any(
+            tenacity.stop_never if tries is None else tenacity.stop_after_attempt(tries),
+            tenacity.stop_never if seconds is None else tenacity.stop_after_delay(seconds),
+        ),
+        wait=lambda state: ids.jitter(min(LONGEST_WAIT, FIRST_WAIT * 2**state.attempt_number)),
+        sleep=pause,
+        reraise=True,
+    )
 
 
 def pause(seconds: float) -> None:

@@ -17,14 +17,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay
-
 from lakeops.catalog.records import BranchState, Publish
 from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
 from lakeops.engine.plan import Plan
-from lakeops.model.clock import pause, stopwatch
+from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, DirtyBranch
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit, Split, Summary
@@ -39,6 +37,7 @@ from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from tenacity import Retrying
 
 
 def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table) -> None:
@@ -278,23 +277,10 @@ def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
     return state
 
 
-FIRST_WAIT = 0.02
-LONGEST_RETRY_WAIT = 2.0
-
-
 def when_moved(ctx: Context) -> Retrying:
-    """Calls a function again after ``BranchMoved``, with random delays, for as long as the settings say."""
-
-    def wait(state: RetryCallState) -> float:
-        return ctx.ids.jitter(min(LONGEST_RETRY_WAIT, FIRST_WAIT * 2**state.attempt_number))
-
-    return Retrying(
-        retry=retry_if_exception_type(BranchMoved),
-        stop=stop_after_delay(ctx.settings.publish_minutes * 60),
-        wait=wait,
-        sleep=pause,
-        reraise=True,
-    )
+    """Calls a function again after ``BranchMoved``, for as long as the settings say."""
+    seconds = ctx.settings.publish_minutes * 60
+    return retrying(lambda error: isinstance(error, BranchMoved), ctx.ids, seconds=seconds)
 
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakeops.model.clock import Ids, pause
+from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.store.base import (
     Capabilities,
@@ -173,9 +173,6 @@ _BATCH = 1000
 
 _RANGES_AT_ONCE = 8
 """Ranges of one object that are asked for at a time."""
-
-_PAUSE = 0.2
-"""Seconds, at most, before a broken download is tried again."""
 
 _LONGEST_PRESIGN = 7 * 24 * 3600
 
@@ -376,24 +373,28 @@ class S3Store:
         params: dict[str, Any] = {"Bucket": self.bucket, "Key": object_name(self.prefix, key), **conditions}
         if length is not None:
             params["Range"] = f"bytes={start}-{start + length - 1}"
-        attempts = self.settings.max_attempts
+        answered = False
+
+        def ask() -> bytes:
+            nonlocal answered
+            answered = False
+            answer = self._client.get_object(**params)
+            answered = True
+            return _body(answer, start, length)
+
+        # The client tries again by itself until there is an answer.
+        again = retrying(
+            lambda error: answered and isinstance(error, CONNECTION), Ids(), tries=self.settings.max_attempts
+        )
         with self._translated(key):
-            while True:
-                try:
-                    answer = self._client.get_object(**params)
-                except ClientError as error:
-                    if length is not None and status_of(error) == 416:
-                        return b""
-                    if conditions and status_of(error) == 412:
-                        raise Transient(f"{self.url}/{key} was replaced while it was read; open it again") from None
-                    raise
-                try:
-                    return _body(answer, start, length)
-                except CONNECTION:
-                    attempts -= 1
-                    if not attempts:
-                        raise
-                pause(Ids().jitter(_PAUSE))
+            try:
+                return again(ask)
+            except ClientError as error:
+                if length is not None and status_of(error) == 416:
+                    return b""
+                if conditions and status_of(error) == 412:
+                    raise Transient(f"{self.url}/{key} was replaced while it was read; open it again") from None
+                raise
 
     def _listing(self, prefix: str, after: str) -> Iterator[StoredObject]:
         root, last = listing_prefix(self.prefix, ""), ""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from lakeops.model.clock import Ids, pause
+from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import AlreadyExists
 from lakeops.store.base import PutResult, StoreSettings, pieces
 from lakeops.store.s3.client import code_of, status_of
@@ -33,9 +33,6 @@ MARK = "lakeops-write"
 """User metadata that tells which write an object comes from."""
 
 _MET_ANOTHER = "ConditionalRequestConflict"
-
-_PAUSE = 0.2
-"""Seconds, at most, before a write that met another one of the same key is tried again."""
 
 _GROW_AFTER = 1000
 """Parts of one size before they double: 10,000 parts then reach S3's largest object, 5 TiB."""
@@ -82,17 +79,21 @@ class ObjectWrite:
 
     def _write_new(self, params: dict[str, Any]) -> str:
         """Write on the condition that nothing is there, again if it met another write of the same key."""
-        attempts = self.settings.max_attempts
-        while True:
+
+        def write() -> str:
             try:
                 return self.client.put_object(**params, IfNoneMatch="*")["ETag"]
             except (ClientError, BotoCoreError) as error:
                 if (etag := self._etag_if_ours(error)) is not None:
                     return etag
-                attempts -= 1
-                if not attempts or not (isinstance(error, ClientError) and code_of(error) == _MET_ANOTHER):
-                    raise
-            pause(Ids().jitter(_PAUSE))
+                raise
+
+        again = retrying(
+            lambda error: isinstance(error, ClientError) and code_of(error) == _MET_ANOTHER,
+            Ids(),
+            tries=self.settings.max_attempts,
+        )
+        return again(write)
 
     # --- many requests ---
 
