@@ -13,7 +13,6 @@ from lakeops.cli.output import SHORT_ID, commit_id
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Ref
-from lakeops.model.retention import UNDO_DAYS
 from lakeops.model.words import counted
 
 if TYPE_CHECKING:
@@ -93,6 +92,8 @@ def delete(session: Session, uri: BranchUri) -> None:
     session.confirm(f"Delete branch {name!r}?", lambda: _show_deletion(session, branch))
     ref = repository.delete_branch(name)
     session.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
+    from lakeops.model.rules import UNDO_DAYS
+
     session.note(f"For at least {UNDO_DAYS} days: lakeops branch create {uri} --source {ref.commit_id}")
 
 

@@ -41,7 +41,7 @@ def test_rules_come_from_stdin_too(run, flights):
     ("rules", "kind", "words"),
     [
         ("{", "invalid_rules", "not JSON"),
-        ({"default_retention_days": -1}, "invalid_rules", "between 0 and"),
+        ({"default_retention_days": -1}, "invalid_rules", "this should be greater than or equal to 0"),
         (RULES | {"branches": [{"branch_id": "mian", "retention_days": 1}]}, "invalid_rules", "'mian'"),
     ],
 )

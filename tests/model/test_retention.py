@@ -11,7 +11,8 @@ from support.histories import make_history, random_dates, random_parents
 
 from lakeops.model.graph import shared
 from lakeops.model.lineage import Lineage, Node
-from lakeops.model.retention import DAY, Kept, RefRule, Rules, counted, live
+from lakeops.model.retention import DAY, Kept, counted, live
+from lakeops.model.rules import BranchRule, Rules
 
 NOW = 100 * DAY
 
@@ -52,7 +53,7 @@ LINE = [(), (0,), (1,), (2,), (3,)]
 )
 def test_a_line_with_a_window_of_three_days(ages, expected):
     commits = history(LINE, ages)
-    found = live(refs(commits, branches={"main": commits[4].id}), Rules(3), NOW)
+    found = live(refs(commits, branches={"main": commits[4].id}), Rules(default_retention_days=3), NOW)
     assert set(indexes(found, commits)) == expected
     assert found[commits[4].id] is Kept.HEAD
 
@@ -61,14 +62,17 @@ def test_age_equal_to_the_window_is_expired_to_the_second():
     commits = history([(), (0,)], [9 * DAY, 0])
     for age, lives in ((3 * DAY - 1, True), (3 * DAY, False), (3 * DAY + 1, False)):
         commits[1] = commits[1]._replace(creation_date=NOW - age)
-        found = live(refs(commits, branches={"main": commits[1].id}), Rules(3), NOW)
+        found = live(refs(commits, branches={"main": commits[1].id}), Rules(default_retention_days=3), NOW)
         assert (commits[0].id in found) is lives
 
 
 def test_each_branch_has_its_window_and_the_longest_counts():
     # 0 <- 1 <- 2 (main); 1 <- 3 (dev)
     commits = history([(), (0,), (1,), (1,)], [9 * DAY, 8 * DAY, 7 * DAY, 6 * DAY])
-    rules = Rules(1, (RefRule("main", 9), RefRule("dev", 2)))
+    rules = Rules(
+        default_retention_days=1,
+        branches=(BranchRule(branch_id="main", retention_days=9), BranchRule(branch_id="dev", retention_days=2)),
+    )
     both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
     assert set(indexes(live(both, rules, NOW), commits)) == {0, 1, 2, 3}
     alone = refs(commits, branches={"dev": commits[3].id})
@@ -81,7 +85,7 @@ def test_a_merged_source_lives_by_the_default_window_alone():
     parents = [(), (0,), (0,), (1, 2)]
     for age, expected in ((2 * DAY, {0, 1, 2, 3}), (3 * DAY, {1, 3})):
         commits = history(parents, [50 * DAY, 40 * DAY, age, DAY])
-        found = live(refs(commits, branches={"main": commits[3].id}), Rules(3), NOW)
+        found = live(refs(commits, branches={"main": commits[3].id}), Rules(default_retention_days=3), NOW)
         assert set(indexes(found, commits)) == expected
 
 
@@ -93,7 +97,7 @@ def test_tags_and_mirrors_keep_one_commit_each():
         tags={"v1": commits[1].id, "v2": commits[4].id},
         mirrors={"there": frozenset({commits[0].id, commits[1].id, "f" * 64})},
     )
-    found = live(everything, Rules(3), NOW)
+    found = live(everything, Rules(default_retention_days=3), NOW)
     assert indexes(found, commits) == {0: Kept.MIRROR, 1: Kept.TAG, 4: Kept.HEAD}
     assert set(found) <= everything.commits.keys()
     counts = dict.fromkeys(("heads", "tags", "mirrors"), 1) | dict.fromkeys(
@@ -104,7 +108,9 @@ def test_tags_and_mirrors_keep_one_commit_each():
 
 def test_a_lagging_mirror_keeps_what_was_a_head_within_its_days():
     commits = history(LINE, [9 * DAY, 8 * DAY, 6 * DAY, 4 * DAY, 2 * DAY])
-    found = live(refs(commits, branches={"main": commits[4].id}), Rules(3, mirror_lag_days=7), NOW)
+    found = live(
+        refs(commits, branches={"main": commits[4].id}), Rules(default_retention_days=3, mirror_lag_days=7), NOW
+    )
     assert indexes(found, commits) == {1: Kept.MIRROR, 2: Kept.MIRROR, 3: Kept.RETENTION, 4: Kept.HEAD}
 
 
@@ -118,8 +124,8 @@ def test_what_a_mark_expired_lives_again_until_it_is_swept():
     commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
     commits[1] = commits[1]._replace(pending=True)
     main = refs(commits, branches={"main": commits[4].id})
-    assert set(indexes(live(main, Rules(50), NOW), commits)) == {0, 1, 2, 3, 4}
-    assert set(indexes(live(main, Rules(1), NOW), commits)) == {3, 4}
+    assert set(indexes(live(main, Rules(default_retention_days=50), NOW), commits)) == {0, 1, 2, 3, 4}
+    assert set(indexes(live(main, Rules(default_retention_days=1), NOW), commits)) == {3, 4}
     assert set(indexes(live(main, None, NOW), commits)) == {0, 1, 2, 3, 4}
 
 
@@ -129,7 +135,7 @@ def test_what_a_ref_showed_stays_for_the_undo_window(days, undo):
     commits = history(LINE, [90 * DAY] * 5)
     left = {commits[0].id: NOW - undo * DAY, commits[1].id: NOW - undo * DAY + 1, commits[2].id: NOW}
     main = refs(commits, branches={"main": commits[4].id}, left=left)
-    found = indexes(live(main, Rules(days, undo_days=undo), NOW), commits)
+    found = indexes(live(main, Rules(default_retention_days=days, undo_days=undo), NOW), commits)
     assert found == {1: Kept.UNDO, 2: Kept.UNDO, 4: Kept.HEAD}
 
 
@@ -137,7 +143,7 @@ def test_what_a_ref_showed_stays_for_mirrors_that_lag():
     commits = history(LINE, [90 * DAY] * 5)
     left = {commits[0].id: NOW - 20 * DAY, commits[1].id: NOW - 20 * DAY + 1, commits[2].id: NOW}
     main = refs(commits, branches={"main": commits[4].id}, left=left)
-    found = indexes(live(main, Rules(1, mirror_lag_days=20), NOW), commits)
+    found = indexes(live(main, Rules(default_retention_days=1, mirror_lag_days=20), NOW), commits)
     assert found == {1: Kept.MIRROR, 2: Kept.UNDO, 4: Kept.HEAD}
 
 
@@ -151,23 +157,27 @@ def test_a_deleted_branch_can_be_brought_back_and_merged_until_the_window_is_ove
             left={commits[4].id: NOW - age},
             deleted=frozenset({commits[4].id}),
         )
-        assert indexes(live(main, Rules(0), NOW), commits) == expected
+        assert indexes(live(main, Rules(default_retention_days=0), NOW), commits) == expected
 
 
 def test_merge_bases_of_live_branches_stay_and_those_that_are_gone_do_not():
     commits = history([(), (0,), (1,), (1,)], [90 * DAY] * 4)
     both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
-    assert indexes(live(both, Rules(0), NOW), commits) == {1: Kept.BASE, 2: Kept.HEAD, 3: Kept.HEAD}
+    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {
+        1: Kept.BASE,
+        2: Kept.HEAD,
+        3: Kept.HEAD,
+    }
     commits[1] = commits[1]._replace(expired=True)
     both = refs(commits, branches={"main": commits[2].id, "dev": commits[3].id})
-    assert indexes(live(both, Rules(0), NOW), commits) == {2: Kept.HEAD, 3: Kept.HEAD}
+    assert indexes(live(both, Rules(default_retention_days=0), NOW), commits) == {2: Kept.HEAD, 3: Kept.HEAD}
 
 
 def test_what_expired_stays_expired_when_rules_get_longer():
     commits = history(LINE, [4 * DAY, 3 * DAY, 2 * DAY, DAY, 0])
     commits[1] = commits[1]._replace(expired=True)
     main = refs(commits, branches={"main": commits[4].id})
-    assert set(indexes(live(main, Rules(50), NOW), commits)) == {0, 2, 3, 4}
+    assert set(indexes(live(main, Rules(default_retention_days=50), NOW), commits)) == {0, 2, 3, 4}
     assert set(indexes(live(main, None, NOW), commits)) == {0, 2, 3, 4}
 
 
@@ -207,8 +217,10 @@ def test_the_answer_is_the_definitions_in_every_order(seed, size):
     tags = {f"t{n}": rng.choice(ids) for n in range(rng.randrange(3))}
     mirrors = {"m": frozenset(rng.sample(ids, min(len(ids), rng.randrange(3))))}
     rules = Rules(
-        rng.randrange(6),
-        tuple(RefRule(name, rng.randrange(12)) for name in branches if rng.random() < 0.5),
+        default_retention_days=rng.randrange(6),
+        branches=tuple(
+            BranchRule(branch_id=name, retention_days=rng.randrange(12)) for name in branches if rng.random() < 0.5
+        ),
         mirror_lag_days=rng.choice([0, 0, 4]),
     )
     now = NOW if seed % 3 else rng.choice(commits).creation_date + rng.randrange(3) * DAY
@@ -242,5 +254,9 @@ def test_what_was_pruned_changes_nothing_for_what_is_left(seed, size):
         "left": {commit.id: NOW - DAY * rng.randrange(9) for commit in commits if rng.random() < 0.3},
         "deleted": frozenset(rng.sample(names, rng.randrange(min(3, len(names))))),
     }
-    for rules in (None, Rules(rng.randrange(6)), Rules(rng.randrange(6), mirror_lag_days=4)):
+    for rules in (
+        None,
+        Rules(default_retention_days=rng.randrange(6)),
+        Rules(default_retention_days=rng.randrange(6), mirror_lag_days=4),
+    ):
         assert live(refs(left, **given), rules, NOW) == live(refs(commits, **given), rules, NOW)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakeops.model.errors import InvalidRules
-from lakeops.model.retention import RefRule, Rules, parse_rules, read_rules
+from lakeops.model.rules import BranchRule, Rules, TagRule, parse_rules, read_rules
 
 LAKEFS = {"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 28}]}
 EVERYTHING = {
@@ -30,7 +30,7 @@ def test_rules_come_back_as_they_were_set(rules):
 
 
 def test_branches_may_be_left_out():
-    assert parse_rules({"default_retention_days": 7}) == Rules(7)
+    assert parse_rules({"default_retention_days": 7}) == Rules(default_retention_days=7)
 
 
 @pytest.mark.parametrize(("given", "log"), [({}, 365), ({"undo_days": 14}, 365), ({"undo_days": 400}, 400)])
@@ -56,38 +56,47 @@ def branch(**entry):
 BAD = {
     "no object": ([], "the rules must be a JSON object, not []"),
     "null": (None, "not None"),
-    "no default": ({"branches": []}, "lack default_retention_days"),
-    "unknown key": ({"default_retention_days": 1, "branchs": []}, "unknown key 'branchs'; known are default_retention"),
-    "negative": ({"default_retention_days": -1}, "between 0 and 36500 days, not -1"),
-    "too long": ({"default_retention_days": 36501}, "between 0 and 36500"),
-    "fraction": ({"default_retention_days": 1.5}, "whole number of days, not 1.5"),
-    "whole float": ({"default_retention_days": 1.0}, "whole number of days, not 1.0"),
-    "bool": ({"default_retention_days": True}, "whole number of days, not True"),
-    "text": ({"default_retention_days": "21"}, "whole number of days, not '21'"),
-    "null days": ({"default_retention_days": None}, "whole number of days, not None"),
-    "bad lag": ({"default_retention_days": 1, "mirror_lag_days": -2}, "mirror_lag_days is between"),
+    "no default": ({"branches": []}, "the rules lack default_retention_days"),
+    "unknown key": ({"default_retention_days": 1, "branchs": []}, "unknown key 'branchs'"),
+    "negative": (
+        {"default_retention_days": -1},
+        "default_retention_days is -1: this should be greater than or equal to 0",
+    ),
+    "too long": ({"default_retention_days": 36501}, "less than or equal to 36500"),
+    "fraction": ({"default_retention_days": 1.5}, "default_retention_days is 1.5: this should be a valid integer"),
+    "whole float": ({"default_retention_days": 1.0}, "is 1.0: this should be a valid integer"),
+    "bool": ({"default_retention_days": True}, "is True: this should be a valid integer"),
+    "text": ({"default_retention_days": "21"}, "is '21': this should be a valid integer"),
+    "null days": ({"default_retention_days": None}, "is None: this should be a valid integer"),
+    "bad lag": ({"default_retention_days": 1, "mirror_lag_days": -2}, "mirror_lag_days is -2"),
     "log shorter than undo": (
         {"default_retention_days": 1, "undo_days": 40, "log_days": 39},
         "log_days is at least undo_days, 40, not 39",
     ),
-    "branches no list": ({"default_retention_days": 1, "branches": {}}, "branches is a list"),
-    "entry no object": ({"default_retention_days": 1, "branches": ["main"]}, "branches[0] must be a JSON object"),
-    "no name": (branch(retention_days=1), "branches[0].branch_id is a name or a pattern"),
-    "empty name": (branch(branch_id="", retention_days=1), "not ''"),
-    "name no text": (branch(branch_id=1, retention_days=1), "not 1"),
-    "no number": (branch(branch_id="main"), "says nothing about 'main': give retention_days or expire_after_days"),
-    "bad number": (branch(branch_id="main", retention_days=False), "branches[0].retention_days is a whole"),
-    "at once": (branch(branch_id="a", expire_after_days=0), "would delete 'a' at once"),
-    "slash": (branch(branch_id="a/b", retention_days=1), "matches no name: it has '/'"),
-    "dots": (branch(branch_id="a..*", retention_days=1), "matches no name: it has '..'"),
-    "unknown in entry": (branch(branch_id="a", days=1), "branches[0] has the unknown key 'days'"),
+    "branches no list": ({"default_retention_days": 1, "branches": {}}, "branches is {}"),
+    "entry no object": ({"default_retention_days": 1, "branches": ["main"]}, "branches[0] is 'main'"),
+    "no name": (branch(retention_days=1), "the rules lack branches[0].branch_id"),
+    "empty name": (branch(branch_id="", retention_days=1), "branches[0].branch_id is ''"),
+    "name no text": (
+        branch(branch_id=1, retention_days=1),
+        "branches[0].branch_id is 1: this should be a valid string",
+    ),
+    "no number": (branch(branch_id="main"), "branches[0]: give retention_days or expire_after_days"),
+    "bad number": (branch(branch_id="main", retention_days=False), "branches[0].retention_days is False"),
+    "at once": (branch(branch_id="a", expire_after_days=0), "expire_after_days is 0: this should be greater than or"),
+    "slash": (
+        branch(branch_id="a/b", retention_days=1),
+        "branches[0].branch_id: this matches no name, because it has '/'",
+    ),
+    "dots": (branch(branch_id="a..*", retention_days=1), "matches no name, because it has '..'"),
+    "unknown in entry": (branch(branch_id="a", retention_days=1, days=1), "unknown key 'branches[0].days'"),
     "tag retention": (
-        {"default_retention_days": 1, "tags": [{"tag_id": "v*", "retention_days": 1}]},
-        "tags[0] has the unknown key 'retention_days'; known are tag_id, expire_after_days",
+        {"default_retention_days": 1, "tags": [{"tag_id": "v*", "expire_after_days": 1, "retention_days": 1}]},
+        "unknown key 'tags[0].retention_days'",
     ),
     "twice": (
         {"default_retention_days": 1, "branches": [{"branch_id": "a", "retention_days": d} for d in (1, 2)]},
-        "branches[1]: branch_id 'a' comes twice",
+        "branch_id 'a' comes twice",
     ),
 }
 
@@ -108,7 +117,7 @@ def test_bad_rules_are_refused_with_the_place(name):
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"default_retention_days": 1, "default_retention_days": 2}', "'default_retention_days' twice"),
-        ('{"default_retention_days": NaN}', "not nan"),
+        ('{"default_retention_days": NaN}', "is nan"),
     ],
 )
 def test_bad_text_is_refused(text, words):
@@ -132,18 +141,22 @@ def test_anything_else_is_rules_or_an_error(value):
     assert parse_rules(json.loads(rules.to_text())) == rules
 
 
+def entry(branch_id, retention_days=None, expire_after_days=None):
+    return BranchRule(branch_id=branch_id, retention_days=retention_days, expire_after_days=expire_after_days)
+
+
 RULES = Rules(
-    5,
-    (
-        RefRule("*", 10, 100),
-        RefRule("dev-*", 20),
-        RefRule("*-long-*", 30),
-        RefRule("dev-long-*", expire_after_days=7),
-        RefRule("dev-long-x", 1),
-        RefRule("?ab*", 40),
-        RefRule("a?b*", 50, 3),
+    default_retention_days=5,
+    branches=(
+        entry("*", 10, 100),
+        entry("dev-*", 20),
+        entry("*-long-*", 30),
+        entry("dev-long-*", expire_after_days=7),
+        entry("dev-long-x", 1),
+        entry("?ab*", 40),
+        entry("a?b*", 50, 3),
     ),
-    (RefRule("v*", expire_after_days=9),),
+    tags=(TagRule(tag_id="v*", expire_after_days=9),),
 )
 
 
@@ -163,6 +176,6 @@ def test_the_most_specific_entry_decides(name, days, expiry):
 
 
 def test_without_an_entry_the_default_holds_and_nothing_is_deleted():
-    rules = Rules(5, (RefRule("dev-*", 1, 2),))
+    rules = Rules(default_retention_days=5, branches=(entry("dev-*", 1, 2),))
     assert (rules.retention_days("main"), rules.branch_expiry_days("main")) == (5, None)
     assert (RULES.tag_expiry_days("v1"), RULES.tag_expiry_days("w1")) == (9, None)

@@ -22,7 +22,8 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused
 from lakeops.model.lineage import Lineage, Move
 from lakeops.model.marks import Mark
-from lakeops.model.retention import DAY, Kept, Rules, live, only_for_mirrors, read_rules
+from lakeops.model.retention import DAY, Kept, live, only_for_mirrors
+from lakeops.model.rules import Rules, read_rules
 from lakeops.ops.context import Context
 from lakeops.store import layout
 from lakeops.store.base import Listing, ObjectStore

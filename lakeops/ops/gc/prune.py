@@ -11,7 +11,8 @@ from typing import Any
 
 from lakeops.catalog.records import PrunePlan
 from lakeops.model.clock import unix_seconds
-from lakeops.model.retention import DAY, KEY_DAYS, LOG_DAYS
+from lakeops.model.retention import DAY
+from lakeops.model.rules import KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context
 from lakeops.ops.gc.rules import get_rules
 

@@ -13,7 +13,7 @@ from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidRules, RefNotFound
 from lakeops.model.marks import parse_grace
 from lakeops.model.records import Ref
-from lakeops.model.retention import Rules, parse_rules, read_rules
+from lakeops.model.rules import Rules, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag
 from lakeops.ops.context import Context, pages
 from lakeops.ops.diff import uncommitted
