@@ -3,17 +3,20 @@
 * ``create_branch`` needs a free name and a live commit; leaves a branch with an empty staging area, and a reflog row.
 * ``delete_branch`` refuses the default branch and protected ones; leaves retired tokens and a reflog row. Recovery:
   ``purge_retired`` removes the rows of retired tokens, now or at any later call.
+* ``move_branch`` and ``move_tag`` need a live commit, and a branch that is as the caller saw it and has nothing staged;
+  leave a reflog row, and the key. Recovery: none needed; the key says that it is done.
 * ``protect`` and ``unprotect`` wait for every writer under the old rules.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal, select
+from sqlalchemy import Connection, bindparam, delete, insert, literal, select, update
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
     Part,
+    check_live,
     check_writable,
     find_branch,
     find_repository,
@@ -23,7 +26,7 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.records import BranchState
 from lakeops.catalog.rows import reflog_record
-from lakeops.catalog.staging import any_staged
+from lakeops.catalog.staging import any_staged, branch_update, earlier_commit
 from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, TAG
 from lakeops.model.errors import BranchMoved, DefaultBranch, NotFound, RefNotFound
 from lakeops.model.mirrors import RefKind
@@ -89,6 +92,32 @@ class Branches(Part):
             return state.commit_id
 
         return self.database.write(work)
+
+    def move_branch(
+        self, expected: BranchState, commit_id: str, *, actor: str, key: str | None = None, fingerprint: str = ""
+    ) -> Ref:
+        """Point a branch that is still in the expected state, and has nothing staged, at a live commit.
+
+        A known key returns what its first call did. Raises ``BranchMoved``, ``CommitExpired``, ``ProtectedBranch``.
+        """
+        repository_id, name = expected.repository_id, expected.id
+
+        def work(conn: Connection) -> Ref:
+            repository = lock_repository(conn, repository_id)
+            state = lock_branch(conn, repository_id, name, exclusive=True)
+            earlier = earlier_commit(conn, repository_id, key, fingerprint)
+            if earlier is not None:
+                return Ref(name, earlier.id)
+            check_writable(conn, repository, action="move-branch", branch=name)
+            if state != expected or any_staged(conn, state):
+                raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
+            check_live(conn, repository_id, [commit_id])
+            conn.execute(branch_update(state).values(commit_id=commit_id))
+            self._record_move(conn, repository_id, name, state.commit_id, commit_id, "move-branch", actor)
+            self._remember(conn, repository_id, key, fingerprint, commit_id)
+            return Ref(name, commit_id)
+
+        return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
 
     def protections(self, repository_id: str) -> list[str]:
         """The glob patterns of protected branches."""
@@ -156,6 +185,42 @@ class Tags(Part):
 
         return self.database.write(work, settle=settle)
 
+    def move_tag(
+        self,
+        repository_id: str,
+        name: str,
+        commit_id: str,
+        *,
+        actor: str,
+        key: str | None = None,
+        fingerprint: str = "",
+    ) -> Ref:
+        """Point a tag at another live commit. A known key returns what its first call did.
+
+        Raises ``RefNotFound``, ``CommitExpired``.
+        """
+        mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
+
+        def work(conn: Connection) -> Ref:
+            repository = lock_repository(conn, repository_id)
+            row = conn.execute(select(TAG.c.commit_id).where(*mine).with_for_update()).one_or_none()
+            earlier = earlier_commit(conn, repository_id, key, fingerprint)
+            if earlier is not None:
+                return Ref(name, earlier.id)
+            check_writable(conn, repository, action="move-tag")
+            if row is None:
+                raise _no_tag(repository_id, name)
+            check_live(conn, repository_id, [commit_id])
+            if row.commit_id != commit_id:
+                conn.execute(update(TAG).where(*mine).values(commit_id=commit_id))
+                self._record_move(
+                    conn, repository_id, name, row.commit_id, commit_id, "move-tag", actor, kind=RefKind.TAG
+                )
+            self._remember(conn, repository_id, key, fingerprint, commit_id)
+            return Ref(name, commit_id)
+
+        return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
+
     def delete_tag(self, repository_id: str, name: str, *, actor: str) -> str:
         """Delete a tag; returns the commit that it pointed to."""
 
@@ -192,6 +257,12 @@ class Tags(Part):
             find_repository(conn, repository_id)
             raise _no_tag(repository_id, name)
         return Ref(name, commit_id)
+
+
+def _done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> Ref | None:
+    """What a move under this key did, if it has happened."""
+    earlier = earlier_commit(conn, repository_id, key, fingerprint)
+    return None if earlier is None else Ref(name, earlier.id)
 
 
 def _no_tag(repository_id: str, name: str) -> RefNotFound:

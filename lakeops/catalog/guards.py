@@ -41,7 +41,7 @@ from lakeops.catalog.database import Database
 from lakeops.catalog.digests import DIGEST, note_insert, row_digest
 from lakeops.catalog.records import BranchState
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
-from lakeops.catalog.tables import BRANCH, COMMIT, PROTECTION, REFLOG, REPOSITORY, RETIRED
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.clock import Clock, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -364,6 +364,14 @@ class Part:
                 "at": unix_seconds(self.database.dialect.now(conn)),
             },
         )
+
+    def _remember(
+        self, conn: Connection, repository_id: str, key: str | None, fingerprint: str, commit_id: str
+    ) -> None:
+        """Let an idempotency key, if there is one, stand for a commit."""
+        if key is not None:
+            values = {"repository_id": repository_id, "key": key, "fingerprint": fingerprint, "commit_id": commit_id}
+            conn.execute(insert(KEY).values(**values, at=unix_seconds(self.database.dialect.now(conn))))
 
     def _retire(
         self, conn: Connection, repository_id: str, tokens: Iterable[str], *, commit_id: str | None = None

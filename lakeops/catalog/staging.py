@@ -44,7 +44,6 @@ from lakeops.catalog.queue import check_turn, leave
 from lakeops.catalog.records import BranchAt, BranchState, KeyRecord, Publish, Sealed, Staged
 from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, STAGED_TALLY, UPLOAD
-from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved
 from lakeops.model.records import Commit
 
@@ -139,7 +138,7 @@ class Staging(Part):
             check_writable(conn, repository, action="seal", branch=branch)
             if state.staging_token != token and _any_row(conn, state, (state.staging_token,)):
                 state = replace(state, staging_token=token, sealed_tokens=state.tokens)
-                conn.execute(_branch_update(state).values(branch_values(state)))
+                conn.execute(branch_update(state).values(branch_values(state)))
             return Sealed(state, head, now)
 
         return self.database.write(work, settle=run_again)
@@ -157,7 +156,7 @@ class Staging(Part):
             rest = without(now, tokens) if same else None
             if rest is None:
                 raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-            conn.execute(_branch_update(now).values(sealed_tokens=list(rest)))
+            conn.execute(branch_update(now).values(sealed_tokens=list(rest)))
             self._retire(conn, state.repository_id, tokens)
 
         if tokens:
@@ -181,7 +180,7 @@ class Staging(Part):
                 return 0
             sealed = any(token in dropped for token in state.sealed_tokens)
             counts = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
-            conn.execute(_branch_update(state).values(**counts))
+            conn.execute(branch_update(state).values(**counts))
             self._record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
             return count
 
@@ -247,7 +246,8 @@ def _any_row(conn: Connection, state: BranchState, tokens: Sequence[str]) -> boo
     return conn.execute(select(STAGED.c.token).where(*_mine(state, tokens)).limit(1)).first() is not None
 
 
-def _branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Update, before values()
+def branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Update, before values()
+    """A statement that changes a branch's row."""
     return update(BRANCH).where(BRANCH.c.repository_id == state.repository_id, BRANCH.c.name == state.id)
 
 
@@ -325,8 +325,7 @@ class Publishing(Part):
                 publish.action,
                 publish.actor,
             )
-            if publish.key is not None:
-                self._insert_key(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
+            self._remember(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
             return commit
 
         return self.database.write(work, settle=lambda conn: _published(conn, publish))
@@ -341,20 +340,9 @@ class Publishing(Part):
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
             if _find_key(conn, repository_id, key) is None:
-                self._insert_key(conn, repository_id, key, fingerprint, commit_id)
+                self._remember(conn, repository_id, key, fingerprint, commit_id)
 
         self.database.write(work, settle=run_again)
-
-    def _insert_key(self, conn: Connection, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
-        conn.execute(
-            insert(KEY).values(
-                repository_id=repository_id,
-                key=key,
-                fingerprint=fingerprint,
-                commit_id=commit_id,
-                at=unix_seconds(self.database.dialect.now(conn)),
-            )
-        )
 
 
 def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:

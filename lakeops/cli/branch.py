@@ -1,4 +1,4 @@
-"""``lakeops branch``: create, list, show, delete and protect branches, and take back changes of one."""
+"""``lakeops branch``: create, list, show, move, delete and protect branches, and take back changes of one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.diff import change_line
-from lakeops.cli.options import BranchUri, ParentNumber, RepositoryUri, ref_in, value
+from lakeops.cli.options import BranchUri, IdempotencyKey, ParentNumber, RepositoryUri, flag, ref_in, value
 from lakeops.cli.output import SHORT_ID, commit_id
 from lakeops.cli.session import MAX_LISTED, Session, command
-from lakeops.model.errors import InvalidInput
-from lakeops.model.records import Ref
+from lakeops.model.errors import InvalidInput, PreconditionFailed
+from lakeops.model.records import Commit, Ref
 from lakeops.model.words import counted
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
 
-app = typer.Typer(help="Create, list, delete, reset, revert and protect branches.", add_completion=False)
+app = typer.Typer(help="Create, list, move, delete, reset, revert and protect branches.", add_completion=False)
 
 Pattern = Annotated[
     str, typer.Argument(metavar="PATTERN", help="A branch name, or a glob like 'release-*'.", show_default=False)
@@ -97,6 +97,37 @@ def delete(session: Session, uri: BranchUri) -> None:
     session.note(f"For at least {UNDO_DAYS} days: lakeops branch create {uri} --source {ref.commit_id}")
 
 
+@command(app, "move", example="branch move lakefs://flights/dev main", asks=True)
+def move(
+    session: Session,
+    uri: BranchUri,
+    ref: Annotated[str, typer.Argument(metavar="COMMIT", help="Where to: any ref.", show_default=False)],
+    force: Annotated[bool, flag("--force", "Move back or sideways too: commits may leave the history.")] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> None:
+    """Point a branch at another commit, one that descends from its head.
+
+    The reflog tells where it was, so that it can be moved back.
+    """
+    branch = session.branch(uri)
+    given = ref_in(uri.repository, ref)
+    head, target = branch.head, session.lake.repository(uri.repository).ref(given).commit
+    if force:
+        session.confirm(f"Move branch {branch.id!r}?", lambda: _show_move(session, branch, head, target))
+
+    def as_shown(now: str) -> None:
+        if force and now != head.id:
+            raise PreconditionFailed(f"branch {branch.id!r} moved to {now[:SHORT_ID]} meanwhile; look at it again")
+
+    where = target.id if idempotency_key is None else given
+    moved = branch.move(where, force=force, idempotency_key=idempotency_key, on_head=as_shown)
+    session.answer(
+        {**moved.to_json(), "old": head.id}, ["Branch ", (branch.id, "green"), " is at ", (moved.commit_id, "yellow")]
+    )
+    if moved.commit_id != head.id:
+        session.note(f"To undo: lakeops branch move {uri} {head.id} --force")
+
+
 @command(app, "reset", example="branch reset lakefs://flights/dev --prefix raw/ --yes", asks=True)
 def reset(
     session: Session,
@@ -127,6 +158,11 @@ def revert(
     branch = session.branch(uri)
     commit = branch.revert(ref_in(uri.repository, ref), parent_number)
     session.answer(commit, ["Reverted ", ref, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
+
+
+def _show_move(session: Session, branch: Branch, head: Commit, target: Commit) -> None:
+    session.message("This moves ", (branch.id, "red"), " from ", (head.id[:SHORT_ID], "yellow"), " to ",
+                    (target.id[:SHORT_ID], "yellow"), ": ", target.message.partition("\n")[0])  # fmt: skip
 
 
 def _show_deletion(session: Session, branch: Branch) -> None:

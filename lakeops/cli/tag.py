@@ -1,14 +1,14 @@
-"""``lakeops tag``: names that stay at one commit."""
+"""``lakeops tag``: names that stay at one commit until somebody moves them."""
 
 from __future__ import annotations
 
 import typer
 
-from lakeops.cli.options import RefUri, RepositoryUri, TagUri
+from lakeops.cli.options import IdempotencyKey, RefUri, RepositoryUri, TagUri
 from lakeops.cli.output import SHORT_ID, commit_id
 from lakeops.cli.session import Session, command
 
-app = typer.Typer(help="Create, list, show and delete tags.", add_completion=False)
+app = typer.Typer(help="Create, list, show, move and delete tags.", add_completion=False)
 
 
 @command(app, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")
@@ -32,6 +32,25 @@ def show(session: Session, uri: TagUri) -> None:
     repository, name = session.named(uri)
     tag = repository.tag(name)
     session.answer(tag, ["Tag:    ", (tag.id, "cyan")], ["Commit: ", (tag.commit_id, "yellow")])
+
+
+@command(app, "move", example="tag move lakefs://flights/latest lakefs://flights/main", asks=True)
+def move(session: Session, uri: TagUri, ref: RefUri, idempotency_key: IdempotencyKey = None) -> None:
+    """Point a tag at another commit. Readers of the tag see that commit from then on."""
+    repository, name, target = session.two_refs(uri, ref)
+    old, new = repository.tag(name), repository.ref(target).commit
+
+    def show() -> None:
+        session.message("This moves ", (name, "red"), " from ", (old.commit_id[:SHORT_ID], "yellow"), " to ",
+                        (new.id[:SHORT_ID], "yellow"), ": ", new.message.partition("\n")[0])  # fmt: skip
+
+    session.confirm(f"Move tag {name!r}?", show, optional=True)
+    moved = repository.move_tag(name, new.id if idempotency_key is None else target, idempotency_key=idempotency_key)
+    session.answer(
+        {**moved.to_json(), "old": old.commit_id}, ["Tag ", (name, "green"), " is at ", (moved.commit_id, "yellow")]
+    )
+    if moved.commit_id != old.commit_id:
+        session.note(f"To undo: lakeops tag move {uri} lakefs://{uri.repository}/{old.commit_id}")
 
 
 @command(app, "delete", asks=True)

@@ -67,5 +67,6 @@ class Branch(Readable):
     reset = ref_verb(lambda: ops.stage.reset)
     commit = ref_verb(lambda: ops.commit.commit)
     import_objects = ref_verb(lambda: ops.ingest.import_objects)
+    move = ref_verb(lambda: ops.branch.move_branch)
     revert = ref_verb(lambda: ops.merge.revert)
     revert_changes = ref_verb(lambda: ops.merge.of_revert)

@@ -144,6 +144,7 @@ class Repository:
         return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
 
     create_tag = verb(lambda: ops.branch.create_tag)
+    move_tag = verb(lambda: ops.branch.move_tag)
     delete_tag = verb(lambda: ops.branch.delete_tag)
 
     def tag(self, name: str) -> RefRecord:

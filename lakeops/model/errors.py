@@ -269,6 +269,12 @@ class DirtyBranch(PreconditionFailed):
     kind = "dirty_branch"
 
 
+class NotForward(PreconditionFailed):
+    """A branch would lose commits by moving: the commit does not descend from its head."""
+
+    kind = "not_forward"
+
+
 class DefaultBranch(PreconditionFailed):
     """The default branch cannot be deleted."""
 

@@ -126,9 +126,13 @@ KINDS: dict[str, Kind] = {
     "reflog_broken": _error(f"{_CATALOG}: moves of the ref were removed, added or altered"),
     "reflog_mismatch": _error(f"{_CATALOG}, or set the ref to where the reflog says it was"),
     "branch_target_missing": _error(f"{_CATALOG}; the reflog tells where the branch was before"),
-    "branch_target_expired": _error("reset the branch to a live commit; find out who marked this one expired"),
+    "branch_target_expired": _error(
+        "set it to a live commit with `lakeops branch move BRANCH COMMIT --force`; find out who marked this one expired"
+    ),
     "tag_target_missing": _error(f"{_CATALOG}, or delete the tag"),
-    "tag_target_expired": _error("delete the tag; find out who marked its commit expired"),
+    "tag_target_expired": _error(
+        "delete the tag, or set it to a live commit with `lakeops tag move`; find out who marked this one expired"
+    ),
     "ref_name_invalid": _warning("copy it to a ref with a valid name and delete it"),
     # commits
     "commit_unreadable": _error(_CATALOG),

@@ -1,14 +1,17 @@
-"""Branches and tags: creating, deleting, protecting. None of it reads or copies an object."""
+"""Branches and tags: creating, moving, deleting, protecting. None of it reads or copies an object."""
 
 from __future__ import annotations
 
-from lakeops.model.errors import AlreadyExists, InvalidName
+from collections.abc import Callable
+
+from lakeops.model import graph
+from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.records import Ref
+from lakeops.model.records import Commit, Ref
 from lakeops.model.requests import Request, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import resolve_commit, resolve_id
+from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_commit, resolve_id
 
 
 def create_branch(ctx: Context, name: str, source: str) -> Ref:
@@ -29,6 +32,68 @@ def delete_branch(ctx: Context, name: str) -> Ref:
     Its commits stay until retention rules let them expire.
     """
     return Ref(name, ctx.catalog.delete_branch(ctx.repository_id, check_asked(name, "a branch"), actor=ctx.actor))
+
+
+def move_branch(
+    ctx: Context,
+    name: str,
+    ref: str,
+    *,
+    force: bool = False,
+    idempotency_key: str | None = None,
+    on_head: Callable[[str], None] | None = None,
+) -> Ref:
+    """Point the branch at another commit, one that descends from its head. Nothing is copied.
+
+    The reflog tells where it was, and a move back with ``force`` undoes it.
+
+    Args:
+        ref: where to. It is resolved once, at the start.
+        force: move back or sideways too. Commits that no other ref leads to leave the history then, and retention
+            expires them after the undo window.
+        idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
+        on_head: called with the head that the branch is about to leave, again whenever somebody moves the branch
+            first. What it raises ends the call, and nothing is moved.
+
+    Raises:
+        NotForward: the commit does not descend from the head, and ``force`` is not set.
+        DirtyBranch: the branch has uncommitted changes.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no moves.
+        RefNotFound, CommitExpired: there is no such branch, or no such commit to read.
+        KeyReused: the key stands for another call.
+        BranchMoved: others kept moving the branch. Try again.
+    """
+    from lakeops.ops.publish import Move, first_look, settled, when_moved  # late: reads ranges
+
+    move = Move(Request("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key)
+    commit = first_look(ctx, move, lambda: resolve_commit(ctx, ref))
+    if not isinstance(commit, Commit):
+        return Ref(name, commit.commit.id)
+
+    def once() -> Ref:
+        head = require_stageable(ctx, name).head
+        if not force and not is_forward(ctx, head, commit):
+            raise NotForward(
+                f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
+                "there takes commits out of its history; set force (--force) if it shall"
+            )
+        state = settled(ctx, name)
+        if state.commit_id != head.id:
+            raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
+        if on_head is not None:
+            on_head(state.commit_id)
+        asked = move.request.fingerprint
+        if state.commit_id != commit.id or move.key is not None:
+            return ctx.catalog.move_branch(state, commit.id, actor=ctx.actor, key=move.key, fingerprint=asked)
+        return Ref(name, commit.id)
+
+    return when_moved(ctx)(once)
+
+
+def is_forward(ctx: Context, head: Commit, commit: Commit) -> bool:
+    """Whether a branch that moves from ``head`` to a commit keeps all of its history."""
+    get = lookup(ctx).get
+    return ctx.catalog.in_snapshot(lambda: graph.is_ancestor(get, head.id, commit.id))
 
 
 def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> Ref:
@@ -62,6 +127,32 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         if tag.commit_id != known.id:
             raise
         return tag
+
+
+def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> Ref:
+    """Point a tag at another commit. The reflog tells where it was.
+
+    Who reads by the tag's name sees the other commit from then on.
+
+    Args:
+        name: a tag that exists.
+        ref: where to. It is resolved once, at the start.
+        idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
+
+    Raises:
+        RefNotFound, CommitExpired: there is no such tag, or no such commit to read.
+        ReadOnlyRepository: the repository takes no changes.
+        KeyReused: the key stands for another call.
+    """
+    from lakeops.ops.publish import Move, replay  # late: reads ranges
+
+    check_tag(name)
+    move = Move(Request("move-tag", name, {"source": ref}), idempotency_key)
+    known = replay(ctx, move)
+    if known is not None:
+        return Ref(name, known.id)
+    target, asked = resolve_id(ctx, ref), move.request.fingerprint
+    return ctx.catalog.move_tag(ctx.repository_id, name, target, actor=ctx.actor, key=move.key, fingerprint=asked)
 
 
 def delete_tag(ctx: Context, name: str) -> Ref:

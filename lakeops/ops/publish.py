@@ -277,6 +277,21 @@ def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
     return state
 
 
+def settled(ctx: Context, branch: str) -> BranchState:
+    """The branch without its staged rows, which must change nothing. Raises ``DirtyBranch``, ``BranchMoved``."""
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, branch)
+    require_clean(ctx, branch, found.head, staged)
+    if not staged.num_rows:
+        return found.state
+    sealed = ctx.catalog.seal(ctx.repository_id, branch, token=ctx.ids.new())
+    tokens = sealed.state.sealed_tokens
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, branch, tokens=tokens)
+    require_clean(ctx, branch, sealed.head, staged)
+    ctx.catalog.discard(sealed.state, tokens)
+    ctx.tidy(waiting=True)
+    return ctx.catalog.branch(ctx.repository_id, branch)
+
+
 def when_moved(ctx: Context) -> Retrying:
     """Calls a function again after ``BranchMoved``, for as long as the settings say."""
     seconds = ctx.settings.publish_minutes * 60

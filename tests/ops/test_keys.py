@@ -25,6 +25,8 @@ def main(repo: Repository, fill) -> Branch:
     fill(repo, "dev", a="2")
     fill(repo, "dev", b="2")
     repo.create_branch("side", source="dev")
+    repo.create_tag("moved", "dev")
+    repo.create_tag("other", "dev")
     return repo.branch("main")
 
 
@@ -67,6 +69,16 @@ def create_tag(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
     return repo.create_tag(given["name"], given["ref"], idempotency_key=key)
 
 
+def move_branch(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+    given = {"branch": "side", "ref": "main", "force": True} | given
+    return repo.branch(given.pop("branch")).move(given.pop("ref"), **given, idempotency_key=key)
+
+
+def move_tag(repo: Repository, source: str, key: Any, /, **given: Any) -> Any:
+    given = {"name": "moved", "ref": "main"} | given
+    return repo.move_tag(given["name"], given["ref"], idempotency_key=key)
+
+
 TEXTS = [
     ({"message": "other"}, ["message"]),
     ({"metadata": {"k": "w"}}, ["metadata"]),
@@ -94,6 +106,8 @@ VERBS: dict[Callable[..., Any], list[tuple[dict[str, Any], list[str]]]] = {
         ({"source": "s3://bucket/x"}, ["source"]),
         ({"branch": "dev"}, ["ref"]),
     ],
+    move_branch: [({"ref": "dev"}, ["source"]), ({"force": False}, ["force"]), ({"branch": "dev"}, ["ref"])],
+    move_tag: [({"ref": "dev"}, ["source"]), ({"name": "other"}, ["ref"])],
     create_tag: [({"name": "v2"}, ["ref"]), ({"ref": "dev"}, ["source"])],
 }
 NAMES = [verb.__name__ for verb in VERBS]

@@ -15,6 +15,8 @@ TRANSITIONS = (
     "delete_branch",
     "create_tag",
     "delete_tag",
+    "move_branch",
+    "move_tag",
     "protect",
     "unprotect",
     "put_staged",

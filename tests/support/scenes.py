@@ -108,6 +108,22 @@ def _check_revert(repo: Repository) -> None:
     assert len(list(repo.log("main"))) == 4
 
 
+def _prepare_move(repo: Repository) -> None:
+    _prepare_merge(repo)
+    repo.create_tag("moved", "dev")
+
+
+def _move(repo: Repository) -> None:
+    repo.branch("main").move("main~1", force=True, idempotency_key="m")
+    repo.move_tag("moved", "main", idempotency_key="u")
+
+
+def _check_move(repo: Repository) -> None:
+    assert tree(repo, "main") == tree(repo, "moved") == _files(20, "old")
+    moves = [(move.ref, move.action) for move in repo.reflog(limit=3)]
+    assert moves == [("moved", "move-tag"), ("main", "move-branch"), ("moved", "create-tag")]
+
+
 def _prepare_put(repo: Repository) -> None:
     _put_all(repo, "main", {"a": b"old"})
 
@@ -190,6 +206,7 @@ SCENES = {
         Scene("commit", _prepare_commit, _commit, _check_commit),
         Scene("merge", _prepare_merge, _merge, _check_merge),
         Scene("revert", _prepare_revert, _revert, _check_revert),
+        Scene("move", _prepare_move, _move, _check_move),
         Scene("put", _prepare_put, _put, _check_put),
         Scene("output", _prepare_put, _output, _check_output),
         Scene("import", _prepare_import, _import, _check_import),
