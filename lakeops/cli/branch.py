@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,11 +10,11 @@ import typer
 
 from lakeops.cli.diff import change_line
 from lakeops.cli.options import BranchUri, IdempotencyKey, ParentNumber, RepositoryUri, flag, ref_in, value
-from lakeops.cli.output import SHORT_ID, commit_id
+from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.model.records import Commit, Ref
-from lakeops.model.words import counted
+from lakeops.model.records import Commit, Head, Ref
+from lakeops.model.words import counted, moment, span
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch
@@ -70,10 +71,24 @@ def create(
 
 
 @command(app, "list")
-def list_all(session: Session, uri: RepositoryUri) -> None:
-    """List the branches of a repository and the commits they point to."""
-    branches = session.repository(uri).branches()
-    session.table(branches, ("Branch", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
+def list_all(
+    session: Session,
+    uri: RepositoryUri,
+    merged: Annotated[str | None, value("--merged", "REF", "Only branches that this ref has all commits of.")] = None,
+    no_merged: Annotated[str | None, value("--no-merged", "REF", "Only those that it lacks commits of.")] = None,
+    prefix: Annotated[str, value("--prefix", "TEXT", "Only names that begin with this.")] = "",
+) -> None:
+    """List the branches of a repository: the commits they point to, how old these are and who made them."""
+    refs = [None if ref is None else ref_in(uri.repository, ref) for ref in (merged, no_merged)]
+    heads = session.repository(uri).heads(prefix=prefix, merged=refs[0], not_merged=refs[1])
+    now = session.now()
+
+    def row(head: Head) -> tuple[Styled, ...]:
+        made = head.commit.creation_date
+        age = f"{span(max(0, now - made))} ago" if is_terminal(sys.stdout) else moment(made)
+        return ((head.id, "cyan"), commit_id(head.commit_id), age, head.commit.committer)
+
+    session.table(heads, ("Branch", "Commit", "Last commit", "By"), row)
 
 
 @command(app, "show")

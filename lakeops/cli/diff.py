@@ -64,7 +64,8 @@ def diff(
         else:
             changes = repository.compare(old, new, prefix=prefix, strategy=strategy)
     counts = ChangeCounts()
-    session.stream(counts.count(changes), change_line)
+    with session.paged():
+        session.stream(counts.count(changes), change_line)
     for line in counts.lines():
         session.note(*line)
 
@@ -86,6 +87,10 @@ class ChangeCounts:
             self.folders[group] += 1
             self.sizes[group] += change.size_bytes
             yield change
+
+    def to_json(self) -> dict[str, int]:
+        """The contract's ``summary`` object."""
+        return {str(kind): self.types[kind] for kind in (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)}
 
     def lines(self) -> Iterator[tuple[Styled, ...]]:
         """The counts in words: one line a folder where there are several, and a total."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakeops.cli.diff import ChangeCounts
+from lakeops.cli.graph import Graph
 from lakeops.cli.options import (
     Amount,
     BranchUri,
@@ -23,9 +26,13 @@ from lakeops.cli.options import (
 )
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
+from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
 from lakeops.model.records import Commit
 from lakeops.model.uris import LakeUri
-from lakeops.model.words import counted, human_size, moment
+from lakeops.model.words import counted, human_size, instant, moment
+
+if TYPE_CHECKING:
+    from lakeops.lake import Repository
 
 app = typer.Typer(add_completion=False)
 show = typer.Typer(help="Show one thing in full.", add_completion=False)
@@ -94,21 +101,95 @@ def import_(
     )
 
 
-@command(app, "log", example="log lakefs://flights/main --amount 5")
+@command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline")
 def log(
     session: Session,
-    at: RefUri,
+    at: Annotated[LakeUri, uri("lakefs://REPO/REF[/PATH]", "Any ref; with a path, what changed it.")],
     amount: Amount = None,
     first_parent: Annotated[bool, flag("--first-parent", "Follow only the first parent of merge commits.")] = False,
+    prefix: Annotated[str, value("--prefix", "PREFIX", "Only commits that changed something under it.")] = "",
+    since: Annotated[str | None, value("--since", "TIME", "Only newer ones: 2026-11-02T13:48 (UTC), or 3d.")] = None,
+    until: Annotated[str | None, value("--until", "TIME", "Only older ones, likewise.")] = None,
+    author: Annotated[str, value("--author", "TEXT", "Only those whose committer's name holds this.")] = "",
+    oneline: Annotated[bool, flag("--oneline", "One line a commit.")] = False,
+    stat: Annotated[bool, flag("--stat", "Show how much each commit changed against its first parent.")] = False,
+    graph: Annotated[bool, flag("--graph", "Draw how commits follow each other.")] = False,
 ) -> None:
-    """Show the commits that lead to a ref, newest first."""
-    repository, ref = session.named(at)
+    """Show the commits that lead to a ref, newest first.
+
+    A path that ends in a slash is a folder.
+    """
+    repository_id, ref, path = at.with_prefix()
+    if path and prefix:
+        raise InvalidInput("give a path or --prefix, not both")
+    if path.endswith("/"):
+        path, prefix = "", path
+    if graph and (path or prefix or author):
+        raise InvalidInput("--graph draws a whole history; leave out the path, --prefix and --author")
+    repository = session.lake.repository(repository_id)
+    moments = [None if text is None else datetime.fromtimestamp(instant(text, session.now()), UTC)
+               for text in (since, until)]  # fmt: skip
+    unknown: list[Commit] = []
+    found = repository.log(
+        ref,
+        first_parent=first_parent,
+        amount=amount,
+        path=path or None,
+        prefix=prefix,
+        since=moments[0],
+        until=moments[1],
+        author=author,
+        on_expired=unknown.append,
+    )
+    drawn = Graph() if graph else None
     commit = None
-    for number, commit in enumerate(repository.log(ref, first_parent=first_parent, amount=amount)):
-        between: list[Sequence[Styled]] = [[""]] if number else []
-        session.answer(commit, *between, *commit_lines(commit))
-    if commit is not None and commit.parents and amount is None:
+    with session.paged():
+        for number, commit in enumerate(found):
+            counts = _counts(repository, commit, path or prefix) if stat else None
+            if session.as_json:
+                more = {"summary": None if counts is None else counts.to_json()} if stat else {}
+                session.document({**commit.to_json(), **more})
+                continue
+            lines = [oneline_of(commit)] if oneline else [*commit_lines(commit)]
+            if stat:
+                lines += [] if oneline else [[""]]
+                lines += [["    ", *line] for line in _stat_lines(counts)]
+            if not oneline and (number or graph):
+                lines = [*lines, [""]] if graph else [[""], *lines]
+            before, rest, following = drawn.node(commit) if drawn else ("", "", [])
+            for place, line in enumerate(lines):
+                session.line(rest if place else before, *line)
+            for line in following:
+                session.line(line)
+    if unknown:
+        session.note(f"{counted(len(unknown), 'commit')} left out: retention took what they, or those before, changed.")
+    if commit is not None and commit.parents and amount is None and not (path or prefix or since or author):
         session.note("History before this was pruned.")
+
+
+def _counts(repository: Repository, commit: Commit, prefix: str) -> ChangeCounts | None:
+    """What a commit changed against its first parent; None when retention took either."""
+    counts = ChangeCounts()
+    try:
+        for parent in commit.parents[:1]:
+            for _ in counts.count(repository.diff(parent, commit.id, prefix=prefix)):
+                pass
+    except (CommitExpired, RefNotFound):
+        return None
+    return counts
+
+
+def _stat_lines(counts: ChangeCounts | None) -> Iterator[Sequence[Styled]]:
+    if counts is None:
+        yield (("unknown: retention took this commit or its parent", "dim"),)
+        return
+    yield from (line for line in counts.lines() if line != ("",))
+
+
+def oneline_of(commit: Commit) -> Sequence[Styled]:
+    """A commit in one line."""
+    expired = " (expired)" if commit.expired else ""
+    return ((commit.id[:SHORT_ID], "yellow"), (expired, "red"), " ", commit.message.partition("\n")[0])
 
 
 @command(show, "commit")
@@ -141,14 +222,16 @@ def reflog(
 ) -> None:
     """Show where branches and tags pointed before, newest first."""
     name = None if where.ref is None else where.only_ref()[1]
-    for move in session.lake.repository(where.repository).reflog(name, limit=amount):
-        was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
-        to = move.new or move.old or ""
-        session.answer(
-            {key: getattr(move, key) for key in ("sequence", "ref", "old", "new", "action", "actor", "at")},
-            [(to[:SHORT_ID], "yellow"), "  ", moment(move.at)[:19], "  ", move.action.ljust(17), "  ",
-             (move.ref, "cyan"), was, " by ", move.actor],
-        )  # fmt: skip
+    moves = session.lake.repository(where.repository).reflog(name, limit=amount)
+    with session.paged():
+        for move in moves:
+            was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
+            to = move.new or move.old or ""
+            session.answer(
+                {key: getattr(move, key) for key in ("sequence", "ref", "old", "new", "action", "actor", "at")},
+                [(to[:SHORT_ID], "yellow"), "  ", moment(move.at)[:19], "  ", move.action.ljust(17), "  ",
+                 (move.ref, "cyan"), was, " by ", move.actor],
+            )  # fmt: skip
 
 
 def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:

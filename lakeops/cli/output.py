@@ -7,12 +7,16 @@ a person reads: colours and tables on a terminal, plain columns in pipes and log
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TextIO, cast
 
 import typer
 
@@ -155,6 +159,32 @@ class Output:
                 padded = (plain(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
                 self.line("  ".join(padded).rstrip())
 
+    @contextmanager
+    def paged(self) -> Iterator[None]:
+        """Show the answer a page at a time while a person watches, with the program that ``PAGER`` names, else less.
+
+        Leaving the pager early is no error.
+        """
+        pager = [] if self.as_json else _pager()
+        if not pager:
+            yield
+            return
+        terminal, options = sys.stdout, {"LESS": "FRX", **os.environ}
+        with subprocess.Popen(pager, stdin=subprocess.PIPE, env=options) as child:
+            sys.stdout = _Page(cast("Any", child.stdin), encoding="utf-8")
+            try:
+                yield
+                self.flush()
+            except StdoutClosed:
+                pass
+            finally:
+                page, sys.stdout = sys.stdout, terminal
+                with suppress(BrokenPipeError):
+                    page.close()
+                while child.poll() is None:
+                    with suppress(KeyboardInterrupt):  # the pager's own business
+                        child.wait()
+
     def binary(self, chunks: Iterable[bytes]) -> None:
         """Copy bytes to stdout as they are."""
         with _pipe():
@@ -189,6 +219,25 @@ class Output:
         self.message(("Error:", "red"), " ", error["message"])
         for pieces in details:
             self.message(*pieces)
+
+
+class _Page(io.TextIOWrapper):
+    """What is written to a pager; it is shown on the terminal that stdout is."""
+
+    def isatty(self) -> bool:
+        """Whether colours may go here."""
+        return True
+
+
+def _pager() -> list[str]:
+    """The pager's command line; empty when there is none, or nobody who watches."""
+    if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or os.environ.get("TERM") == "dumb":
+        return []
+    try:
+        words = shlex.split(os.environ.get("PAGER", "less"))
+    except ValueError:
+        return []
+    return words if words and words != ["cat"] and shutil.which(words[0]) else []
 
 
 def _write(text: str) -> None:

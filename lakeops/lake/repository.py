@@ -143,6 +143,8 @@ class Repository:
         """Branches by name in byte order."""
         return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
 
+    heads = verb(lambda: ops.history.heads)
+
     create_tag = verb(lambda: ops.branch.create_tag)
     move_tag = verb(lambda: ops.branch.move_tag)
     delete_tag = verb(lambda: ops.branch.delete_tag)
@@ -157,7 +159,7 @@ class Repository:
 
     # --- history, diff and merge ---
 
-    log = verb(lambda: ops.resolve.log)
+    log = verb(lambda: ops.history.log)
     merge_base = verb(lambda: ops.resolve.merge_base)
     diff = verb(lambda: ops.diff.two_way)
     changed = verb(lambda: ops.diff.changed)

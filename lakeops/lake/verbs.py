@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.prune
     import lakeops.ops.gc.rules
     import lakeops.ops.gc.sweep
+    import lakeops.ops.history
     import lakeops.ops.ingest
     import lakeops.ops.merge
     import lakeops.ops.mirror.create

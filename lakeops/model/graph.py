@@ -106,6 +106,27 @@ def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
     return False
 
 
+def reached(get: CommitSource, start: str, commits: Collection[Commit]) -> set[str]:
+    """The ids of those of some commits that a commit can reach over parents, itself included.
+
+    Commits are read down to the lowest generation among those that are not found yet.
+    """
+    missing = {commit.id: commit.generation for commit in commits}
+    found: set[str] = set()
+    queue, seen = [_by_generation(get(start))], {start}
+    while queue and missing:
+        commit = heapq.heappop(queue)[-1]
+        if missing.pop(commit.id, None) is not None:
+            found.add(commit.id)
+        elif commit.generation < min(missing.values()):
+            break
+        for parent in commit.parents:
+            if parent not in seen:
+                seen.add(parent)
+                heapq.heappush(queue, _by_generation(get(parent)))
+    return found
+
+
 def first_parents(get: CommitSource, start: str) -> Iterator[Commit]:
     """The commit and its first parents down to the initial commit: a branch's history, newest first."""
     commit = get(start)

@@ -116,6 +116,29 @@ def gone(commit_id: str) -> Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """A branch and the commit that it points to."""
+
+    id: str
+    commit: Commit
+
+    @property
+    def commit_id(self) -> str:
+        """The id of the commit."""
+        return self.commit.id
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's ``ref`` record, with who committed last, when and why."""
+        return {
+            "id": self.id,
+            "commit_id": self.commit.id,
+            "committer": self.commit.committer,
+            "creation_date": self.commit.creation_date,
+            "message": self.commit.message,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One object of a ref: a row of a range, or a staged row.
 

@@ -49,3 +49,18 @@ def seconds(text: str) -> int:
     if found is None:
         raise InvalidInput(f"{text!r} is no length of time; write seconds, or 15m, 2h, 1d")
     return int(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def instant(text: str, now: int) -> int:
+    """The moment that a text names, in Unix seconds: ``2026-11-02``, ``2026-11-02T13:48``, or ``3d`` ago.
+
+    A date is its first moment. A time without a zone is in UTC. Raises ``InvalidInput``.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        try:
+            return now - seconds(text)
+        except InvalidInput:
+            raise InvalidInput(f"{text!r} is no time; write 2026-11-02, 2026-11-02T13:48, or 15m, 2h, 3d ago") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchAt
@@ -16,7 +14,6 @@ from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit, gone
 from lakeops.model.refs import RefExpression, parse_ref
 from lakeops.model.refs import resolve as resolve_expression
-from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context, expired, require_live
 
 if TYPE_CHECKING:
@@ -178,24 +175,6 @@ def require_stageable(ctx: Context, name: str) -> BranchAt:
         RefNotFound, ReadOnlyRepository, ProtectedBranch.
     """
     return ctx.catalog.stageable(ctx.repository_id, check_name(name))
-
-
-def log(ctx: Context, ref: str, *, first_parent: bool = False, amount: int | None = None) -> Iterator[Commit]:
-    """Commits reachable from ``ref``, newest first and children before parents, expired ones included.
-
-    The log ends where history was pruned. The last commits then have parents that are not listed.
-
-    Args:
-        ref: any ref.
-        first_parent: follow only the first parent of merge commits.
-        amount: how many commits at most.
-    """
-    if amount is not None:
-        amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
-    names = lookup(ctx, ahead=amount or 1)
-    start = _resolved(ctx, ref, names)
-    walk = graph.log(names.get, start.id, first_parent=first_parent)
-    return islice((commit for commit in walk if not commit.is_gone), amount)
 
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:

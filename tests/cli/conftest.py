@@ -17,7 +17,7 @@ from lakeops.cli.app import app
 from lakeops.lake import Lake, Repository
 from lakeops.model.records import Split
 
-ENVIRONMENT = {"LAKEOPS_FSYNC": "false", "LAKEOPS_COMMITTER": "ada", "TERM": "xterm-256color"}
+ENVIRONMENT = {"LAKEOPS_FSYNC": "false", "LAKEOPS_COMMITTER": "ada", "TERM": "xterm-256color", "PAGER": "cat"}
 
 
 class Commands:

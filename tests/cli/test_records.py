@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "repo adopt": ([R], ONE, {"owner", "before"}),
     "repo delete": ([R, "--yes"], ONE, REPOSITORY),
     "branch create": ([f"{R}/new", "--source", f"{R}/main~1"], ONE, REF),
-    "branch list": ([R], MANY, REF),
+    "branch list": ([R], MANY, {*REF, "committer", "creation_date", "message"}),
     "branch show": ([f"{R}/dev"], ONE, REF),
     "branch delete": ([f"{R}/dev", "--yes"], ONE, REF),
     "branch move": ([f"{R}/main", "main~1", "--force", "--yes"], ONE, {*REF, "old"}),

@@ -133,3 +133,28 @@ def test_the_answer_goes_to_a_file_while_progress_is_on_the_terminal(flights, ar
 def test_json_is_the_same_on_a_terminal(terminal, run, flights):
     shown, _ = terminal("branch", "list", R, "--json")
     assert shown.replace("\r\n", "\n") == run("branch", "list", R, "--json").stdout
+
+
+def test_a_person_gets_a_pager(terminal, flights, tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho PAGED; cat\n")
+    pager.chmod(0o755)
+    for command in (["log", f"{R}/main"], ["diff", f"{R}/dev"], ["reflog", R]):
+        shown, code = terminal(*command, PAGER=str(pager))
+        assert code == 0
+        assert shown.startswith("PAGED")
+    assert "\x1b[" in terminal("log", f"{R}/main", PAGER=str(pager))[0], "colours go through"
+    assert not terminal("log", f"{R}/main", PAGER="cat")[0].startswith("PAGED")
+    assert "load day 2" in terminal("log", f"{R}/main", PAGER="/no/such/pager")[0]
+    assert terminal("log", f"{R}/nosuch", PAGER=str(pager))[1] == 4
+
+
+def test_leaving_the_pager_early_is_no_error(terminal, flights, tmp_path):
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\nhead -1\n")
+    pager.chmod(0o755)
+    main = flights.branch("main")
+    for number in range(30):
+        main.commit(f"{number} " + "x" * 9000, allow_empty=True)
+    shown, code = terminal("log", f"{R}/main", PAGER=str(pager))
+    assert (code, shown.count("commit ")) == (0, 1)

@@ -1,0 +1,118 @@
+"""Looking back: the log of a ref, also of what happened to a path; and the branches with their newest commits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from functools import partial
+from itertools import islice
+
+from lakeops.model import graph
+from lakeops.model.errors import CommitExpired, InvalidInput
+from lakeops.model.names import check_path, check_prefix
+from lakeops.model.records import Commit, Head
+from lakeops.model.requests import check_amount, check_asked
+from lakeops.ops.context import Context, pages
+from lakeops.ops.resolve import lookup, overtaken, resolve_commit
+
+
+def log(
+    ctx: Context,
+    ref: str,
+    *,
+    first_parent: bool = False,
+    amount: int | None = None,
+    path: str | None = None,
+    prefix: str = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    author: str = "",
+    on_expired: Callable[[Commit], None] | None = None,
+) -> Iterator[Commit]:
+    """Commits reachable from ``ref``, newest first and children before parents, expired ones included.
+
+    The log ends where history was pruned. The last commits then have parents that are not listed.
+
+    Args:
+        ref: any ref.
+        first_parent: follow only the first parent of merge commits.
+        amount: how many commits at most.
+        path: only commits that changed this object. A merge is one of them when it has another object than each of its
+            parents; with ``first_parent``, than the first.
+        prefix: only commits that changed something under this prefix, likewise.
+        since: only commits of this moment or later.
+        until: only commits of this moment or earlier.
+        author: only commits whose committer's name holds this text.
+        on_expired: called with each commit that is left out because retention took it or a parent of it, so that nobody
+            can tell whether it changed the path or something under the prefix.
+    """
+    if amount is not None:
+        amount = min(check_amount(amount, "the amount of commits"), sys.maxsize)
+    if path is not None and prefix:
+        raise InvalidInput("a log takes a path or a prefix, not both")
+    for moment in (since, until):
+        if moment is not None and moment.tzinfo is None:
+            raise InvalidInput(f"{moment} has no time zone")
+    under = check_prefix(prefix) if path is None else check_path(path)
+    check_asked(author, "a part of a name")
+    chosen = since is not None or until is not None or author or under
+    names = lookup(ctx, ahead=1 if chosen else amount or 1)
+    start = resolve_commit(ctx, ref, live=False)
+    oldest = float("-inf") if since is None else since.timestamp()
+    newest = float("inf") if until is None else until.timestamp()
+
+    def wanted(commit: Commit) -> bool:
+        if commit.is_gone or author not in commit.committer:
+            return False
+        if not oldest <= commit.creation_date <= newest:
+            return False
+        if not under:
+            return True
+        parents = [names.get(parent) for parent in commit.parents[: 1 if first_parent else None]]
+        changed = _changed(ctx, commit, parents, under, exact=path is not None)
+        if changed is None and on_expired is not None:
+            on_expired(commit)
+        return bool(changed)
+
+    walk = graph.log(names.get, start.id, first_parent=first_parent)
+    return islice(filter(wanted, walk), amount)
+
+
+def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *, exact: bool) -> bool | None:
+    """Whether a commit differs from each of its parents under a prefix; None when retention took one of them."""
+    from lakeops.ranges.diff import diff  # late: a log without a prefix reads no ranges
+    from lakeops.ranges.metarange import Metarange
+
+    try:
+        with overtaken(ctx, (commit, *parents)):
+            after, *before = ctx.metaranges(commit, *parents)
+            for side in before or [Metarange.empty()]:
+                found = diff(ctx.reader, side, after, prefix=prefix)
+                if not any(prefix in batch.column("path").to_pylist() if exact else True for batch in found):
+                    return False
+    except CommitExpired:
+        return None
+    return True
+
+
+def heads(
+    ctx: Context, *, prefix: str = "", merged: str | None = None, not_merged: str | None = None
+) -> Iterator[Head]:
+    """Branches by name in byte order, each with the commit that it points to.
+
+    Args:
+        prefix: what the names begin with.
+        merged: only branches whose commit this ref leads to: what they have is in it.
+        not_merged: only branches whose commit this ref does not lead to.
+    """
+    refs = list(pages(partial(ctx.catalog.branches, ctx.repository_id), prefix=prefix))
+    commits = ctx.catalog.commits(ctx.repository_id, [ref.commit_id for ref in refs])
+    found = [Head(ref.id, commits[ref.commit_id]) for ref in refs if ref.commit_id in commits]
+    for ref, is_in in ((merged, True), (not_merged, False)):
+        if ref is not None:
+            known = graph.reached(
+                lookup(ctx).get, resolve_commit(ctx, ref, live=False).id, [head.commit for head in found]
+            )
+            found = [head for head in found if (head.commit_id in known) is is_in]
+    return iter(found)

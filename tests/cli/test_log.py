@@ -1,0 +1,103 @@
+"""``log`` in its forms, and ``branch list``."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+R = "lakefs://flights"
+
+
+@pytest.fixture
+def merged(conflict):
+    conflict.merge("left", "main", strategy="source-wins")
+    conflict.branch("main").put("more", b"1")
+    conflict.branch("main").commit("more\n\nand why")
+    return conflict
+
+
+def test_one_line_a_commit(run, merged):
+    lines = run.ok("log", f"{R}/main", "--oneline").splitlines()
+    commits = run.lines("log", f"{R}/main")
+    assert lines == [f"{one['id'][:16]} {one['message'].partition(chr(10))[0]}" for one in commits]
+    assert lines[0].endswith(" more")
+
+
+def test_a_graph(run, merged):
+    drawn = run.ok("log", f"{R}/main", "--oneline", "--graph")
+    assert re.sub("[0-9a-f]{16}", "ID", drawn).splitlines() == [
+        "* ID more",
+        "* ID Merge 'left' into 'main'",
+        "|\\",
+        "| * ID left changes",
+        "|/",
+        "* ID load day 2",
+        "* ID load day 1",
+        "* ID Repository created",
+    ]
+    full = run.ok("log", f"{R}/main", "--graph")
+    assert "| |     left changes" in full
+    assert sum(line.lstrip("| ").startswith("* ") for line in full.splitlines()) == 6
+
+
+def test_a_graph_of_crossing_branches(run, lake):
+    repo = lake.create_repository("web")
+    for name in ("a", "b", "c"):
+        repo.create_branch(name).put(name, b"1")
+        repo.branch(name).commit(f"on {name}")
+    merges = (("a", "main"), ("b", "main"), ("c", "main"), ("a", "c"), ("main", "a"), ("c", "main"))
+    for number, (source, name) in enumerate(merges):
+        repo.branch(name).put(f"{number}", b"1")
+        repo.branch(name).commit(f"before {source} into {name}")
+        repo.merge(source, name)
+    drawn = run.ok("log", "lakefs://web/main", "--oneline", "--graph").splitlines()
+    commits = run.lines("log", "lakefs://web/main")
+    stars = [line for line in drawn if "*" in line]
+    assert [re.search("[0-9a-f]{16}", line)[0] for line in stars] == [commit["id"][:16] for commit in commits]
+    assert all(set(line) <= set("|/\\_ ") for line in drawn if line not in stars)
+    assert drawn[-1].startswith("* "), "all lanes end in the first commit"
+
+
+def test_how_much_changed(run, merged):
+    commits = run.lines("log", f"{R}/main", "--stat", "--first-parent")
+    assert [tuple(commit["summary"].values()) for commit in commits] == [
+        (1, 0, 0),
+        (2, 0, 1),
+        (1, 0, 0),
+        (2, 0, 0),
+        (0, 0, 0),
+    ]
+    assert "    2 added, 1 changed (" in run.ok("log", f"{R}/main", "--stat", "--first-parent")
+    under = run.lines("log", f"{R}/main/raw/", "--stat", "--first-parent")
+    assert [commit["summary"]["added"] for commit in under] == [0, 1, 1]
+
+
+def test_paths_times_and_people(run, flights):
+    def messages(*args):
+        return [commit["message"] for commit in run.lines("log", *args)]
+
+    assert messages(f"{R}/main/raw/b.csv") == ["load day 2"]
+    assert messages(f"{R}/main/raw/") == messages(f"{R}/main", "--prefix", "raw/") == ["load day 2", "load day 1"]
+    assert messages(f"{R}/main/raw") == [], "a path is no folder without its slash"
+    assert messages(f"{R}/main", "--since", "1d", "--author", "ada", "-n", "1") == ["load day 2"]
+    assert messages(f"{R}/main", "--until", "1d") == messages(f"{R}/main", "--since", "2999-01-01") == []
+    assert messages(f"{R}/main", "--until", "2999-01-01T10:00+02:00", "--author", "nobody") == []
+
+
+def test_expired_commits_are_told_of(run, lake, flights):
+    lake.catalog.expire_commits("flights", [flights.ref("main~1").commit_id])
+    result = run("log", f"{R}/main/raw/")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "2 commits left out" in result.stderr
+    assert "unknown: retention took" in run.ok("log", f"{R}/main", "--stat")
+    assert run.lines("log", f"{R}/main", "--stat")[0]["summary"] is None
+
+
+def test_branches_by_what_is_merged(run, merged):
+    merged_in, others = (run.json("branch", "list", R, option, "main") for option in ("--merged", "--no-merged"))
+    assert [branch["id"] for branch in merged_in] == ["dev", "left", "main"]
+    assert [branch["id"] for branch in others] == ["right"]
+    line = next(line for line in run.ok("branch", "list", R).splitlines() if line.startswith("right"))
+    assert line.endswith("ada")
+    assert merged.branch("right").commit_id in line
