@@ -145,6 +145,7 @@ class WriteAuditPublish:
         self,
         prefix: str,
         mode: Literal["replace", "append"] = "replace",
+        on_collision: Literal["refuse", "rename", "overwrite"] = "refuse",
         **task_args: Any,  # noqa: ANN401 - @task's
     ) -> Callable[[Callable[..., Any]], BlockTask]:
         """A decorator for a function that writes files below a URL. They are staged under ``prefix`` when it returns.
@@ -159,7 +160,7 @@ class WriteAuditPublish:
                 at = lakeops_at
                 with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                     branch = repository.branch(at["branch"])
-                    with branch.output(at["prefix"], mode=mode) as url:
+                    with branch.output(at["prefix"], mode=mode, on_collision=on_collision) as url:
                         result = write(url, *args, **kwargs)
                     staged = Tally.of(branch.uncommitted(as_folder(at["prefix"])), 0)
                     place = f"lakefs://{repository.id}/{branch.id}/{at['prefix']}"

@@ -75,6 +75,7 @@ class Staging(Part):
         expected: BranchState | None = None,
         upload: str | None = None,
         cleared: frozenset[str] | None = None,
+        seen: frozenset[str] | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token.
 
@@ -82,20 +83,25 @@ class Staging(Part):
         tombstone, then the entry's columns) for bulk. With ``expected`` nothing is written, and ``BranchMoved`` raised,
         unless the branch's head, tokens and resets are still those. ``upload`` ends that upload in the same
         transaction. ``cleared`` is for rows that link objects which were there before the attempt began: the marks
-        that hold none of them and never will. It is found out before the objects are seen to be there.
+        that hold none of them and never will. It is found out before the objects are seen to be there. ``seen`` is for
+        rows that may replace nothing but objects at these stored addresses: ``BranchMoved`` is raised when another one
+        has been staged at one of their paths. What is committed does not change while ``expected`` holds.
         Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``; with ``cleared`` also
         ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
         """
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
         dialect = self.database.dialect
         table, total = (None, 0) if isinstance(rows, Sequence) else _loadable(rows)
+        paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist() if seen else []
 
         def work(conn: Connection) -> BranchState:
             if table is not None:
                 dialect.bring(conn, table)
             repository = lock_repository(conn, repository_id)
-            state = lock_branch(conn, repository_id, branch, exclusive=False)
+            state = lock_branch(conn, repository_id, branch, exclusive=seen is not None)
             check_writable(conn, repository, action="stage", branch=branch)
+            if seen is not None:
+                _check_seen(conn, state, paths, seen)
             if expected is not None and state != expected:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
             now = self.database.dialect.now(conn)
@@ -352,6 +358,24 @@ def earlier_commit(conn: Connection, repository_id: str, key: str | None, finger
         return None
     known.check(key, fingerprint)
     return find_commit(conn, repository_id, known.commit_id)
+
+
+def _check_seen(conn: Connection, state: BranchState, paths: Sequence[str], seen: frozenset[str]) -> None:
+    """Raise ``BranchMoved`` when an object that is not at one of these addresses is staged at one of the paths."""
+    columns = STAGED.c.path, STAGED.c.token, STAGED.c.tombstone, STAGED.c.physical_address
+    for start in range(0, len(paths), PATHS_AT_ONCE):
+        some = STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
+        where = STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(state.tokens), some
+        newest: dict[str, AnyRow] = {}
+        for row in sorted(conn.execute(select(*columns).where(*where)), key=lambda row: state.tokens.index(row.token)):
+            newest.setdefault(row.path, row)
+        for row in newest.values():
+            if not row.tombstone and row.physical_address not in seen:
+                raise BranchMoved(f"{row.path!r} was staged on branch {state.id!r} meanwhile; try again")
+
+
+PATHS_AT_ONCE = 500
+"""Paths that one query looks for."""
 
 
 def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Branch(Readable):
     delete = ref_verb(lambda: ops.put.delete)
     delete_prefix = ref_verb(lambda: ops.stage.delete_prefix)
     stage = ref_verb(lambda: ops.stage.stage)
-    output = ref_verb(lambda: ops.stage.output)
+    output = ref_verb(lambda: ops.output.output)
     uncommitted = ref_verb(lambda: ops.diff.uncommitted)
     reset = ref_verb(lambda: ops.stage.reset)
     commit = ref_verb(lambda: ops.commit.commit)

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     import lakeops.ops.mirror.source
     import lakeops.ops.mirror.status
     import lakeops.ops.mirror.sync
+    import lakeops.ops.output
     import lakeops.ops.overlap
     import lakeops.ops.owner
     import lakeops.ops.put

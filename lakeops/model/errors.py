@@ -53,6 +53,7 @@ __all__ = [
     "NotTheOwner",
     "ObjectCollected",
     "ObjectNotFound",
+    "PathTaken",
     "PreconditionFailed",
     "ProtectedBranch",
     "ReadOnlyRepository",
@@ -237,6 +238,23 @@ class AlreadyExists(PreconditionFailed):
     """A repository, branch or tag with this name exists."""
 
     kind = "already_exists"
+
+
+class PathTaken(PreconditionFailed):
+    """Files that were to be added have the paths of objects that are there: ``paths``. Nothing was staged."""
+
+    kind = "path_taken"
+
+    def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
+        self.paths = tuple(paths)
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.message, self.paths))
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``error`` object, with every path."""
+        return {**super().to_json(), "paths": list(self.paths)}
 
 
 class AddressRefused(PreconditionFailed):

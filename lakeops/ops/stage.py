@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime
 from threading import Lock
-from typing import Literal, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import BranchState
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError
-from lakeops.model.names import as_folder, check_path, check_prefix
+from lakeops.model.errors import InvalidInput, InvalidPath
+from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.model.text import excerpt
@@ -26,7 +25,6 @@ from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import check_name, require_stageable
 from lakeops.ops.view import shown
 from lakeops.ranges.bounds import check_entries
-from lakeops.store import layout
 
 
 class Holder(Protocol):
@@ -251,112 +249,3 @@ def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray
         return column
     filled = pc.if_else(pc.is_valid(column), column, pa.repeat(default, len(table)))
     return filled if isinstance(filled, pa.ChunkedArray) else pa.chunked_array([filled])
-
-
-class OutputUrl(str):
-    """The directory's URL, a plain string. ``file`` gives the URL of one file in it, ready to be written."""
-
-    __slots__ = ("_prepare",)
-    _prepare: Callable[[], None]
-
-    @classmethod
-    def of(cls, url: str, prepare: Callable[[], None]) -> OutputUrl:
-        """The URL of a directory that ``prepare`` makes where it is not there yet."""
-        made = cls(url)
-        made._prepare = prepare
-        return made
-
-    def file(self, name: str) -> str:
-        """The URL of a file in the directory, which exists from then on whatever writes to it."""
-        self._prepare()
-        return f"{self}/{name}"
-
-
-@contextmanager
-def output(
-    ctx: Context, branch: str, prefix: str, mode: Literal["replace", "append"] = "replace"
-) -> Iterator[OutputUrl]:
-    """A fresh directory for any engine to write to. At the end its files are staged under ``prefix``, all at once.
-
-    After an exception nothing is staged.
-
-    Args:
-        prefix: the folder that the files become objects of.
-        mode: ``replace`` removes what is under the prefix, ``append`` adds to it.
-
-    Yields:
-        The directory's URL, without a trailing slash. It exists, except where a Spark session is active: Spark makes
-        its own directories and refuses to write to one that is there.
-    """
-    if mode not in ("replace", "append"):
-        raise InvalidInput(f"mode {excerpt(mode)} is not one of 'replace' and 'append'")
-    folder = as_folder(prefix)
-    named = require_stageable(ctx, branch).now
-    upload = ctx.ids.new()
-    address = layout.output_prefix(named, ctx.ids)
-    started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
-    try:
-        url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
-        if not _spark_is_active():
-            ctx.store.make_directory(address)
-        yield OutputUrl.of(url, lambda: ctx.store.make_directory(address))
-        _link_output(ctx, branch, folder, address, mode, started, upload)
-    except BaseException:
-        with suppress(LakeopsError):  # the first error is the one to show; an upload left open only delays collection
-            ctx.catalog.end_upload(ctx.repository_id, upload)
-        raise
-
-
-def _spark_is_active() -> bool:
-    """Whether this process has a Spark session, classic or Connect; imports nothing to find out.
-
-    The Spark engine's own session does not count: it writes no tables, and PySpark does not show it.
-    """
-    modules = (sys.modules.get(name) for name in ("pyspark.sql.session", "pyspark.sql.connect.session"))
-    return any(module is not None and module.SparkSession.getActiveSession() is not None for module in modules)
-
-
-def _link_output(
-    ctx: Context, branch: str, folder: str, address: str, mode: str, started: datetime, upload: str
-) -> None:
-    files = _files(ctx, folder, address)
-    link_held_back(ctx, branch)
-
-    def rows() -> tuple[BranchState | None, pa.Table]:
-        if mode == "append":
-            return None, files
-        state, before = branch_paths(ctx, branch, folder)
-        gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
-        return state, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
-
-    put_consistently(ctx, branch, rows, started=started, upload=upload)
-
-
-def _files(ctx: Context, folder: str, address: str) -> pa.Table:
-    """What was written, as staged rows sorted by path."""
-    columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
-    items = [item for item in ctx.store.list(address) if not _scratch(item.key[len(address) :])]
-    ctx.store.sync(item.key for item in items)
-    for item in items:
-        row = {
-            "path": check_path(folder + item.key[len(address) :]),  # Arrow cannot hold half of a character
-            "tombstone": False,
-            "physical_address": item.key,
-            "checksum": ctx.store.checksum(item),
-            "size_bytes": item.size_bytes,
-            "mtime": item.mtime,
-            "content_type": item.content_type or DEFAULT_CONTENT_TYPE,
-            "metadata": {},
-        }
-        for column, value in row.items():
-            columns[column].append(value)
-    columns["metadata"] = [list(value.items()) for value in columns["metadata"] if isinstance(value, dict)]
-    table = pa.table(columns, schema=STAGED_SCHEMA)
-    check_entries(table)
-    return table
-
-
-def _scratch(name: str) -> bool:
-    """Whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
-    parts = name.split("/")
-    return "_temporary" in parts[:-1] or (parts[-1].startswith(".") and parts[-1].endswith(".crc"))

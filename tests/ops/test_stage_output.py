@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops import Lake, Repository
+from lakeops import Branch, Lake, Repository
 from lakeops.model import errors
 from lakeops.model.ids import check_checksum, check_content_type, check_metadata, check_mtime, check_size
 from lakeops.model.names import check_path
@@ -345,3 +345,70 @@ def test_what_was_deleted_stays_deleted(repo: Repository, fill, contents) -> Non
     with main.output("a/") as url:
         write(url, "3", "3")
     assert contents(repo, "main") == {"a/3": "3"}
+
+
+def appended(branch: Branch, text: str, name: str = "part-0.csv", **options: Any) -> None:
+    """Append one file to the table ``t/``."""
+    with branch.output("t/", mode="append", **options) as url:
+        write(url, name, text)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_append_refuses_a_path_that_is_taken(repo: Repository, lake: Lake, committed: bool) -> None:
+    main = repo.branch("main")
+    appended(main, "1")
+    if committed:
+        main.commit("first")
+    with (
+        pytest.raises(
+            errors.PathTaken, match=r"1 of 2 new files have the path .*'main': 't/part-0.csv'; nothing"
+        ) as told,
+        main.output("t/", mode="append") as url,
+    ):
+        write(url, "part-0.csv", "2")
+        write(url, "part-1.csv", "2")
+    assert told.value.exit_code == 5
+    assert told.value.to_json()["paths"] == ["t/part-0.csv"]
+    assert [main.read(item.path) for item in main.list()] == [b"1"]
+    assert lake.catalog.uploads("repo") == {}
+
+
+def test_an_append_may_rename_or_overwrite(repo: Repository) -> None:
+    main = repo.branch("main")
+    appended(main, "1")
+    appended(main, "2", on_collision="rename")
+    first, second = main.list()
+    assert second.path == "t/part-0.csv" or first.path == "t/part-0.csv"
+    assert {main.read(one.path) for one in (first, second)} == {b"1", b"2"}
+    assert all(one.path.endswith(".csv") for one in (first, second))
+    appended(main, "3", on_collision="overwrite")
+    assert main.read("t/part-0.csv") == b"3"
+    with pytest.raises(errors.InvalidInput, match="'merge' is not one of"):
+        appended(main, "4", on_collision="merge")
+
+
+def test_an_append_takes_a_path_that_was_deleted_or_holds_the_same(repo: Repository) -> None:
+    main = repo.branch("main")
+    appended(main, "1")
+    main.commit("first")
+    appended(main, "1")
+    assert list(main.uncommitted()) == []
+    main.delete("t/part-0.csv")
+    appended(main, "2")
+    assert main.read("t/part-0.csv") == b"2"
+
+
+def test_of_two_appends_at_once_one_is_refused(repo: Repository, lake: Lake, monkeypatch) -> None:
+    """The second one has looked at the branch before the first one stages its file."""
+    main = repo.branch("main")
+    put, others = lake.catalog.put_staged, ["first"]
+
+    def overtaken(*args: Any, **given: Any) -> Any:
+        if others:
+            appended(main, others.pop())
+        return put(*args, **given)
+
+    monkeypatch.setattr(lake.catalog, "put_staged", overtaken)
+    with pytest.raises(errors.PathTaken):
+        appended(main, "second")
+    assert main.read("t/part-0.csv") == b"first"

@@ -1,0 +1,266 @@
+"""Managed output: a fresh directory that any engine writes to, whose files become objects in one step.
+
+An output is opened, its files are linked under a prefix, or it is abandoned. It is plain data in between, so a driver
+may open it in one process and link it in another. What is not linked is left to garbage collection.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.catalog.records import BranchState
+from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
+from lakeops.model.names import as_folder, check_path
+from lakeops.model.records import DEFAULT_CONTENT_TYPE
+from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.text import excerpt
+from lakeops.ops.context import Context
+from lakeops.ops.publish import when_moved
+from lakeops.ops.resolve import require_stageable
+from lakeops.ops.stage import branch_paths, link_held_back, put_consistently, tombstones
+from lakeops.ops.view import shown
+from lakeops.ranges.bounds import check_entries
+from lakeops.store import layout
+
+OutputMode = Literal["replace", "append"]
+OnCollision = Literal["refuse", "rename", "overwrite"]
+
+SHOWN_PATHS = 3
+"""Colliding paths that a message names."""
+
+
+class OutputUrl(str):
+    """The directory's URL, a plain string. ``file`` gives the URL of one file in it, ready to be written."""
+
+    __slots__ = ("_prepare",)
+    _prepare: Callable[[], None]
+
+    @classmethod
+    def of(cls, url: str, prepare: Callable[[], None]) -> OutputUrl:
+        """The URL of a directory that ``prepare`` makes where it is not there yet."""
+        made = cls(url)
+        made._prepare = prepare
+        return made
+
+    def file(self, name: str) -> str:
+        """The URL of a file in the directory, which exists from then on whatever writes to it."""
+        self._prepare()
+        return f"{self}/{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A directory that is open for writing.
+
+    Attributes:
+        branch: the branch that its files will be staged on.
+        folder: the prefix that they become objects of.
+        address: the directory in the storage namespace; ends with a slash.
+        url: the same as a full URL, without the slash.
+        started: since when it has been open, by the catalog's clock.
+        upload: the id of the upload that keeps garbage collection away.
+    """
+
+    branch: str
+    folder: str
+    address: str
+    url: str
+    started: datetime
+    upload: str
+
+
+@contextmanager
+def output(
+    ctx: Context, branch: str, prefix: str, mode: OutputMode = "replace", on_collision: OnCollision = "refuse"
+) -> Iterator[OutputUrl]:
+    """A fresh directory for any engine to write to. At the end its files are staged under ``prefix``, all at once.
+
+    After an exception nothing is staged.
+
+    Args:
+        prefix: the folder that the files become objects of.
+        mode: ``replace`` removes what is under the prefix, ``append`` adds to it.
+        on_collision: what ``append`` does with a file whose path is an object already, with other contents. ``refuse``
+            raises ``PathTaken`` and stages nothing, ``rename`` gives the file a name of its own, ``overwrite`` replaces
+            the object.
+
+    Yields:
+        The directory's URL, without a trailing slash. It exists, except where a Spark session is active: Spark makes
+        its own directories and refuses to write to one that is there.
+    """
+    opened = open_output(ctx, branch, prefix, mode, on_collision)
+    try:
+        if not _spark_is_active():
+            ctx.store.make_directory(opened.address)
+        yield OutputUrl.of(opened.url, lambda: ctx.store.make_directory(opened.address))
+        link_output(ctx, opened, mode, on_collision)
+    except BaseException:
+        abandon_output(ctx, opened)
+        raise
+
+
+def open_output(
+    ctx: Context, branch: str, prefix: str, mode: OutputMode = "replace", on_collision: OnCollision = "refuse"
+) -> Output:
+    """A fresh directory, to be linked or abandoned later. Raises as staging does, before anything is written."""
+    if mode not in ("replace", "append"):
+        raise InvalidInput(f"mode {excerpt(mode)} is not one of 'replace' and 'append'")
+    if on_collision not in ("refuse", "rename", "overwrite"):
+        raise InvalidInput(f"on_collision {excerpt(on_collision)} is not one of 'refuse', 'rename' and 'overwrite'")
+    folder = as_folder(prefix)
+    named = require_stageable(ctx, branch).now
+    upload = ctx.ids.new()
+    address = layout.output_prefix(named, ctx.ids)
+    started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
+    url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
+    return Output(branch, folder, address, url, started, upload)
+
+
+def abandon_output(ctx: Context, opened: Output) -> None:
+    """Let garbage collection have the directory, which waits longer where the catalog does not answer now."""
+    with suppress(LakeopsError):
+        ctx.catalog.end_upload(ctx.repository_id, opened.upload)
+
+
+def link_output(
+    ctx: Context,
+    opened: Output,
+    mode: OutputMode = "replace",
+    on_collision: OnCollision = "refuse",
+    *,
+    names: Collection[str] | None = None,
+) -> int:
+    """Stage the files of a directory under its prefix. Returns how many.
+
+    Args:
+        opened: the directory.
+        mode: as for ``output``.
+        on_collision: as for ``output``.
+        names: the files that count, relative to the directory; all when None. Others are not staged.
+
+    Raises:
+        PathTaken: ``append`` met an object of the same path, and was not told what to do.
+        ObjectNotFound: one of ``names`` is not there.
+    """
+    files = _files(ctx, opened, names)
+    link_held_back(ctx, opened.branch)
+    if mode == "append" and on_collision != "overwrite":
+        when_moved(ctx)(_append, ctx, opened, files, on_collision)
+        return int(files.num_rows)
+
+    def rows() -> tuple[BranchState | None, pa.Table]:
+        if mode == "append":
+            return None, files
+        state, before = branch_paths(ctx, opened.branch, opened.folder)
+        gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
+        return state, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
+
+    put_consistently(ctx, opened.branch, rows, started=opened.started, upload=opened.upload)
+    return int(files.num_rows)
+
+
+def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnCollision) -> None:
+    """Stage files none of whose paths shows another object, at the instant in which they are staged."""
+    state, there = _objects_at(ctx, opened, files["path"])
+    ours = {row["path"]: (row["checksum"], row["size_bytes"]) for row in files.select(_SAME).to_pylist()}
+    taken = [
+        row["path"]
+        for row in there.select(_SAME).to_pylist()
+        if ours[row["path"]] != (row["checksum"], row["size_bytes"])
+    ]
+    if taken and on_collision == "rename":
+        _append(ctx, opened, _renamed(files, set(taken), opened.upload), on_collision)
+        return
+    if taken:
+        names = ", ".join(map(excerpt, taken[:SHOWN_PATHS])) + (", ..." if len(taken) > SHOWN_PATHS else "")
+        raise PathTaken(
+            f"{len(taken)} of {files.num_rows} new files have the path of an object of branch {opened.branch!r}: "
+            f"{names}; nothing was staged. Write other names, or say on_collision='rename' or 'overwrite'",
+            taken,
+        )
+    seen = frozenset([*files["physical_address"].to_pylist(), *there["physical_address"].to_pylist()])
+    ctx.catalog.put_staged(
+        ctx.repository_id, opened.branch, files, started=opened.started, expected=state, upload=opened.upload, seen=seen
+    )
+
+
+_SAME = ["path", "checksum", "size_bytes"]
+
+
+def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray) -> tuple[BranchState, pa.Table]:
+    """The branch, and those of its objects that have one of these paths, with the addresses that are stored."""
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, opened.branch, prefix=opened.folder)
+    committed = ctx.reader.scan(ctx.metarange(found.head), opened.folder)
+    wanted = [*_SAME, "physical_address"]
+    tables = [
+        batch.select(wanted).filter(pc.is_in(batch["path"], value_set=paths)) for batch in shown(committed, staged)
+    ]
+    schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])
+    empty = schema.empty_table()
+    return found.state, pa.concat_tables([empty, *(table.cast(schema) for table in tables)])
+
+
+def _renamed(files: pa.Table, taken: set[str], mark: str) -> pa.Table:
+    """The files, those whose path is taken under a name of their own: ``part-0-<mark>.parquet``."""
+
+    def fresh(path: str) -> str:
+        folder, slash, name = path.rpartition("/")
+        stem, dot, rest = name.partition(".")
+        return check_path(f"{folder}{slash}{stem}-{mark}{dot}{rest}")
+
+    paths = [fresh(path) if path in taken else path for path in files["path"].to_pylist()]
+    place = files.schema.get_field_index("path")
+    return files.set_column(place, files.schema.field(place), pa.array(paths, pa.string())).sort_by("path")
+
+
+def _spark_is_active() -> bool:
+    """Whether this process has a Spark session, classic or Connect; imports nothing to find out.
+
+    The Spark engine's own session does not count: it writes no tables, and PySpark does not show it.
+    """
+    modules = (sys.modules.get(name) for name in ("pyspark.sql.session", "pyspark.sql.connect.session"))
+    return any(module is not None and module.SparkSession.getActiveSession() is not None for module in modules)
+
+
+def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Table:
+    """What was written, as staged rows sorted by path."""
+    folder, address = opened.folder, opened.address
+    columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
+    items = [item for item in ctx.store.list(address) if not _scratch(item.key[len(address) :])]
+    if names is not None:
+        items = [item for item in items if item.key[len(address) :] in names]
+        missing = {*names} - {item.key[len(address) :] for item in items}
+        if missing:
+            raise ObjectNotFound(f"{opened.url} lacks {excerpt(min(missing))}, which a task said that it wrote")
+    ctx.store.sync(item.key for item in items)
+    for item in items:
+        row = {
+            "path": check_path(folder + item.key[len(address) :]),  # Arrow cannot hold half of a character
+            "tombstone": False,
+            "physical_address": item.key,
+            "checksum": ctx.store.checksum(item),
+            "size_bytes": item.size_bytes,
+            "mtime": item.mtime,
+            "content_type": item.content_type or DEFAULT_CONTENT_TYPE,
+            "metadata": {},
+        }
+        for column, value in row.items():
+            columns[column].append(value)
+    columns["metadata"] = [list(value.items()) for value in columns["metadata"] if isinstance(value, dict)]
+    table = pa.table(columns, schema=STAGED_SCHEMA)
+    check_entries(table)
+    return table
+
+
+def _scratch(name: str) -> bool:
+    """Whether a file is an engine's own bookkeeping: unfinished task output, or Hadoop's local checksum files."""
+    parts = name.split("/")
+    return "_temporary" in parts[:-1] or (parts[-1].startswith(".") and parts[-1].endswith(".crc"))
