@@ -51,7 +51,7 @@ class LakeopsHook(BaseHook):
         """
         from lakeops.lake import Lake
 
-        return Lake.open(settings=self.settings())
+        return Lake.open(settings=self.settings(), person=_person())
 
     def settings(self) -> Settings:
         """The lake's settings: the connection's, then the environment's. Raises ``InvalidSettings``."""
@@ -154,6 +154,17 @@ class LakeopsHook(BaseHook):
                 f"there is no connection {self.lakeops_conn_id!r}; create one of type 'lakeops', or use "
                 f"{DEFAULT_CONN_ID!r}, which stands for the LAKEOPS_* environment when nobody defined it"
             ) from None
+
+
+def _person() -> str | None:
+    """The user who triggered the DAG run of the task that is running, if there is one."""
+    from airflow.sdk import get_current_context
+
+    try:
+        run = get_current_context()["dag_run"]
+    except (RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
+        return None
+    return getattr(run, "triggering_user_name", None) or None
 
 
 def file_uri(repo: str, path: str, lakeops_conn_id: str) -> str:

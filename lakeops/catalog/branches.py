@@ -139,6 +139,7 @@ class Branches(Part):
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
             if not conn.execute(select(PROTECTION.c.pattern).where(*same)).first():
                 conn.execute(insert(PROTECTION).values(repository_id=repository_id, pattern=pattern))
+                self._record(conn, repository_id, "protect", "protection", pattern, None, "protected")
 
         self.database.write(work, settle=run_again)
 
@@ -150,6 +151,7 @@ class Branches(Part):
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
             if not delete_rows(conn, PROTECTION, *same):
                 raise NotFound(f"repository {repository_id!r} has no branch protection {pattern!r}")
+            self._record(conn, repository_id, "unprotect", "protection", pattern, "protected")
 
         self.database.write(work)
 

@@ -70,6 +70,7 @@ class Clocks(Part):
             conn.execute(update(MARK).where(*ahead).values(state=MarkState.STALE.value))
             conn.execute(update(MARK).where(MARK.c.created > ticks(now)).values(created=ticks(now)))
             _keep(conn, now, uptime_of(self.clock))
+            self._record(conn, "", "confirm-clock", "clock", "", None, "confirmed")
             return now
 
         return self.database.write(work, settle=run_again)

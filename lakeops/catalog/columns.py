@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import JSON, BigInteger, Boolean, Column, Dialect, Index, Integer, Text
 from sqlalchemy import text as sql
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
 from lakeops.catalog.digests import DIGEST, on_insert, on_update
@@ -78,6 +80,43 @@ def counter(name: str | None = None) -> Column[int]:
 def digest(name: str | None = None) -> Column[int]:
     """The digest of the row, null only while a transaction is under way. It comes last, when all else is known."""
     return Column(name, BigInteger, nullable=True, default=on_insert, onupdate=on_update)
+
+
+class DatabaseLogin(FunctionElement[str]):
+    """The login that the database has checked; SQLite has none, so an insert there names the account."""
+
+    inherit_cache = True
+
+
+class DatabaseSeconds(FunctionElement[int]):
+    """The database's time, in Unix seconds; SQLite's is the catalog's clock, so an insert there names it."""
+
+    inherit_cache = True
+
+
+_ANSWERS = {DatabaseLogin: "SESSION_USER", DatabaseSeconds: "(floor(EXTRACT(epoch FROM clock_timestamp())))::bigint"}
+
+
+@compiles(DatabaseLogin, "postgresql")
+@compiles(DatabaseSeconds, "postgresql")
+def _on_a_server(element: Any, _compiler: Any, **_options: Any) -> str:  # noqa: ANN401 - SQLAlchemy's own types
+    return _ANSWERS[type(element)]
+
+
+@compiles(DatabaseLogin)
+@compiles(DatabaseSeconds)
+def _in_a_file(_element: Any, _compiler: Any, **_options: Any) -> str:  # noqa: ANN401
+    return "NULL"
+
+
+def login(name: str | None = None) -> Column[str]:
+    """The login of whoever inserts the row. Who may not name the column cannot claim to be another one."""
+    return Column(name, BYTEWISE, nullable=False, server_default=DatabaseLogin())
+
+
+def seconds(name: str | None = None) -> Column[int]:
+    """When the row was inserted, in Unix seconds, by the database's clock."""
+    return Column(name, BigInteger, nullable=False, server_default=DatabaseSeconds())
 
 
 def partial_index(name: str, condition: str, *columns: str) -> Index:

@@ -54,9 +54,13 @@ class Retention(Part):
 
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="set-rules")
+            before = find_rules(conn, repository_id)
+            if before == rules:
+                return
             delete_rows(conn, RETENTION, RETENTION.c.repository_id == repository_id)
             if rules is not None:
                 conn.execute(insert(RETENTION).values(repository_id=repository_id, rules=rules))
+            self._record(conn, repository_id, "set-rules", "rules", "retention", before, rules)
 
         self.database.write(work, settle=run_again)
 
@@ -70,13 +74,16 @@ class Retention(Part):
         def work(conn: Connection) -> Grace:
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="set-grace")
-            grace = grace_of(repository).changed(seconds, self.database.dialect.now(conn))
+            before = grace_of(repository)
+            grace = before.changed(seconds, self.database.dialect.now(conn))
             values = {
                 "grace_seconds": grace.seconds,
                 "grace_before": grace.before,
                 "grace_until": None if grace.until is None else ticks(grace.until),
             }
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(values))
+            if grace != before:
+                self._record(conn, repository_id, "set-grace", "rules", "grace", before.seconds, grace.seconds)
             return grace
 
         return self.database.write(work, settle=run_again)
@@ -101,7 +108,8 @@ class Retention(Part):
                     f"commit {commit_id} is not kept for repository {repository_id!r} by the source that it mirrors "
                     "itself; try again after its next pass"
                 )
-            delete_rows(conn, MIRROR_NEED, *mine)
+            if not delete_rows(conn, MIRROR_NEED, *mine):
+                self._record(conn, repository_id, "register-mirror", "mirror", mirror)
             conn.execute(
                 insert(MIRROR_NEED).values(
                     repository_id=repository_id,
@@ -136,7 +144,8 @@ class Retention(Part):
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)
             here = MIRROR_NEED.c.repository_id == repository_id
-            delete_rows(conn, MIRROR_NEED, here, MIRROR_NEED.c.mirror == mirror)
+            if delete_rows(conn, MIRROR_NEED, here, MIRROR_NEED.c.mirror == mirror):
+                self._record(conn, repository_id, "drop-mirror", "mirror", mirror)
 
         self.database.write(work, settle=run_again)
 
@@ -337,7 +346,10 @@ class Commits(Part):
         def work(conn: Connection) -> list[str]:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="expire")
             asked = chosen(find_history(conn, repository_id)) if callable(chosen) else chosen
-            return expire(conn, repository_id, asked)
+            done = expire(conn, repository_id, asked)
+            if done:
+                self._record(conn, repository_id, "expire", "commits", "", None, f"{len(done)} expired")
+            return done
 
         return self.database.write(work, settle=run_again)
 

@@ -57,10 +57,12 @@ class Dialect(Protocol):
     Attributes:
         name: SQLAlchemy's name of it.
         insert_staged: the statement that inserts or replaces staged rows, tuples of the table's columns.
+        account: whose process it is, where the database has no logins; None where it has, and knows the time too.
     """
 
     name: str
     insert_staged: str
+    account: str | None
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog; nothing is connected yet."""

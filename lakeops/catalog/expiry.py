@@ -134,6 +134,8 @@ class Expiry(Part):
             values = {"repository": repository_id, "mark": mark_id}
             carried = conn.execute(_TAKE_OVER, values | {"some": asked}).scalars().all()
             expired = conn.execute(_EXPIRE, values | {"some": [*{*asked} - needed]}).scalars().all()
+            if expired:
+                self._record(conn, repository_id, "expire", "mark", mark_id, None, f"{len(expired)} commits expired")
             return Step(newest, True, frozenset(expired), frozenset(carried))
 
         return self.database.write(work, settle=run_again)
@@ -149,6 +151,7 @@ class Expiry(Part):
             check_writable(conn, lock_repository(conn, repository_id), action="mark")
             _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
             conn.execute(_REVIVE, {"repository": repository_id, "some": some})
+            self._record(conn, repository_id, "revive", "mark", mark_id, None, f"up to {len(some)} commits live again")
 
         for start in range(0, len(wanted), IN_CHUNK):
             some = wanted[start : start + IN_CHUNK]
@@ -170,8 +173,11 @@ class Expiry(Part):
             some = conn.execute(select(COMMIT.c.id).where(_HERE, _PENDING).limit(IN_CHUNK), values).scalars().all()
             if some:
                 conn.execute(_REVIVE, values | {"some": some})
+                after = f"{len(some)} commits live again"
             else:
                 update_mark(conn, repository_id, mark_id, state=MarkState.RESTORED.value)
+                after = MarkState.RESTORED.value
+            self._record(conn, repository_id, "restore-commits", "mark", mark_id, mark.state.value, after)
             return find_mark(conn, repository_id, mark_id), len(some)
 
         return self.database.write(work, settle=run_again)

@@ -76,6 +76,8 @@ class FailOver(Part):
                 some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
                 mine = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED, some)
                 revived += conn.execute(update(COMMIT).where(*mine).values(expired=False, expired_by=None)).rowcount
+            if revived:
+                self._record(conn, repository_id, "prove", "commits", "", None, f"{revived} live again")
             return revived
 
         return self.database.write(work, settle=run_again)

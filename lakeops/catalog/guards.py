@@ -39,9 +39,9 @@ from sqlalchemy import (
 
 from lakeops.catalog.database import Database
 from lakeops.catalog.digests import DIGEST, note_insert, row_digest
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchState, Caller
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED
+from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.clock import Clock, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -258,7 +258,13 @@ def _branch(row: AnyRow | None, repository_id: str, name: str) -> BranchState:
 
 # Built once: building a statement takes as long as running it.
 _NEW_BRANCH = insert(BRANCH)
-_NEW_RECORD = insert(REFLOG)
+_NEW_MOVE = insert(REFLOG)
+_NEW_RECORD = insert(AUDIT)
+_TOLD = ("repository_id", "action", "kind", "ref", "before", "after", "person", "claimed")
+# Both rows in one statement, which is one round trip; SQLite knows no such statement and has no round trips.
+_NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
+    insert(AUDIT).values({name: bindparam(f"told_{name}", type_=AUDIT.c[name].type) for name in _TOLD}).cte("told")
+)
 
 
 def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
@@ -286,12 +292,20 @@ class Part:
         database: where transactions run.
         new_grace: the grace period of repositories that are made from here.
         clock: what tells how long this machine has been running; with SQLite also what time it is.
+        caller: who works with the catalog, for the audit.
     """
 
-    def __init__(self, database: Database, new_grace: timedelta, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        new_grace: timedelta,
+        clock: Clock,
+        caller: Caller = Caller(),  # noqa: B008 - frozen
+    ) -> None:
         self.database = database
         self.new_grace = new_grace
         self.clock = clock
+        self.caller = caller
 
     def _refs(self, table: Table, repository_id: str, prefix: str, after: str, limit: int) -> list[Ref]:
         """A page of branches or tags by name in byte order."""
@@ -350,20 +364,60 @@ class Part:
         actor: str,
         *,
         kind: RefKind = RefKind.BRANCH,
+        told: dict[str, Any] | None = None,
     ) -> None:
-        conn.execute(
-            _NEW_RECORD,
-            {
-                "repository_id": repository_id,
-                "kind": str(kind),
-                "ref": ref,
-                "old": old,
-                "new": new,
-                "action": action,
-                "actor": actor,
-                "at": unix_seconds(self.database.dialect.now(conn)),
-            },
-        )
+        """A row of the reflog, and the audit's record of it: ``told`` is what that one says in place of the move."""
+        now = unix_seconds(self.database.dialect.now(conn))
+        move = {
+            "repository_id": repository_id,
+            "kind": str(kind),
+            "ref": ref,
+            "old": old,
+            "new": new,
+            "action": action,
+            "actor": actor,
+            "at": now,
+        }
+        record = told or self._told(repository_id, action, str(kind), ref, old, new, claimed=actor)
+        if self.database.dialect.account is None:
+            conn.execute(_NEW_MOVE_AND_RECORD, move | {f"told_{name}": value for name, value in record.items()})
+        else:
+            conn.execute(_NEW_MOVE, move)
+            self._insert_record(conn, record, now)
+
+    def _record(
+        self,
+        conn: Connection,
+        repository_id: str,
+        action: str,
+        kind: str,
+        ref: str,
+        before: object = None,
+        after: object = None,
+    ) -> None:
+        """The audit's record of a transition that moves no ref; each transition leaves one, in its transaction."""
+        now = None if self.database.dialect.account is None else unix_seconds(self.database.dialect.now(conn))
+        self._insert_record(conn, self._told(repository_id, action, kind, ref, before, after), now)
+
+    def _told(
+        self,
+        repository_id: str,
+        action: str,
+        kind: str,
+        ref: str,
+        before: object = None,
+        after: object = None,
+        *,
+        claimed: str | None = None,
+    ) -> dict[str, Any]:
+        texts = [None if value is None else str(value) for value in (before, after)]
+        who = (self.caller.person, self.caller.claimed if claimed is None else claimed)
+        return dict(zip(_TOLD, (repository_id, action, kind, ref, *texts, *who), strict=True))
+
+    def _insert_record(self, conn: Connection, record: dict[str, Any], now: int | None) -> None:
+        # A server fills in the login and the time by itself.
+        account = self.database.dialect.account
+        conn.execute(_NEW_RECORD, record if account is None else record | {"login": account, "recorded": now})
 
     def _remember(
         self, conn: Connection, repository_id: str, key: str | None, fingerprint: str, commit_id: str

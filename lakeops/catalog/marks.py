@@ -63,6 +63,7 @@ class Marks(Part):
             delete_rows(conn, MARK, here, MARK.c.created < ticks(now - KEEP), *_FORGETTABLE)
             mark = Mark(mark_id, MarkState.MARKING, now, cutoff)
             conn.execute(insert(MARK).values(_values(repository_id, mark)))
+            self._record(conn, repository_id, "begin-mark", "mark", mark_id, None, mark.state.value)
             # From here on what they need may be garbage.
             unproved = (COMMIT.c.repository_id == repository_id, COMMIT.c.expired_by == UNPROVED)
             conn.execute(update(COMMIT).where(*unproved).values(expired_by=None))
@@ -99,7 +100,7 @@ class Marks(Part):
                 raise MarkRefused(
                     f"mark {mark_id} is {state}: it was restored, another one began, or it took too long; make one anew"
                 )
-            return find_mark(conn, repository_id, mark_id)
+            return self._became(conn, repository_id, mark, "finish-mark")
 
         return self.database.write(work, settle=run_again)
 
@@ -119,7 +120,7 @@ class Marks(Part):
                 )
             if mark.state in _OPEN or (mark.state in _OVER and not _any_open(conn, repository_id)):
                 update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
-            return find_mark(conn, repository_id, mark_id)
+            return self._became(conn, repository_id, mark, "restore-mark")
 
         return self.database.write(work, settle=run_again)
 
@@ -144,7 +145,7 @@ class Marks(Part):
                 update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
             elif mark.state not in BEGUN:
                 raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
-            return find_mark(conn, repository_id, mark_id)
+            return self._became(conn, repository_id, mark, "begin-sweep")
 
         return self.database.write(work, settle=run_again)
 
@@ -173,9 +174,17 @@ class Marks(Part):
                 values = {"refused": refused, "failures": [list(failure) for failure in failures]}
                 swept = mark.swept if refused else mark.rows
                 update_mark(conn, repository_id, mark_id, state=state.value, swept=swept, **values)
-            return find_mark(conn, repository_id, mark_id)
+            return self._became(conn, repository_id, mark, "end-sweep")
 
         return self.database.write(work, settle=run_again)
+
+    def _became(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
+        """The mark as it is now; when its state is another one than before, the audit has it."""
+        now = find_mark(conn, repository_id, mark.id)
+        if now.state is not mark.state:
+            after = f"{now.state.value}, {now.rows} files, {now.bytes} bytes"
+            self._record(conn, repository_id, action, "mark", mark.id, mark.state.value, after)
+        return now
 
     def mark(self, repository_id: str, mark_id: str) -> Mark:
         """The mark. Raises ``MarkNotFound``."""

@@ -213,6 +213,8 @@ class Mirrors(Repositories):
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
             here = MIRROR_REF.c.repository_id == repository_id
             conn.execute(update(MIRROR_REF).where(here).values(candidate=None, **_NO_WAIT))
+            names = (mirror.registration, registration)
+            self._record(conn, repository_id, "start-over", "mirror", repository_id, *names)
             return mirror_record(mirror_row(conn, repository_id))
 
         return self.database.write(work, settle=run_again)
@@ -221,8 +223,11 @@ class Mirrors(Repositories):
         """For how long nothing of a candidate may arrive before a newer one is looked at."""
 
         def work(conn: Connection) -> Mirror:
-            lock_mirror(conn, repository_id)
+            mirror, _ = lock_mirror(conn, repository_id)
             set_mirror(conn, repository_id, patience=seconds)
+            if mirror.patience != seconds:
+                patience = (mirror.patience, seconds)
+                self._record(conn, repository_id, "set-patience", "mirror", repository_id, *patience)
             return mirror_record(mirror_row(conn, repository_id))
 
         return self.database.write(work, settle=run_again)

@@ -226,6 +226,32 @@ class ReflogRow(_Row, table=True):
     row_digest: int | None = _digest()
 
 
+class AuditRow(_Row, table=True):
+    """One transition and who did it: never changed, never deleted, not even with its repository.
+
+    ``login`` and ``recorded`` (Unix seconds) are what the database says. ``person`` is the user of a program that works
+    for others, such as Airflow. ``claimed`` is the committer's name that the caller gave.
+    """
+
+    __tablename__ = "lakeops_audit"
+    __table_args__ = (
+        Index("lakeops_audit_at", "recorded", "sequence"),
+        Index("lakeops_audit_repository", "repository_id", "recorded", "sequence"),
+        {"sqlite_autoincrement": True},
+    )
+    sequence: int = Field(sa_column=columns.counter())
+    repository_id: str = _text()
+    action: str = _text()
+    kind: str = _text()
+    ref: str = _text()
+    before: str | None = _text(null=True)
+    after: str | None = _text(null=True)
+    person: str | None = _text(null=True)
+    claimed: str = _text()
+    login: str = Field(sa_column=columns.login())
+    recorded: int = Field(sa_column=columns.seconds())
+
+
 class KeyRow(_Row, table=True):
     """An idempotency key and the commit that it stands for."""
 

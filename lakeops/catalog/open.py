@@ -10,6 +10,7 @@ from typing import TypeVar
 from sqlalchemy import URL, Connection, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError
 
+from lakeops.catalog.audit import Audit
 from lakeops.catalog.branches import Branches, Tags
 from lakeops.catalog.clock import Clocks
 from lakeops.catalog.columns import PREFIX, VERSION_TABLE
@@ -24,6 +25,7 @@ from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.queue import Queue
+from lakeops.catalog.records import Caller
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
 from lakeops.catalog.staging import Publishing, Staging, Uploads
@@ -54,6 +56,7 @@ class Catalog(
     Pruning,
     Expiry,
     Inspection,
+    Audit,
 ):
     """One catalog: a database of repositories, over SQLite or PostgreSQL.
 
@@ -109,6 +112,7 @@ def open_catalog(
     grace_seconds: int = DEFAULT_GRACE_SECONDS,
     upgrade: bool = False,
     must_exist: bool = False,
+    caller: Caller = Caller(),  # noqa: B008 - frozen
 ) -> Catalog:
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
@@ -121,6 +125,7 @@ def open_catalog(
         grace_seconds: the grace period of repositories that are made from here; see ``model.grace``.
         upgrade: whether an older PostgreSQL schema may be brought up to date.
         must_exist: whether the catalog belongs to somebody else: nothing of it is made or brought up to date.
+        caller: who works with it, for the audit.
 
     Raises:
         InvalidSettings: the URL makes no sense.
@@ -134,7 +139,7 @@ def open_catalog(
         raise CatalogUnavailable(f"there is no lakeops catalog at {url.database}")
     dialect: Dialect = Sqlite(clock) if url.get_backend_name() == "sqlite" else Postgres()
     database = Database(url, dialect)
-    catalog = Catalog(database, timedelta(seconds=grace_seconds), clock)
+    catalog = Catalog(database, timedelta(seconds=grace_seconds), clock, caller)
     try:
         found = database.read(revision)
         if must_exist:

@@ -54,6 +54,8 @@ class Owners(Part):
             if over or known.taking is None:
                 here = OWNER.c.repository_id == repository_id
                 conn.execute(update(OWNER).where(here).values(taking=record))
+                if known.taking != record:
+                    self._record(conn, repository_id, "take-owner", "owner", repository_id, known.held, record)
             return _ownership(conn, repository_id, identity)
 
         return self.database.write(work, settle=run_again)

@@ -66,6 +66,7 @@ class Postgres:
     """A catalog on a server."""
 
     name = "postgresql"
+    account: str | None = None
     insert_staged = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
 
     def engine(self, url: URL) -> Engine:

@@ -63,6 +63,8 @@ class Pruning(Part):
                 top = max(page.generation, repository.pruned or 0)
                 if top != repository.pruned:
                     conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(pruned=top))
+            if count and not dry_run:
+                self._record(conn, repository_id, "prune", plan.kind, "", None, f"{count} removed")
             gone = frozenset(page.keys) if table is COMMIT else frozenset()
             return PruneStep(count, gone, page.after)
 

@@ -26,6 +26,19 @@ NOTHING = Remaining()
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """Who works with a catalog.
+
+    Attributes:
+        claimed: the committer's name that was set. Nobody checks it.
+        person: the user whom a program such as Airflow works for, if it knows one.
+    """
+
+    claimed: str = ""
+    person: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BranchState:
     """A branch's row: its head and the tokens of its staging area.
 

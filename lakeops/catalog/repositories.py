@@ -1,7 +1,7 @@
 """Transitions of repositories.
 
 * ``create_repository`` needs a free name and namespace; leaves repository, first commit, default branch, reflog row.
-* ``delete_repository`` leaves no row of it anywhere; the storage namespace stays.
+* ``delete_repository`` leaves no row of it but those of the audit; the storage namespace stays.
 * ``set_read_only`` closes or opens it, once every writer under the old state is done. A mirror stays closed.
 
 None of them can be half done, so none needs recovery.
@@ -15,7 +15,7 @@ from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import Part, find_repository, lock_repository, under
 from lakeops.catalog.rows import commit_values, repository_record, repository_values
-from lakeops.catalog.tables import BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
+from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
 from lakeops.model.records import Commit, Repository
 
@@ -54,11 +54,12 @@ class Repositories(Part):
         """Forget a repository and everything recorded of it; the storage namespace is not touched."""
 
         def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id, exclusive=True)
+            namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
             for table in METADATA.sorted_tables:
-                if table not in (REPOSITORY, CATALOG, CLOCK):
+                if table not in (REPOSITORY, CATALOG, CLOCK, AUDIT):
                     conn.execute(delete(table).where(table.c.repository_id == repository_id))
             conn.execute(delete(REPOSITORY).where(REPOSITORY.c.id == repository_id))
+            self._record(conn, repository_id, "delete-repository", "repository", repository_id, namespace)
 
         self.database.write(work)
 
@@ -66,7 +67,7 @@ class Repositories(Part):
         """Close a repository to every writing transition, or open it again."""
 
         def work(conn: Connection) -> None:
-            lock_repository(conn, repository_id, exclusive=True)
+            was = lock_repository(conn, repository_id, exclusive=True).read_only
             following = select(MIRROR.c.repository_id).where(
                 MIRROR.c.repository_id == repository_id, MIRROR.c.promoted_writable.is_(None)
             )
@@ -75,6 +76,9 @@ class Repositories(Part):
                     f"repository {repository_id!r} is a mirror: `lakeops mirror promote-writable` opens it for writing"
                 )
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=read_only))
+            if was != read_only:
+                words = ["read-only" if state else "writable" for state in (was, read_only)]
+                self._record(conn, repository_id, "set-read-only", "repository", repository_id, *words)
 
         self.database.write(work, settle=run_again)
 
@@ -88,7 +92,9 @@ class Repositories(Part):
         conn.execute(insert(REPOSITORY).values(**repository_values(repository), grace_seconds=grace))
         conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
         self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
-        self._record_move(conn, repository.id, repository.default_branch, None, first.id, action, actor)
+        place = repository.storage_namespace
+        told = self._told(repository.id, action, "repository", repository.id, None, place, claimed=actor)
+        self._record_move(conn, repository.id, repository.default_branch, None, first.id, action, actor, told=told)
 
     @staticmethod
     def _is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:

@@ -12,6 +12,8 @@ so newcomers overtake those who wait. The wait here asks more often the longer i
 from __future__ import annotations
 
 import gc
+import os
+import pwd
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +49,7 @@ class Sqlite:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.account: str | None = _account()
 
     def engine(self, url: URL) -> Engine:
         """An engine over the file; its directory is made when it is missing."""
@@ -133,6 +136,14 @@ class Sqlite:
                 arrays = [pa.array(value, field.type) for value, field in zip(values, COLUMNS, strict=True)]
                 batches.append(pa.record_batch(arrays, COLUMNS))
         return pa.Table.from_batches(batches, COLUMNS)
+
+
+def _account() -> str:
+    """Whose process this is. The environment is not asked, because anybody sets it."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's user without a passwd entry
+        return str(os.geteuid())
 
 
 def _begin_in_turn(driver: sqlite3.Connection) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sqlalchemy import Index, MetaData, Table, UniqueConstraint
 
-from lakeops.catalog.columns import counter, digest, flag, json, number, open_index, partial_index, text
+from lakeops.catalog.columns import counter, digest, flag, json, login, number, open_index, partial_index, seconds, text
 
 METADATA = MetaData()
 
@@ -64,6 +64,12 @@ REFLOG = Table(
     text("old", null=True), text("new", null=True), text("action"), text("actor"), number("at"), digest("row_digest"),
     Index("lakeops_reflog_all", "repository_id", "sequence"), open_index("lakeops_reflog"),
     Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"), sqlite_autoincrement=True,
+)
+AUDIT = Table(
+    "lakeops_audit", METADATA, counter("sequence"), text("repository_id"), text("action"), text("kind"), text("ref"),
+    text("before", null=True), text("after", null=True), text("person", null=True), text("claimed"), login("login"),
+    seconds("recorded"), Index("lakeops_audit_at", "recorded", "sequence"),
+    Index("lakeops_audit_repository", "repository_id", "recorded", "sequence"), sqlite_autoincrement=True,
 )
 KEY = Table(
     "lakeops_idempotency_key", METADATA, text("repository_id", key=True), text("key", key=True), text("fingerprint"),

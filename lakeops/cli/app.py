@@ -58,6 +58,7 @@ MODULES = {
     "show": ("history", HISTORY),
     "merge-base": ("history", HISTORY),
     "reflog": ("history", HISTORY),
+    "audit": ("audit", HOUSE),
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),
     "fsck": ("fsck", HOUSE),

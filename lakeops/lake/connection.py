@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from lakeops.catalog.open import Catalog, open_catalog
+from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops.context import Context, Progress, quiet
@@ -53,6 +54,7 @@ class Connection:
         settings: Settings | None = None,
         ids: Ids | None = None,
         must_exist: bool = False,
+        person: str | None = None,
     ) -> Self:
         """The lake that the settings name: arguments, then ``LAKEOPS_*``, then a settings file, then the default.
 
@@ -63,6 +65,7 @@ class Connection:
             settings: ready-made settings; ``home`` and ``database_url`` must then be left out.
             ids: where fresh names come from; tests hand in a seeded source.
             must_exist: create no catalog, and do not bring an older one up to date.
+            person: the user whom a program works for, such as Airflow's; the audit names them.
 
         Raises:
             InvalidSettings: a setting makes no sense.
@@ -75,6 +78,7 @@ class Connection:
             clock=clock or SystemClock(),
             grace_seconds=int(chosen.grace_hours * 3600),
             must_exist=must_exist,
+            caller=Caller(chosen.committer, person),
         )
         return cls(catalog, chosen, ids=ids, clock=clock)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakeops.lake.connection import Connection
@@ -11,7 +12,7 @@ from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Repository
 from lakeops.lake.verbs import ops
 from lakeops.model.names import check_repository
-from lakeops.model.records import Split
+from lakeops.model.records import AuditRecord, Split
 from lakeops.model.requests import check_asked
 from lakeops.ops.context import pages
 
@@ -139,6 +140,29 @@ class Lake(Connection):
         This catalog also gives up the right to delete in the storage namespace, unless the store is down.
         """
         ops.repository.delete_repository(self.catalog, self.stores(), check_asked(name, "a repository"))
+
+    def audit(
+        self,
+        repository: str | None = None,
+        *,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        actor: str | None = None,
+        amount: int | None = None,
+    ) -> Iterator[AuditRecord]:
+        """Who changed what, newest first: of one repository, which may be deleted, or of all.
+
+        Args:
+            repository: its name.
+            since: not what was before this moment. A text is ISO 8601; without a zone it is UTC.
+            until: not what was at this moment or later.
+            actor: only what this user or database login did.
+            amount: at most so many records.
+
+        Raises:
+            InvalidInput: a moment or amount makes no sense.
+        """
+        return ops.audit.audit(self.catalog, repository, since=since, until=until, actor=actor, amount=amount)
 
     def replicate(
         self,

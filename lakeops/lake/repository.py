@@ -12,8 +12,8 @@ from lakeops.lake.verbs import ops, verb
 from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
+from lakeops.model.records import AuditRecord, ReflogRecord
 from lakeops.model.records import Ref as RefRecord
-from lakeops.model.records import ReflogRecord
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
@@ -172,6 +172,17 @@ class Repository:
         """Moves of a branch or tag, or of all branches and tags, newest first."""
         name = None if ref is None else check_asked(ref, "a branch or tag")
         return self._ctx.catalog.reflog(self.id, name, limit=check_amount(limit, "the limit"))
+
+    def audit(
+        self,
+        *,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        actor: str | None = None,
+        amount: int | None = None,
+    ) -> Iterator[AuditRecord]:
+        """Who changed what here, newest first; see ``Lake.audit``."""
+        return ops.audit.audit(self._ctx.catalog, self.id, since=since, until=until, actor=actor, amount=amount)
 
     # --- protection ---
 

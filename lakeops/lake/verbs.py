@@ -35,6 +35,7 @@ class LatePackage:
 
 
 if TYPE_CHECKING:
+    import lakeops.ops.audit
     import lakeops.ops.branch
     import lakeops.ops.commit
     import lakeops.ops.diff

@@ -276,6 +276,41 @@ class ReflogRecord:
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One transition of a catalog, and who did it.
+
+    Attributes:
+        sequence: rises from record to record.
+        repository: the repository; empty for what concerns the whole catalog.
+        action: the transition.
+        kind: what it was done to: ``branch``, ``tag``, ``repository``, ``protection``, ``mark`` and so on.
+        ref: the name of that.
+        before: what was there: a commit id, a setting; None when there was nothing.
+        after: what is there now.
+        actor: who did it, as far as that is known: a user of Airflow, or else the database login.
+        login: the database login; with SQLite the account of the process.
+        claimed: the committer's name that the caller gave. Nobody has checked it.
+        at: when, in Unix seconds, by the database's clock.
+    """
+
+    sequence: int
+    repository: str
+    action: str
+    kind: str
+    ref: str
+    before: str | None
+    after: str | None
+    actor: str
+    login: str
+    claimed: str
+    at: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
 def maker(record: type[T]) -> Callable[..., T]:
     """What makes records of a frozen dataclass with slots in a third of the time that its constructor takes.
 

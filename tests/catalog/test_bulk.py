@@ -89,14 +89,14 @@ def test_chunks_slices_and_wider_types_are_taken(catalog):
 
 
 def test_a_bulk_load_that_is_refused_leaves_nothing(catalog):
-    before = everything(catalog)
     catalog.protect(REPO, "main")
+    before = everything(catalog)
     from lakeops.model.errors import ProtectedBranch
 
     with pytest.raises(ProtectedBranch):
         catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
-    catalog.unprotect(REPO, "main")
     assert everything(catalog) == before
+    catalog.unprotect(REPO, "main")
     catalog.put_staged(REPO, "main", table_of([an_entry("a")]), started=catalog.now())
 
 

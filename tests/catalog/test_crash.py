@@ -63,7 +63,7 @@ def test_a_publish_killed_in_the_middle_never_happened(catalog, database_url, mo
 
     def publish(mine, here):
         def stop(_conn, _cursor, statement, *_rest):
-            if statement.startswith(moment):
+            if moment in statement:  # on a server, the reflog's is part of one with the audit's
                 here()
 
         event.listen(mine.database.engine, "after_cursor_execute", stop)

@@ -66,7 +66,7 @@ def test_keys_are_the_models_and_begin_with_the_repository(empty):
     found = empty.database.read(keys)
     assert found == {table.name: [column.name for column in table.primary_key] for table in METADATA.sorted_tables}
     loose = {name for name, columns in found.items() if columns[0] != "repository_id"}
-    assert loose == {"lakeops_repository", "lakeops_reflog", "lakeops_catalog", "lakeops_clock"}
+    assert loose == {"lakeops_repository", "lakeops_reflog", "lakeops_audit", "lakeops_catalog", "lakeops_clock"}
 
 
 def test_every_text_is_ordered_by_bytes(empty):

@@ -27,6 +27,7 @@ QUICK = {
     "merge-base": [f"{R}/main", f"{R}/dev"],
     "repo list": [],
     "reflog": [R],
+    "audit": [R],
 }
 """Commands that read or move refs alone."""
 

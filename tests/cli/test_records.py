@@ -18,6 +18,9 @@ REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "rea
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
 MERGE = {"reference", "up_to_date", "summary"}
+AUDIT = {
+    "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
+}  # fmt: skip
 REFLOG = {"sequence", "ref", "old", "new", "action", "actor", "at"}
 
 R = "lakefs://flights"
@@ -55,6 +58,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "show commit": ([f"{R}/v1"], ONE, COMMIT),
     "merge-base": ([f"{R}/main", f"{R}/dev"], ONE, COMMIT),
     "reflog": ([R], LINES, REFLOG),
+    "audit": ([R], LINES, AUDIT),
     "diff": ([f"{R}/dev"], LINES, CHANGE),
     "merge": ([f"{R}/left", f"{R}/main"], ONE, MERGE),
     "cherry-pick": ([f"{R}/left", f"{R}/main"], ONE, COMMIT),

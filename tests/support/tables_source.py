@@ -74,6 +74,8 @@ def _column(column: Column[Any]) -> str:
         return f'counter("{column.name}")'
     if column.onupdate is not None:
         return f'digest("{column.name}")'
+    if column.server_default is not None:
+        return f'{"login" if isinstance(column.type, Text) else "seconds"}("{column.name}")'
     kinds = {Text: "text", BigInteger: "number", columns.CheckedJson: "json"}
     kind = next((name for kind, name in kinds.items() if isinstance(column.type, kind)), "flag")
     return f'{kind}("{column.name}"{", key=True" * column.primary_key}{", null=True" * bool(column.nullable)})'

@@ -7,6 +7,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from lakeops.catalog.columns import login, seconds
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -128,6 +130,23 @@ def upgrade() -> None:
     )
     op.create_index("lakeops_reflog_all", "lakeops_reflog", ["repository_id", "sequence"])
     op.create_index("lakeops_reflog_ref", "lakeops_reflog", ["repository_id", "ref", "sequence"])
+    op.create_table(
+        "lakeops_audit",
+        sa.Column("sequence", _COUNTER, primary_key=True, autoincrement=True),
+        _text("repository_id"),
+        _text("action"),
+        _text("kind"),
+        _text("ref"),
+        _text("before", nullable=True),
+        _text("after", nullable=True),
+        _text("person", nullable=True),
+        _text("claimed"),
+        login("login"),
+        seconds("recorded"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("lakeops_audit_at", "lakeops_audit", ["recorded", "sequence"])
+    op.create_index("lakeops_audit_repository", "lakeops_audit", ["repository_id", "recorded", "sequence"])
     op.create_table(
         "lakeops_queue",
         *_key("branch"),

@@ -1,0 +1,371 @@
+"""Every transition that changes something leaves one record; what changes nothing, and what is refused, leaves none."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pwd
+import shutil
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.catalogs import (
+    FIRST,
+    REPO,
+    a_commit,
+    an_entry,
+    commit_all,
+    create,
+    create_mirror,
+    draft,
+    new_token,
+    put,
+)
+
+from lakeops.catalog.open import Catalog, open_catalog
+from lakeops.catalog.records import Caller, PrunePlan
+from lakeops.model.errors import LakeopsError
+from lakeops.model.mirrors import RefKind, RefName
+from lakeops.testing import ManualClock
+
+SILENT = {
+    *("put_staged", "seal", "discard", "purge_retired", "begin_upload", "end_upload"),  # nothing committed changes
+    *("enqueue", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
+    *("copy_commits", "observe_source", "note_kept", "note_rules", "give_up_candidate", "record_arrivals"),
+    *("note_sync", "note_refused"),  # a mirror's memory: what it shows changes by ``promote`` alone
+    "upgrade",
+}
+"""Transitions that change nothing that a lake shows, keeps or allows. ``observe_source`` records the refs that it
+drops."""
+
+DAY = timedelta(days=1)
+
+
+def a_mark(catalog, mark_id="m"):
+    catalog.begin_mark(REPO, mark_id, cutoff=catalog.now() - DAY)
+
+
+def finished(catalog, mark_id="m"):
+    catalog.finish_mark(REPO, mark_id, digest="d", rows=3, objects=2, size_bytes=9, listed=5)
+
+
+def following(catalog):
+    create_mirror(catalog)
+
+
+def waiting(catalog):
+    create_mirror(catalog)
+    commit = a_commit("far", FIRST)
+    catalog.copy_commits("mirror", [commit])
+    state = catalog.observe_source("mirror", {RefName(RefKind.BRANCH, "main"): commit.id}, since=0, actor="ada")
+    return commit, state.refs[0].ticket
+
+
+def dev(catalog):
+    catalog.create_branch(REPO, "dev", FIRST.id, token=new_token(), actor="ada")
+
+
+def promote(catalog, found):
+    ref = RefName(RefKind.BRANCH, "main")
+    assert catalog.promote("mirror", ref, found[1], found[0].id, token=new_token(), actor="ada")
+
+
+def nothing(_catalog):
+    return None
+
+
+TRANSITIONS = {
+    # name: (what comes before, the transition, action, kind, ref, before, after)
+    "create_repository": (
+        nothing, lambda c, _: create(c, "other"),
+        ("create-repository", "repository", "other", None, "file:///other"),
+    ),
+    "delete_repository": (
+        nothing, lambda c, _: c.delete_repository(REPO),
+        ("delete-repository", "repository", REPO, "file:///repo", None),
+    ),
+    "set_read_only": (
+        nothing, lambda c, _: c.set_read_only(REPO, True),
+        ("set-read-only", "repository", REPO, "writable", "read-only"),
+    ),
+    "create_branch": (nothing, lambda c, _: dev(c), ("create-branch", "branch", "dev", None, FIRST.id)),
+    "delete_branch": (
+        dev, lambda c, _: c.delete_branch(REPO, "dev", actor="ada"), ("delete-branch", "branch", "dev", FIRST.id, None)
+    ),
+    "create_tag": (
+        nothing, lambda c, _: c.create_tag(REPO, "v1", FIRST.id, actor="ada"),
+        ("create-tag", "tag", "v1", None, FIRST.id),
+    ),
+    "delete_tag": (
+        lambda c: c.create_tag(REPO, "v1", FIRST.id, actor="ada"), lambda c, _: c.delete_tag(REPO, "v1", actor="ada"),
+        ("delete-tag", "tag", "v1", FIRST.id, None),
+    ),
+    "move_branch": (
+        lambda c: (dev(c), put(c, an_entry("a")), commit_all(c, "one")),
+        lambda c, done: c.move_branch(c.branch(REPO, "dev"), done[2].id, actor="ada"),
+        ("move-branch", "branch", "dev", FIRST.id, a_commit("one", FIRST).id),
+    ),
+    "move_tag": (
+        lambda c: (c.create_tag(REPO, "v1", FIRST.id, actor="ada"), put(c, an_entry("a")), commit_all(c, "one")),
+        lambda c, done: c.move_tag(REPO, "v1", done[2].id, actor="ada"),
+        ("move-tag", "tag", "v1", FIRST.id, a_commit("one", FIRST).id),
+    ),
+    "protect": (
+        nothing, lambda c, _: c.protect(REPO, "main"), ("protect", "protection", "main", None, "protected")
+    ),
+    "unprotect": (
+        lambda c: c.protect(REPO, "main"), lambda c, _: c.unprotect(REPO, "main"),
+        ("unprotect", "protection", "main", "protected", None),
+    ),
+    "set_rules": (
+        lambda c: c.set_rules(REPO, "{}"), lambda c, _: c.set_rules(REPO, None),
+        ("set-rules", "rules", "retention", "{}", None),
+    ),
+    "set_grace": (
+        nothing, lambda c, _: c.set_grace(REPO, 90_000), ("set-grace", "rules", "grace", "86400", "90000")
+    ),
+    "publish": (
+        lambda c: put(c, an_entry("a")), lambda c, _: commit_all(c, "one"),
+        ("commit", "branch", "main", FIRST.id, a_commit("one", FIRST).id),
+    ),
+    "reset": (
+        lambda c: put(c, an_entry("a")), lambda c, _: c.reset(REPO, "main", actor="ada"),
+        ("reset", "branch", "main", FIRST.id, FIRST.id),
+    ),
+    "expire_commits": (
+        lambda c: commit_all(c, "one"), lambda c, _: c.expire_commits(REPO, [FIRST.id]),
+        ("expire", "commits", "", None, "1 expired"),
+    ),
+    "begin_mark": (nothing, lambda c, _: a_mark(c), ("begin-mark", "mark", "m", None, "marking")),
+    "expire_by_mark": (
+        lambda c: (commit_all(c, "one"), a_mark(c)),
+        lambda c, _: c.expire_by_mark(REPO, "m", since=9, rules=None, choose=lambda _moves: [FIRST.id]),
+        ("expire", "mark", "m", None, "1 commits expired"),
+    ),
+    "revive_commits": (
+        a_mark, lambda c, _: c.revive_commits(REPO, "m", [FIRST.id]),
+        ("revive", "mark", "m", None, "up to 1 commits live again"),
+    ),
+    "finish_mark": (
+        a_mark, lambda c, _: finished(c), ("finish-mark", "mark", "m", "marking", "marked, 3 files, 9 bytes")
+    ),
+    "restore_mark": (
+        a_mark, lambda c, _: c.restore_mark(REPO, "m"),
+        ("restore-mark", "mark", "m", "marking", "restoring, 0 files, 0 bytes"),
+    ),
+    "restore_commits": (
+        lambda c: (a_mark(c), c.restore_mark(REPO, "m")), lambda c, _: c.restore_commits(REPO, "m"),
+        ("restore-commits", "mark", "m", "restoring", "restored"),
+    ),
+    "begin_sweep": (
+        lambda c: (a_mark(c), finished(c)), lambda c, _: c.begin_sweep(REPO, "m"),
+        ("begin-sweep", "mark", "m", "marked", "sweeping, 3 files, 9 bytes"),
+    ),
+    "end_sweep": (
+        lambda c: (a_mark(c), finished(c), c.begin_sweep(REPO, "m")), lambda c, _: c.end_sweep(REPO, "m"),
+        ("end-sweep", "mark", "m", "sweeping", "swept, 3 files, 9 bytes"),
+    ),
+    "prune": (
+        lambda c: c.remember_key(REPO, "key", "f", FIRST.id),
+        lambda c, _: c.prune(REPO, PrunePlan("keys", int(c.now().timestamp()) + 9), limit=5),
+        ("prune", "keys", "", None, "1 removed"),
+    ),
+    "confirm_clock": (
+        nothing, lambda c, _: c.confirm_clock(), ("confirm-clock", "clock", "", None, "confirmed")
+    ),
+    "take_owner": (
+        nothing, lambda c, _: c.take_owner(REPO, "record"), ("take-owner", "owner", REPO, None, "record")
+    ),
+    "report_mirror": (
+        nothing, lambda c, _: c.report_mirror(REPO, "far", frozenset()),
+        ("register-mirror", "mirror", "far", None, None)
+    ),
+    "drop_mirror": (
+        lambda c: c.report_mirror(REPO, "far", frozenset()), lambda c, _: c.drop_mirror(REPO, "far"),
+        ("drop-mirror", "mirror", "far", None, None),
+    ),
+    "create_mirror": (
+        nothing, lambda c, _: create_mirror(c), ("create-mirror", "repository", "mirror", None, "file:///mirror")
+    ),
+    "promote": (
+        waiting, promote, ("promote", "branch", "main", FIRST.id, a_commit("far", FIRST).id)
+    ),
+    "start_over": (
+        following, lambda c, _: c.start_over("mirror", "new", sequence=1),
+        ("start-over", "mirror", "mirror", "mirror-x", "new"),
+    ),
+    "set_patience": (
+        following, lambda c, _: c.set_patience("mirror", 60),
+        ("set-patience", "mirror", "mirror", "900", "60"),
+    ),
+    "promote_writable": (
+        following, lambda c, _: c.promote_writable("mirror", 0, actor="ada"),
+        ("promote-writable", "branch", "main", FIRST.id, FIRST.id),
+    ),
+    "revive_proved": (
+        lambda c: (promote(c, waiting(c)), c.promote_writable("mirror", c.mirror("mirror").sequence, actor="ada")),
+        lambda c, _: c.revive_proved("mirror", [FIRST.id]),
+        ("prove", "commits", "", None, "1 live again"),
+    ),
+}  # fmt: skip
+
+
+def told(catalog):
+    return [(r.action, r.kind, r.ref, r.before, r.after) for r in catalog.audit()]
+
+
+@pytest.mark.parametrize("name", TRANSITIONS)
+def test_a_transition_leaves_one_record(catalog, name):
+    prepare, run, record = TRANSITIONS[name]
+    found = prepare(catalog)
+    before = told(catalog)
+    run(catalog, found)
+    assert told(catalog) == [record, *before]
+
+
+def test_every_transition_leaves_a_record_or_is_known_to_change_nothing_that_counts():
+    """What writes is found in the source, so that nobody adds a transition without deciding."""
+    writing = set()
+    for part in (one for one in Catalog.__mro__ if one.__module__.startswith("lakeops.")):
+        for name, method in vars(part).items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                text = inspect.getsource(method)
+                if "database.write(" in text or "upgrade(self.database)" in text:
+                    writing.add(name)
+    assert writing == SILENT | TRANSITIONS.keys()
+
+
+def test_who_did_it(opened, database_url):
+    catalog = opened(database_url, caller=Caller("Ada L.", "ada@airflow"))
+    create(catalog)
+    catalog.protect(REPO, "main")
+    server = catalog.database.dialect.name == "postgresql"
+    login = "postgres" if server else pwd.getpwuid(os.geteuid()).pw_name
+    protected, created = catalog.audit()
+    assert (protected.actor, protected.login, protected.claimed) == ("ada@airflow", login, "Ada L.")
+    assert (created.actor, created.login, created.claimed) == ("ada@airflow", login, "ada")
+    assert protected.at == pytest.approx(catalog.now().timestamp(), abs=60)
+    alone = opened(database_url)
+    alone.unprotect(REPO, "main")
+    assert (alone.audit()[0].actor, alone.audit()[0].claimed) == (login, "")
+    assert [record.action for record in alone.audit(actor="ada@airflow")] == ["protect", "create-repository"]
+    assert [record.action for record in alone.audit(actor=login)] == ["unprotect"]
+
+
+def test_records_outlive_their_repository_and_its_successor_of_the_name(catalog):
+    catalog.delete_repository(REPO)
+    create(catalog)
+    actions = [record.action for record in catalog.audit(REPO)]
+    assert actions == ["create-repository", "delete-repository", "create-repository"]
+
+
+def test_pages_are_newest_first_and_lose_nothing(catalog, clock):
+    for number in range(5):
+        catalog.protect(REPO, f"p{number}")
+    every = catalog.audit(REPO)
+    found, below = [], None
+    while page := catalog.audit(REPO, below=below, limit=2):
+        found += page
+        below = (page[-1].at, page[-1].sequence)
+    assert found == every
+    assert [record.ref for record in every] == ["p4", "p3", "p2", "p1", "p0", REPO]
+
+
+def test_since_and_until(sqlite_url, opened, clock):
+    catalog = opened(sqlite_url)
+    create(catalog)
+    clock.advance(hours=1)
+    catalog.protect(REPO, "a")
+    at = catalog.audit()[0].at
+    clock.advance(hours=1)
+    catalog.protect(REPO, "b")
+    assert [record.ref for record in catalog.audit(since=at)] == ["b", "a"]
+    assert [record.ref for record in catalog.audit(until=at)] == [REPO]
+    assert [record.ref for record in catalog.audit(since=at, until=at + 1)] == ["a"]
+
+
+def test_what_is_refused_or_changes_nothing_leaves_no_record(catalog):
+    catalog.protect(REPO, "main")
+    catalog.set_rules(REPO, "{}")
+    before = catalog.audit()
+    catalog.protect(REPO, "main")
+    catalog.set_rules(REPO, "{}")
+    catalog.set_read_only(REPO, False)
+    catalog.set_grace(REPO, 86_400)
+    catalog.reset(REPO, "main", actor="ada")
+    for refused in (
+        lambda: catalog.unprotect(REPO, "none"),
+        lambda: catalog.delete_branch(REPO, "main", actor="ada"),
+        lambda: catalog.create_branch(REPO, "main", FIRST.id, token=new_token(), actor="ada"),
+        lambda: catalog.publish(draft(catalog, catalog.branch(REPO, "main"), a_commit("x", FIRST))),
+        lambda: catalog.delete_tag(REPO, "none", actor="ada"),
+    ):
+        with pytest.raises(LakeopsError):
+            refused()
+    assert catalog.audit() == before
+
+
+NAMES = st.sampled_from(["a", "b"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["create_branch", "delete_branch", "create_tag", "delete_tag"]), NAMES),
+        st.tuples(st.sampled_from(["protect", "unprotect", "stage", "commit", "reset", "close", "open"]), NAMES),
+    ),
+    max_size=25,
+)
+
+
+def step(catalog, verb, name):
+    """What a step is expected to leave: an action, or None."""
+    state = catalog.branch(REPO, "main")
+    match verb:
+        case "create_branch":
+            catalog.create_branch(REPO, name, state.commit_id, token=new_token(), actor="ada")
+        case "delete_branch":
+            catalog.delete_branch(REPO, name, actor="ada")
+        case "create_tag":
+            catalog.create_tag(REPO, name, state.commit_id, actor="ada")
+        case "delete_tag":
+            catalog.delete_tag(REPO, name, actor="ada")
+        case "protect":
+            known = name in catalog.protections(REPO)
+            catalog.protect(REPO, name)
+            return None if known else "protect"
+        case "unprotect":
+            catalog.unprotect(REPO, name)
+        case "stage":
+            put(catalog, an_entry(name))
+            return None
+        case "commit":
+            commit_all(catalog, new_token())
+        case "reset":
+            return "reset" if catalog.reset(REPO, "main", actor="ada") else None
+        case _:
+            closed = catalog.repository(REPO).read_only
+            catalog.set_read_only(REPO, verb == "close")
+            return "set-read-only" if closed != (verb == "close") else None
+    return verb.replace("_", "-")
+
+
+@settings(max_examples=15, deadline=None)
+@given(STEPS)
+def test_any_sequence_of_transitions_leaves_as_many_records(steps):
+    home = Path(tempfile.mkdtemp(prefix="lakeops-audit-"))
+    catalog = open_catalog(f"sqlite:///{home}/catalog.db", clock=ManualClock())
+    try:
+        create(catalog)
+        expected = ["create-repository"]
+        for verb, name in steps:
+            try:
+                expected.append(step(catalog, verb, name))
+            except LakeopsError:
+                continue
+        found = [record.action for record in reversed(catalog.audit())]
+        assert found == [action for action in expected if action is not None]
+    finally:
+        catalog.close()
+        shutil.rmtree(home)
