@@ -193,5 +193,5 @@ def _check_trusted(file: Path) -> None:
         if any((folder / name).exists() for name in _VERSION_CONTROL):
             raise InvalidSettings(
                 f"settings file {str(file)!r} is not used, because it lies in a version-controlled directory, "
-                f"{str(folder)!r}: whoever wrote there would choose where passwords and data are sent; {_NAME_IT}"
+                f"{str(folder)!r}: those who may write there would choose where passwords and data are sent; {_NAME_IT}"
             )

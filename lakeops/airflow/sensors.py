@@ -266,7 +266,7 @@ class LakeopsUncommittedSensor(LakeopsSensor):
 class LakeopsReplicationSensor(LakeopsSensor):
     """Waits until all that a mirror's branch or tag waits for has arrived; returns ``id`` and ``commit_id``.
 
-    It looks only for what was missing at the last check, whoever made it, and asks the mirror alone: the source need
+    It looks only for what was missing at the last check of any task, and asks the mirror alone, so the source need
     not be reachable. It promotes nothing; ``LakeopsMirrorPromoteOperator`` does that. A ref that waits for nothing is
     not waited for.
 

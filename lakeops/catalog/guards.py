@@ -4,10 +4,10 @@ Locks are always taken in this order, so no two transitions wait for each other:
 exclusive only where everything else must stop: expiry, deletion, closing), then the branch's row (exclusive to change
 it, shared to stage under its active token). SQLite needs none of it: a writer there is alone.
 
-A row that is locked shared may be shared with others for ever, and who wants it for itself never gets it. So
+A row that many transactions lock shared, one after the other, may never be free for one that wants it exclusively. So
 PostgreSQL takes a fair lock before each row: an advisory lock of the transaction, in the same mode and the same
-statement, which keeps later ones waiting behind whoever asked first. The row's lock is the one that counts; the fair
-lock only says in which order it is asked for.
+statement. It serves transactions in the order in which they asked. The row's lock is the one that protects the row. The
+fair lock only orders the requests.
 
 ``check_writable`` is the one place that knows about read-only repositories and protected branches.
 """

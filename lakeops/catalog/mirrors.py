@@ -14,7 +14,7 @@ changes nothing once another one has begun.
   Recovery: the next pass.
 * ``start_over`` leaves a mirror that its source does not know: its next report is the first one. Recovery: repeat it.
 * ``give_up_candidate``, ``record_arrivals``, ``promote`` need the ticket that they were decided under; otherwise they
-  change nothing but the memory of what arrived, which is true whoever saw it. Recovery: the next pass.
+  change nothing but the memory of what arrived, which is true whichever pass saw it. Recovery: the next pass.
 * ``note_refused`` leaves on record what the last pass did not believe. Recovery: the next pass.
 * ``note_rules`` leaves on record what the source's rules and protections are. Recovery: repeat it.
 

@@ -1,7 +1,7 @@
 """Transitions of owner records.
 
-* ``take_owner`` leaves on record what is about to be written to the namespace. Recovery: whoever comes next finds it
-  there or not there, writes it if it may, and calls ``hold_owner``.
+* ``take_owner`` leaves on record what is about to be written to the namespace. Recovery: the next
+  caller looks whether it was written, writes it if it may, and calls ``hold_owner``.
 * ``hold_owner`` needs that record to be the one on record; leaves it as the one that was written.
 """
 
@@ -38,8 +38,8 @@ class Owners(Part):
     def take_owner(self, repository_id: str, record: str, *, over: bool = False) -> Ownership:
         """Note the record that is about to be written to the namespace.
 
-        One that is noted already stays, and is returned: whoever noted it was killed or is still at it, and it is
-        finished first. With ``over`` it gives way.
+        A record that is noted already stays and is returned, because the process that noted it was killed or is still
+        writing it. That write is finished first. With ``over`` the noted record is replaced.
         """
         identity = self.identity()
 

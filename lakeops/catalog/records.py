@@ -43,7 +43,7 @@ class BranchState:
     """A branch's row: its head and the tokens of its staging area.
 
     Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts the
-    times that staged rows were taken away, so that whoever worked with what the branch showed notices.
+    times that staged rows were taken away, so that a call that worked with them notices.
     ``sealed_resets`` counts those that took rows of sealed tokens away: a commit in flight reads no other rows.
     """
 

@@ -5,8 +5,9 @@ begin with ``BEGIN IMMEDIATE``: a transaction that begins as a reader and wants 
 somebody else wrote meanwhile, and no timeout helps. So writers wait at their beginning instead, for up to a minute
 (``?timeout=SECONDS`` in the URL changes it). Readers see one snapshot.
 
-SQLite keeps no queue: whoever asks at the right moment gets the lock. Its own wait asks less often the longer it takes,
-so newcomers overtake those who wait. The wait here asks more often the longer it takes, and nobody waits for long.
+SQLite keeps no queue: a writer gets the lock if it asks at the right moment. SQLite's own wait asks less often the
+longer it takes, so newcomers overtake those who wait. The wait here asks more often the longer it takes, so that no
+writer waits for long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Building a metarange from nothing: sorted batches in, ranges written as they close, a metarange out.
 
 The measure of everything else: applying changes to a metarange must give the ids that building the result gives. Rows
-are cut where they come in, which costs little; digests, encoding and writing are tasks for any engine. How much there
-is shows only as it comes, so the engine is chosen anew each time as much has come again.
+are cut on the way in, which costs little. Digests, encoding and writing are tasks for any engine. The number of rows is
+not known before they come, so the engine is chosen again whenever their number has doubled.
 """
 
 from __future__ import annotations

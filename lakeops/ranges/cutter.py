@@ -110,7 +110,7 @@ class Cutter:
         return cut
 
     def carry(self) -> pa.Table:
-        """The rows of the open range, for whoever goes on with it; none are left here. Needs at least one row."""
+        """Hand over the rows of the open range, so that another cutter continues it. Needs at least one row."""
         rows = pa.concat_tables(self._tables)
         self._tables, self._hashes, self._open = [], [], 0
         return rows

@@ -5,8 +5,8 @@ measured: delta encodings and light zstd come within a tenth of the data's entro
 make a point lookup and a diff cheap, and everything that would tie the bytes to one reader is left out. Ids never come
 from these bytes: another version of the writer may encode the same rows differently.
 
-A range file's end says of each row group where its bytes are, their SHA-256 and the digest of its rows. So whoever
-trusts that can read one row group and trust it too.
+A range file's end says of each row group where its bytes are, their SHA-256 and the digest of its rows. So a
+reader that trusts the end of the file can read one row group and trust it too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The walk of a merge: path by path, in order, what the destination gets of what the source changed.
 
-Whoever merges and whoever foretells a merge takes this walk. It holds a few ranges at a time, whatever the size of the
+A merge and the preview of a merge both use this walk. It holds a few ranges at a time, whatever the size of the
 repository and of the merge.
 """
 

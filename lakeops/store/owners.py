@@ -1,4 +1,4 @@
-"""The owner records of a storage namespace, as whoever copies into it sees them; see ``ops.owner`` for their owners.
+"""The owner records of a storage namespace, as a copier into it sees them; ``ops.owner`` is the owners' side.
 
 A namespace that nobody may write to but its mirror's replication has no record, or the source's, which a bucket's own
 replication may have brought along.

@@ -2,7 +2,7 @@
 
 Small tasks travel whole. The Arrow streams of big ones are parked in the store, because Spark keeps what a job carries
 in the driver's heap and sends it again with every try of a task. A worker uses a parked stream only if it has the
-digest that the driver computed. Only data is parked: whoever may write to the bucket cannot make a worker run code.
+digest that the driver computed. Only data is parked, so that write access to the bucket cannot make a worker run code.
 What a killed driver leaves behind lies under a prefix of its own, for garbage collection.
 
 An error of lakeops' own comes back as a value, so that the driver raises it as it was. What may go away is left to

@@ -1,7 +1,7 @@
 """A mark's files: the list of what a sweep deletes, and the report for people.
 
-The list is Parquet, so that anything can look into it. Its digest is kept in the catalog, out of reach of whoever may
-write to the bucket, and it is read only after the whole file was found to have it.
+The list is Parquet, so that any tool can read it. Its digest is kept in the catalog, where those who may only write to
+the bucket cannot change it. The list is read only after the whole file was found to have this digest.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Mark: find what no live commit, staged row or upload needs, and write it down. Deletes nothing.
 
-The order is the safety. First the store is listed; what is younger than the grace period then is left out for good.
-Then commits expire, step by step (``plan``), and no transition rests on an expired one. After the last step the roots
-are read: the commits that are live now, staged rows, uploads in flight. What was listed and is not referred to is
-garbage, and nothing can come to refer to it any more: attempts that wrote it began before the cutoff and are refused,
-old objects are linked only after looking into this mark, and whoever restores its commits ends the mark first.
+The order of the steps makes it safe:
+
+1. The store is listed. Objects younger than the grace period are left out for good.
+2. Commits expire (``plan``). From then on no transition may rest on an expired commit.
+3. The roots are read: the commits that are live now, staged rows, uploads in flight. A listed object that no root needs
+   is garbage. Nothing can refer to it later: attempts that wrote it began before the cutoff and are refused, a link of
+   an old object looks into this mark first, and a restored commit ends the mark.
 
 A dry run is the same with nothing written: it plans, and takes as live what would be.
 """

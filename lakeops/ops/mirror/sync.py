@@ -1,4 +1,4 @@
-"""One pass over a mirror: discover, look, promote. It never waits; whoever runs it runs it again.
+"""One pass over a mirror: discover, look, promote. It never waits, so it is run again and again.
 
 The order is the safety:
 
