@@ -17,9 +17,9 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -29,6 +29,7 @@ from pydantic_settings import (
 )
 
 from lakeops.model.errors import InvalidSettings
+from lakeops.model.records import Credentials
 
 FILE = "lakeops.toml"
 PROJECT_FILE = "pyproject.toml"
@@ -87,6 +88,8 @@ class Settings(BaseSettings):
         default=60.0, gt=0, description="How long to wait for a turn to publish to a branch."
     )
 
+    _credentials: Credentials | None = PrivateAttr(default=None)
+
     @field_validator("external_prefixes", mode="before")
     @classmethod
     def _locations(cls, given: object) -> object:
@@ -133,6 +136,17 @@ class Settings(BaseSettings):
         except (ValueError, OSError) as error:
             # What a parser says may repeat a line, and a line may hold a password.
             raise InvalidSettings(f"cannot read settings: a file is not TOML ({type(error).__name__})") from None
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """Keys of the stores. None: boto3's chain has them."""
+        return self._credentials
+
+    def with_credentials(self, credentials: Credentials | None) -> Self:
+        """The same settings with keys of the stores. They are no setting: no file, environment or output has them."""
+        found = self.model_copy()
+        found._credentials = credentials  # noqa: SLF001 - the copy's own
+        return found
 
     @property
     def catalog_url(self) -> str:

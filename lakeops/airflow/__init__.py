@@ -63,12 +63,17 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "s3_endpoint_url": {
                         "label": "S3 endpoint URL",
-                        "description": "For S3-compatible stores. Credentials come from boto3's chain.",
+                        "description": "For S3-compatible stores.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "s3_region": {
                         "label": "S3 region",
                         "description": "Where boto3's chain has none.",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "aws_conn_id": {
+                        "label": "AWS connection",
+                        "description": "Whose keys open the stores. Empty: boto3's chain on the worker.",
                         "schema": {"type": ["string", "null"]},
                     },
                     "committer": {

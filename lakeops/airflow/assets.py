@@ -101,6 +101,15 @@ def watched_branch(
     return asset
 
 
+def mirrors_due(lakeops_conn_id: str = DEFAULT_CONN_ID) -> Asset:
+    """An asset with a watcher: DAGs scheduled by it run when a mirror of the connection's lake has something to do."""
+    from lakeops.airflow.triggers import LakeopsMirrorTrigger
+
+    trigger = LakeopsMirrorTrigger(lakeops_conn_id=lakeops_conn_id)
+    name = f"mirrors of {lakeops_conn_id}"
+    return Asset(name=name, watchers=[AssetWatcher(name=name, trigger=trigger)])
+
+
 # --- events ---
 
 

@@ -16,16 +16,19 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
+from airflow.sdk.exceptions import AirflowNotFoundException
+
 from lakeops.airflow import idempotent
 from lakeops.airflow.events import describe
+from lakeops.airflow.hook import source_of
 from lakeops.airflow.task import made_by_airflow
-from lakeops.model.errors import InvalidInput, RefNotFound
+from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.refs import parse_ref
 
 if TYPE_CHECKING:
-    from lakeops.lake import Repository
+    from lakeops.lake import Lake, Mirror, Repository
 
 NO_COMMIT = ""
 """The head of a branch that does not exist: every commit of it is new."""
@@ -37,12 +40,12 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Question(Protocol[Answer_co]):
-    """Anything hashable that reads a repository."""
+    """Anything hashable that reads a repository or a lake."""
 
     def __hash__(self) -> int: ...
 
-    def met(self, repository: Repository) -> Answer_co:
-        """The answer, read now."""
+    def met(self, place: Any, /) -> Answer_co:  # noqa: ANN401
+        """The answer, read now, in a repository; or in a lake, where no repository is named."""
         ...
 
 
@@ -228,6 +231,24 @@ class HeadSince:
             if not made_by_airflow(commit.metadata):
                 return True
         return True
+
+
+@dataclass(frozen=True)
+class MirrorsDue:
+    """Which mirrors of a lake have something to do."""
+
+    def met(self, lake: Lake) -> tuple[str, ...]:
+        """Their names. One whose source cannot be reached is among them: its run says why."""
+        return tuple(mirror.id for mirror in lake.mirrors() if self._due(mirror))
+
+    def _due(self, mirror: Mirror) -> bool:
+        if mirror.configuration.promoted_writable is not None:
+            return False
+        try:
+            with source_of(mirror) as source:
+                return mirror.due(source)
+        except (LakeopsError, AirflowNotFoundException):
+            return True
 
 
 class Move(NamedTuple):

@@ -14,11 +14,13 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, NotFound
+from lakeops.model.sources import SourceKind
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from lakeops.lake import Lake, Repository
+    from lakeops.lake import Lake, Mirror, Repository
+    from lakeops.model.records import Credentials
     from lakeops.settings import Settings
 
 DEFAULT_CONN_ID = "lakeops_default"
@@ -28,9 +30,9 @@ class LakeopsHook(BaseHook):
     """Opens the lake that a connection of type ``lakeops`` describes.
 
     The connection's host is the home directory. Extra fields: ``database_url`` (user and password may come from the
-    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``engine``, ``spark_master``, ``committer``
-    and ``default_repository``. When there is no connection named ``lakeops_default``, that name means the environment's
-    own lake.
+    connection's login and password), ``s3_endpoint_url``, ``s3_region``, ``aws_conn_id``, ``engine``,
+    ``spark_master``, ``committer`` and ``default_repository``. When there is no connection named ``lakeops_default``,
+    that name means the environment's own lake.
     """
 
     conn_name_attr = "lakeops_conn_id"
@@ -65,15 +67,17 @@ class LakeopsHook(BaseHook):
                 f"connection {connection.conn_id!r} is of type {connection.conn_type!r}; name one of type 'lakeops'"
             )
         extra = connection.extra_dejson
-        return Settings.load(
+        keys = self._aws(extra.get("aws_conn_id"))
+        loaded = Settings.load(
             home=connection.host or None,
             database_url=_database_url(connection, extra.get("database_url")),
-            s3_endpoint_url=extra.get("s3_endpoint_url") or None,
-            s3_region=extra.get("s3_region") or None,
+            s3_endpoint_url=extra.get("s3_endpoint_url") or keys.extra_dejson.get("endpoint_url") or None,
+            s3_region=extra.get("s3_region") or keys.extra_dejson.get("region_name") or None,
             engine=extra.get("engine") or None,
             spark_master=extra.get("spark_master") or None,
             committer=extra.get("committer") or None,
         )
+        return loaded.with_credentials(self._credentials(keys))
 
     def default_repository(self) -> str | None:
         """The repository that operators work on when they name none."""
@@ -144,6 +148,44 @@ class LakeopsHook(BaseHook):
         namespace = lake.repository(name).storage_namespace
         return f"repository {name} is at {namespace}: {lake.stores().at(namespace).probe().summary}"
 
+    def _aws(self, conn_id: str | None) -> Connection:
+        """The connection with the keys of the stores; an empty one when there is none."""
+        from airflow.sdk import Connection
+
+        if not conn_id:
+            return Connection(conn_id="none")
+        try:
+            found = self.get_connection(conn_id)
+        except AirflowNotFoundException:
+            raise AirflowNotFoundException(
+                f"connection {self.lakeops_conn_id!r} takes its AWS keys from connection {conn_id!r}, and there is none"
+            ) from None
+        if found.conn_type and found.conn_type != "aws":
+            raise InvalidSettings(f"connection {conn_id!r} is of type {found.conn_type!r}; name one of type 'aws'")
+        return found
+
+    def _credentials(self, aws: Connection) -> Credentials | None:
+        """The keys of an AWS connection, masked in every log. None where it leaves them to boto3's chain."""
+        from airflow.sdk.log import mask_secret
+
+        from lakeops.model.records import Credentials
+
+        extra = aws.extra_dejson
+        asked = sorted(name for name in ("role_arn", "profile_name", "assume_role_method") if extra.get(name))
+        if asked:
+            raise InvalidSettings(
+                f"connection {aws.conn_id!r} asks for {', '.join(asked)}, which lakeops does not follow: let boto3's "
+                "chain on the worker do that, and name no AWS connection"
+            )
+        if bool(aws.login) != bool(aws.password):
+            raise InvalidSettings(f"connection {aws.conn_id!r} has half of an AWS key: give login and password")
+        if not aws.login:
+            return None
+        token = extra.get("aws_session_token") or None
+        for secret in filter(None, (aws.password, token)):
+            mask_secret(secret)
+        return Credentials(str(aws.login), str(aws.password), token)
+
     def _connection(self) -> Connection | None:
         try:
             return self.get_connection(self.lakeops_conn_id)
@@ -165,6 +207,17 @@ def _person() -> str | None:
     except (RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
         return None
     return getattr(run, "triggering_user_name", None) or None
+
+
+@contextmanager
+def source_of(mirror: Mirror) -> Iterator[Lake | None]:
+    """The source's lake, if the mirror names it by an Airflow connection. None: the mirror finds it without Airflow."""
+    reference = mirror.configuration.source
+    if reference.kind is not SourceKind.CONNECTION:
+        yield None
+        return
+    with LakeopsHook(reference.place).get_conn() as lake:
+        yield lake
 
 
 def file_uri(repo: str, path: str, lakeops_conn_id: str) -> str:

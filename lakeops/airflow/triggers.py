@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 
-from lakeops.airflow.conditions import Answer_co, HeadSince, Question, check_interval
+from lakeops.airflow.conditions import Answer_co, HeadSince, MirrorsDue, Question, check_interval
 from lakeops.airflow.conditions import condition as read_condition
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.model.clock import pause_async
@@ -45,6 +45,11 @@ class Tick:
         self._answers: dict[Question[Any], asyncio.Task[Any]] = {}
         self._when_stored: list[Callable[[], Awaitable[None]]] = []
         self.over = False
+
+    @property
+    def beats(self) -> float:
+        """Seconds since the poller began, as many as it has ticked."""
+        return self._number * TICK_SECONDS
 
     def due(self, interval: float) -> bool:
         """Whether a trigger with this interval asks now. Triggers with equal intervals ask at the same ticks."""
@@ -71,9 +76,9 @@ class Tick:
 
 
 class Poller(SharedStreamProducer):
-    """The ticks of one repository, and its open lake."""
+    """The ticks of one repository, or of a lake as a whole, and the open lake."""
 
-    def __init__(self, conn_id: str, repo: str) -> None:
+    def __init__(self, conn_id: str, repo: str | None = None) -> None:
         self._conn_id = conn_id
         self._repo = repo
         self._lock = Lock()
@@ -113,7 +118,7 @@ class Poller(SharedStreamProducer):
         try:
             lake = self._open()
             with LakeopsHook(self._conn_id).naming(lake):
-                return question.met(lake.repository(self._repo))
+                return question.met(lake if self._repo is None else lake.repository(self._repo))
         except Transient:
             self._close()  # the next question reads the connection anew: its password may have changed
             raise
@@ -287,3 +292,48 @@ class LakeopsCommitTrigger(RepositoryTrigger):
     async def _save(self, head: str) -> None:
         if self.asset_state_store is not None:
             await self.asset_state_store.aset(CURSOR, head)
+
+
+class LakeopsMirrorTrigger(BaseEventTrigger):
+    """Fires when mirrors of a lake have something to do. The event is ``{"mirrors": names}``.
+
+    While there is something to do it fires again and again, every ``rest`` seconds. A mirror whose source cannot be
+    reached has something to do, so that somebody is told.
+
+    Args:
+        lakeops_conn_id: the connection.
+        poll_interval: seconds between two questions.
+        rest: the least number of seconds between two events.
+    """
+
+    def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10, rest: float = 60) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lakeops_conn_id = lakeops_conn_id
+        self.poll_interval = check_interval("poll_interval", poll_interval)
+        self.rest = check_interval("rest", rest)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """The class's import path, and its arguments as plain data."""
+        names = ("lakeops_conn_id", "poll_interval", "rest")
+        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncGenerator[TriggerEvent]:
+        """The events, without end."""
+        poller = Poller(self.lakeops_conn_id)
+        fired: float | None = None
+        try:
+            async with aclosing(_ticks(poller)) as ticks:
+                async for tick in ticks:
+                    rested = fired is None or tick.beats - fired >= self.rest
+                    if not rested or not tick.due(self.poll_interval):
+                        continue
+                    try:
+                        names = await tick.ask(MirrorsDue())
+                    except (LakeopsError, AirflowNotFoundException) as error:
+                        self.log.warning("Cannot look after mirrors now: %s", error)
+                        continue
+                    if names:
+                        fired = tick.beats
+                        yield TriggerEvent({"mirrors": list(names)})  # type: ignore[no-untyped-call]
+        finally:
+            await poller.aclose()

@@ -16,6 +16,7 @@ changes nothing once another one has begun.
 * ``give_up_candidate``, ``record_arrivals``, ``promote`` need the ticket that they were decided under; otherwise they
   change nothing but the memory of what arrived, which is true whichever pass saw it. Recovery: the next pass.
 * ``note_refused`` leaves on record what the last pass did not believe. Recovery: the next pass.
+* ``note_seen`` leaves on record when the source was seen. Recovery: none is needed.
 * ``note_rules`` leaves on record what the source's rules and protections are. Recovery: repeat it.
 
 Each locks the repository's row shared, then the mirror's row, so that two passes never interleave inside one.
@@ -353,6 +354,15 @@ class Mirrors(Repositories):
         def work(conn: Connection) -> None:
             lock_mirror(conn, repository_id)
             set_mirror(conn, repository_id, error=error)
+
+        self.database.write(work, settle=run_again)
+
+    def note_seen(self, repository_id: str) -> None:
+        """Record that the source was seen just now, and shows what it showed before."""
+
+        def work(conn: Connection) -> None:
+            lock_mirror(conn, repository_id)
+            set_mirror(conn, repository_id, last_sync=unix_seconds(self.database.dialect.now(conn)))
 
         self.database.write(work, settle=run_again)
 

@@ -106,6 +106,7 @@ class Connection:
                     endpoint_url=self.settings.s3_endpoint_url,
                     region=self.settings.s3_region,
                     fsync=self.settings.fsync,
+                    credentials=self.settings.credentials,
                 )
             )
         return self._stores

@@ -85,6 +85,13 @@ class Mirror(Repository):
         """
         return ops.mirror.sync.discover(self._ctx, lambda: self._reach(source))
 
+    def due(self, source: Connection | None = None) -> bool:
+        """Whether ``sync`` would find anything to do: something new at the source, a ref that waits, or a failed pass.
+
+        It records that the source was seen, and nothing else. Errors are those of ``sync``.
+        """
+        return ops.mirror.sync.due(self._ctx, lambda: self._reach(source))
+
     arrived = verb(lambda: ops.mirror.sync.arrived)
     status = verb(lambda: ops.mirror.status.status)
 

@@ -30,6 +30,15 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """Keys of an S3 store that somebody handed in. Only the key's id is ever shown."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Repository:
     """A namespace for objects, branches and commits, tied to one storage namespace.
 

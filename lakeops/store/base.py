@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidSettings, LakeopsError
+from lakeops.model.records import Credentials
 from lakeops.store.layout import PROBE
 
 
@@ -222,6 +223,7 @@ class StoreSettings:
         part_bytes: memory that one part of a big upload takes; contents up to this size go in one request.
         parallel_parts: parts of one upload that travel at the same time.
         max_connections: connections kept open to one endpoint by one process.
+        credentials: keys of S3; what boto3's chain has when None.
     """
 
     endpoint_url: str | None = None
@@ -233,6 +235,7 @@ class StoreSettings:
     part_bytes: int = 8 * 1024 * 1024
     parallel_parts: int = 4
     max_connections: int = 32
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         if self.endpoint_url is not None:

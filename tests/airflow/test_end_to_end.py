@@ -7,6 +7,7 @@ its cursor outlives a triggerer that is killed, that a person's answer ends up i
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -76,6 +77,10 @@ def commit_outside(flights: Repository, path: str) -> str:
     return flights.branch("main").commit("by hand").id
 
 
+def place(repository: Repository) -> Path:
+    return Path(repository.storage_namespace.removeprefix("file://"))
+
+
 def seen(flights: Repository) -> dict[str, list[str]]:
     """The prefixes that were told of each commit, one entry a run that was told."""
     found: dict[str, list[str]] = {}
@@ -138,3 +143,9 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         assert seen(flights) == {first: ["['flights/']"], merged.id: ["['weather/']"], second: ["['top']"]}
         events = [event.get("payload", event) for event in rest.asset_events(ASSET)]
         assert [event["commit_id"] for event in events] == [first, merged.id, second]
+
+        # A mirror that is idle starts nothing. What its source shows then is discovered, and shown when it is there.
+        assert rest.run_states("lakeops_mirror") == {}
+        replica = lake.create_mirror("replica", source=f"{server.lake_home}#flights")
+        shutil.copytree(place(flights), place(replica), dirs_exist_ok=True)
+        until(lambda: replica.branch("main").commit_id == second, "the triggerer found something to do")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lakeops import Lake, Mirror, Repository
+from lakeops.model.errors import CatalogUnavailable
 
 pytest.importorskip("airflow.sdk")
 
@@ -172,6 +176,85 @@ def test_a_source_may_be_an_airflow_connection(
     assert found["caught_up"]
 
 
+# --- when there is something to do -------------------------------------------------------------------------------
+
+
+def test_a_mirror_has_something_to_do_until_it_shows_what_its_source_shows(
+    source: Repository, mirror: Mirror, tmp_path: Path
+) -> None:
+    assert mirror.due(), "it has never looked"
+    mirror.sync()
+    assert mirror.due(), "nothing has arrived"
+    replicate(source, mirror)
+    mirror.sync()
+    before = mirror.configuration
+    assert not mirror.due()
+    after = mirror.configuration
+    assert (after.sequence, after.kept) == (before.sequence, before.kept), "looking changes nothing"
+    source.protect("release-*")
+    assert mirror.due()
+    mirror.sync()
+    assert not mirror.due()
+    source.delete_tag("v1")
+    assert mirror.due()
+    mirror.sync()
+    assert not mirror.due()
+    (tmp_path / "source").rename(tmp_path / "away")
+    with pytest.raises(CatalogUnavailable):
+        mirror.due()
+    with pytest.raises(CatalogUnavailable):
+        mirror.sync()
+    (tmp_path / "away").rename(tmp_path / "source")
+    assert mirror.due(), "the last pass failed"
+
+
+def test_looking_records_that_the_source_was_seen(source: Repository, mirror: Mirror, lake: Lake) -> None:
+    replicate(source, mirror)
+    mirror.sync()
+    with mirror._ctx.catalog.database.engine.begin() as conn:  # type: ignore[attr-defined]
+        conn.exec_driver_sql("UPDATE lakeops_mirror SET last_sync = 7")
+    assert not mirror.due()
+    assert mirror.configuration.last_sync > 7
+
+
+def test_the_trigger_fires_for_mirrors_that_have_something_to_do(
+    source: Repository, mirror: Mirror, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.module_loading import import_string
+
+    from lakeops.airflow import triggers
+
+    monkeypatch.setattr(triggers, "TICK_SECONDS", 0.001)
+    idle = lake.create_mirror("idle", source=f"{tmp_path}/source#flights")
+    replicate(source, idle)
+    idle.sync()
+    asked = []
+    met = triggers.MirrorsDue.met
+    monkeypatch.setattr(triggers.MirrorsDue, "met", lambda self, lake: [asked.append(1), met(self, lake)][1])
+
+    async def test() -> None:
+        path, kwargs = triggers.LakeopsMirrorTrigger(poll_interval=0.001, rest=0.003).serialize()
+        async with aclosing(import_string(path)(**kwargs).run()) as events, asyncio.timeout(20):
+            assert (await anext(events)).payload == {"mirrors": ["flights"]}
+            assert (await anext(events)).payload == {"mirrors": ["flights"]}, "it goes on until there is nothing left"
+            replicate(source, mirror)
+            mirror.sync()
+            waiting = asyncio.ensure_future(anext(events))
+            looked = len(asked)
+            while len(asked) < looked + 5:
+                await asyncio.sleep(0.001)
+            assert not waiting.done(), "an idle mirror starts nothing"
+            source.branch("main").put("b", b"2")
+            source.branch("main").commit("day 2")
+            found = set((await waiting).payload["mirrors"])  # one may have been looked at before the commit was there
+            while found != {"flights", "idle"}:
+                found |= set((await anext(events)).payload["mirrors"])
+            (tmp_path / "source").rename(tmp_path / "away")
+            assert sorted((await anext(events)).payload["mirrors"]) == ["flights", "idle"], "its run says what is wrong"
+
+    asyncio.run(test())
+
+
 # --- the DAG -----------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +280,11 @@ def test_a_run_shows_what_has_arrived(source: Repository, mirror: Mirror, lakeop
     run = lakeops_mirror.test()
     assert str(run.state) == "success"
     assert states(run)["promote"] == ["success", "success"]
+    shown = {task.task_id: [] for task in run.get_task_instances()}
+    for task in run.get_task_instances():
+        shown[task.task_id].append(task.rendered_map_index)
+    assert shown["discover"] == ["flights"], "people see names in place of numbers"
+    assert sorted(shown["follow.promote"]) == ["flights/main", "flights/v1"]
     head = source.branch("main").commit_id
     assert mirror.branch("main").commit_id == mirror.tag("v1").commit_id == head
     again = lakeops_mirror.test()
@@ -218,3 +306,29 @@ def test_a_mirror_that_cannot_be_seen_fails_the_run_and_holds_no_other_up(
     assert max(found["discover"]) == "success"
     assert found["promote"] == ["success", "success"]
     assert mirror.branch("main").commit_id == source.branch("main").commit_id
+
+
+def test_a_run_works_on_the_mirrors_that_have_something_to_do(
+    source: Repository, mirror: Mirror, lake: Lake, tmp_path: Path
+) -> None:
+    from lakeops.airflow.dags.mirror import mirrors
+
+    lake.create_mirror("other", source=f"{tmp_path}/source#flights")
+    form = {"connection": "lakeops_default", "mirror": None}
+
+    def event(*names: str) -> Any:
+        return SimpleNamespace(extra={"from_trigger": True, "payload": {"mirrors": list(names)}})
+
+    chosen = mirrors.function
+    assert chosen(form) == ["flights", "other"]
+    assert chosen(form, {"asset": [event("other"), event("gone", "other")]}) == ["other"]
+    assert chosen({**form, "mirror": "flights"}) == ["flights"]
+
+
+def test_the_dag_costs_nothing_while_there_is_nothing_to_do() -> None:
+    from lakeops.airflow.dags import mirror_dag
+
+    (asset,) = list(mirror_dag(connection="far").schedule)
+    assert asset.watchers[0].trigger.lakeops_conn_id == "far"
+    assert mirror_dag(schedule=None).schedule is None
+    assert mirror_dag(schedule="0 3 * * *").schedule == "0 3 * * *"

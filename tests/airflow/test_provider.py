@@ -57,7 +57,7 @@ def test_airflow_finds_the_provider_and_its_connection_form() -> None:
     assert "lakeops" in manager.providers
     widgets = manager.connection_form_widgets
     fields = {name.removeprefix("extra__lakeops__") for name in widgets if name.startswith("extra__lakeops__")}
-    places = {"database_url", "s3_endpoint_url", "s3_region", "default_repository"}
+    places = {"database_url", "s3_endpoint_url", "s3_region", "aws_conn_id", "default_repository"}
     assert fields == {*places, "engine", "spark_master", "committer"}
     assert "lakeops.airflow.files" in ProvidersManagerTaskRuntime().filesystem_module_names
     assert manager.field_behaviours["lakeops"]["relabeling"]["host"] == "Home directory"
@@ -146,6 +146,57 @@ def test_a_database_that_does_not_answer_is_said_without_its_password(
     assert not works
     assert message.startswith("catalog_unavailable: ")
     assert "s3cret" not in message
+
+
+def aws(monkeypatch: pytest.MonkeyPatch, home: Path, **given: Any) -> LakeopsHook:
+    """A hook whose connection takes its keys from this AWS connection."""
+    mine = {"conn_type": "lakeops", "host": str(home), "extra": {"aws_conn_id": "keys"}}
+    monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps(mine))
+    if given:
+        monkeypatch.setenv("AIRFLOW_CONN_KEYS", json.dumps({"conn_type": "aws", **given}))
+    return LakeopsHook("mine")
+
+
+def test_the_stores_are_opened_by_the_keys_of_an_aws_connection(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lakeops.store.s3.client import client
+
+    masked: list[Any] = []
+    monkeypatch.setattr("airflow.sdk.log.mask_secret", masked.append)
+    there = {"endpoint_url": "http://127.0.0.1:9", "region_name": "eu-west-1", "aws_session_token": "t0ken"}
+    hook = aws(monkeypatch, home, login="AKIA", password="s3cret", extra=there)
+    with hook.get_conn() as lake:
+        settings = lake.stores().settings
+        made = client(settings)
+        signed = made._request_signer._credentials
+        assert (signed.access_key, signed.secret_key, signed.token) == ("AKIA", "s3cret", "t0ken")
+        assert (made.meta.endpoint_url, made.meta.region_name) == ("http://127.0.0.1:9", "eu-west-1")
+        shown = f"{settings!r} {lake.settings!r} {lake.settings.model_dump()}"
+    assert "s3cret" not in shown
+    assert "t0ken" not in shown
+    assert all(secret in masked for secret in ("s3cret", "t0ken"))
+    assert hook.settings() == hook.settings() != aws(monkeypatch, home, login="B", password="x").settings()
+
+
+def test_an_aws_connection_without_keys_leaves_them_to_boto3(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert aws(monkeypatch, home, extra={"region_name": "eu-west-1"}).settings().credentials is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "there is none"),
+        ({"conn_type": "http"}, "name one of type 'aws'"),
+        ({"login": "AKIA"}, "half of an AWS key"),
+        ({"login": "AKIA", "password": "s3cret", "extra": {"role_arn": "arn:aws:iam::1:role/x"}}, "role_arn"),
+    ],
+)
+def test_keys_that_cannot_be_had_are_an_error(
+    home: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], message: str
+) -> None:
+    works, said = aws(monkeypatch, home, **given).test_connection()
+    assert not works
+    assert message in said
+    assert "s3cret" not in said
 
 
 def test_a_connection_of_another_type_is_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,20 +5,17 @@ Both may run at any time, at the same time and again: see ``lakeops.ops.mirror.s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.hook import source_of
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.model.errors import InvalidInput, ReplicaMissing
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.sources import SourceKind
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.lake import Lake, Mirror
+    from lakeops.lake import Lake
     from lakeops.model.mirrors import RefStatus
 
 
@@ -89,17 +86,6 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
                 raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")
         return status.to_json()
-
-
-@contextmanager
-def source_of(mirror: Mirror) -> Iterator[Lake | None]:
-    """The source's lake, if the mirror names it by an Airflow connection. None: the mirror finds it without Airflow."""
-    reference = mirror.configuration.source
-    if reference.kind is not SourceKind.CONNECTION:
-        yield None
-        return
-    with LakeopsHook(reference.place).get_conn() as lake:
-        yield lake
 
 
 def _described(ref: RefStatus) -> str:

@@ -31,7 +31,7 @@ from lakeops.model.errors import (
     RefNotFound,
     Transient,
 )
-from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, MirrorStatus, RefName
+from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, MirrorStatus, RefKind, RefName
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror import gate
@@ -144,6 +144,31 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
             if given:
                 _observe(ctx, source, initial)
     return status(ctx)
+
+
+def due(ctx: Context, reach: Reach) -> bool:
+    """Whether a pass would find anything to do: see ``Mirror.due``."""
+
+    def found() -> tuple[MirrorState, Commit]:
+        return ctx.catalog.mirror_state(ctx.repository_id), ctx.catalog.initial_commit(ctx.repository_id)
+
+    state, initial = ctx.catalog.in_snapshot(found)
+    state.mirror.check_following()
+    unreported = state.mirror.reports and state.needs - set(state.mirror.kept)
+    if state.mirror.error is not None or unreported or any(ref.candidate for ref in state.refs):
+        return True
+    with reach() as source:
+        shown = source.shown(state.mirror, initial)
+    if shown.rules is not None and shown.rules != (state.mirror.rules, state.mirror.protections):
+        return True
+    known = {ref.ref: ref.source_head for ref in state.refs}
+    heads = _followed(shown, state, leave=shown.refused)
+    # The default branch stays when the source has it no longer: that is nothing to do.
+    kept = {ref: head for ref, head in known.items() if ref == (RefKind.BRANCH, ctx.repository.default_branch)}
+    if kept | heads != known:
+        return True
+    ctx.catalog.note_seen(ctx.repository_id)
+    return False
 
 
 def arrived(ctx: Context, ref: RefName) -> str | None:

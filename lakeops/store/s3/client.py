@@ -29,6 +29,7 @@ from lakeops.model.errors import (
     StoreUnavailable,
     Unsupported,
 )
+from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _connect(settings: StoreSettings) -> S3Client:
             endpoint_url=settings.endpoint_url,
             region_name=settings.region or session.region_name or DEFAULT_REGION,
             config=config,
+            **_keys(settings.credentials),
         )
     except (BotoCoreError, ValueError) as error:
         kind = type(error).__name__
@@ -106,6 +108,17 @@ def _connect(settings: StoreSettings) -> S3Client:
     # With `Expect: 100-continue` each write would wait for two answers. Our bodies are small, or sent in parts.
     made.meta.events.unregister("before-call.s3", add_expect_header)
     return made
+
+
+def _keys(credentials: Credentials | None) -> dict[str, Any]:
+    """The keys as boto3's arguments; none where its own chain has them."""
+    if credentials is None:
+        return {}
+    return {
+        "aws_access_key_id": credentials.access_key,
+        "aws_secret_access_key": credentials.secret_key,
+        "aws_session_token": credentials.token,
+    }
 
 
 def _moment(value: str) -> datetime:

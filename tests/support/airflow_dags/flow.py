@@ -1,4 +1,5 @@
-"""DAGs of the end-to-end run: one that follows a branch, one that waits, one that publishes when a person agrees."""
+"""DAGs of the end-to-end run: one that follows a branch, one that waits, one that publishes when a person
+agrees, and one that looks after mirrors."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from lakeops.airflow.assets import watched_branch
+from lakeops.airflow.dags import mirror_dag
 from lakeops.airflow.events import published
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.publish import WriteAuditPublish
@@ -47,6 +49,7 @@ def publish_approved() -> None:
         weather()
 
 
+lakeops_mirror = mirror_dag()
 on_commit()
 wait_for_tag()
 publish_approved()
