@@ -5,6 +5,10 @@ Directories are what paths share: they need not be made, and an empty one does n
 
 In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
 that of ``lakeops_default``. Each *not found* names the lake that was looked in.
+
+Programs list a directory, and then ask for each file in it several times. So what was told of a ref's objects is told
+again for a while, until this process writes anything: a minute for a commit id, a second for what may move. That
+something is missing is not remembered. Writing always asks anew.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from lakeops.ops.put import appearing
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lakeops.lake import Lake, Repository
+    from lakeops.lake import Lake
+    from lakeops.lake.told import Told
     from lakeops.settings import Settings
 
 SPOOL_BYTES = 8 << 20
@@ -63,6 +68,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     ) -> None:
         super().__init__(**options)
         self._home, self._database_url, self._lake = home, database_url, lake
+        self._told: dict[tuple[str, str], Told] = {}
         if conn_id is None and "airflow.sdk" in sys.modules and not (home or database_url or lake):
             conn_id = "lakeops_default"  # in Airflow, connections say where the lake is
         self.conn_id = conn_id
@@ -110,13 +116,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             if not ref:
                 return _directory(repository)
-            handle = self.lake.repository(repository).ref(ref)
+            told = self._at(repository, ref)
             if not key:
-                handle.commit_id  # noqa: B018 - raises when there is no such ref
+                told.handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
             with suppress(ObjectNotFound):
-                return _file(repository, ref, handle.stat(key))
-            if next(iter(handle.list(key + "/")), None) is not None:
+                return _file(repository, ref, told.stat(key))
+            if next(iter(told.handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
         raise FileNotFoundError(f"{path} ({self._place()})")
 
@@ -124,24 +130,77 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         """What is in a directory: objects and directories, one level deep. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
-            found = self._children(self.lake.repository(repository), ref, key)
+            found = self._children(repository, ref, key)
         return found if detail else [item["name"] for item in found]
 
-    def _children(self, repository: Repository, ref: str, key: str) -> list[dict[str, Any]]:
+    def _children(self, repository: str, ref: str, key: str) -> list[dict[str, Any]]:
         if not ref:
-            refs = [*repository.branches(), *repository.tags()]
-            return [_directory(f"{repository.id}/{item.id}") for item in refs]
-        handle = repository.ref(ref)
-        prefix = key + "/" if key else ""
-        items = [
-            _directory(f"{repository.id}/{ref}/{item.path.rstrip('/')}")
+            handle = self.lake.repository(repository)
+            return [_directory(f"{repository}/{item.id}") for item in (*handle.branches(), *handle.tags())]
+        told = self._begin(repository, ref)
+        items = list(told.levels(key + "/" if key else "", 1))
+        found = items if items or not key else [told.stat(key)]
+        return [
+            _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
             if isinstance(item, CommonPrefix)
-            else _file(repository.id, ref, item)
-            for item in handle.list(prefix, delimiter="/")
+            else _file(repository, ref, item)
+            for item in found
         ]
-        if items or not key:
-            return items
-        return [_file(repository.id, ref, handle.stat(key))]
+
+    def find(
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
+    ) -> Any:
+        """All files below a directory, by one listing; as dicts by name with ``detail``. A file is below itself.
+
+        Args:
+            path: a directory, or a file.
+            maxdepth: how many levels deep to look.
+            withdirs: give directories too, and the directory itself.
+            detail: give what is known of each.
+            **options: fsspec's own.
+        """
+        where = self._strip_protocol(path)
+        repository, ref, key = self._split(where) if where else ("", "", "")
+        if not ref or (maxdepth is not None and maxdepth < 1):
+            return super().find(path, maxdepth=maxdepth, withdirs=withdirs, detail=detail, **options)
+        found: dict[str, dict[str, Any]] = {}
+        with suppress(FileNotFoundError), self._os_errors(where):
+            for item in self._below(repository, ref, key, maxdepth, withdirs=withdirs):
+                found.setdefault(item["name"], item)
+        if withdirs and self.isdir(where):
+            found[where] = self.info(where)
+        return {name: found[name] for name in sorted(found)} if detail else sorted(found)
+
+    def _below(
+        self, repository: str, ref: str, key: str, depth: int | None, *, withdirs: bool
+    ) -> Iterator[dict[str, Any]]:
+        told, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
+        nothing, last = True, ""
+        for item in told.levels(prefix, depth):
+            nothing = False
+            folder = item.path.rstrip("/") if isinstance(item, CommonPrefix) else item.path.rpartition("/")[0]
+            if withdirs and folder != last:
+                yield from (_directory(root + name) for name in _folders(folder, len(prefix)))
+                last = folder
+            if isinstance(item, Entry):
+                yield _file(repository, ref, item)
+        if nothing and key:
+            yield _file(repository, ref, told.stat(key))
+
+    def _at(self, repository: str, ref: str) -> Told:
+        """What was told of a ref, if that is new enough."""
+        found = self._told.get((repository, ref))
+        return found if found is not None and found.holds() else self._begin(repository, ref)
+
+    def _begin(self, repository: str, ref: str) -> Told:
+        """A ref of which nothing was told yet."""
+        from lakeops.lake.told import Told
+
+        lake, writes = self.lake, self.lake.catalog.database.writes
+        before = writes()  # ahead of everything that is read
+        self._told = {place: told for place, told in self._told.items() if told.holds()}
+        found = self._told[repository, ref] = Told(lake.repository(repository), ref, before, writes)
+        return found
 
     def created(self, path: str) -> datetime:
         """When the object was written."""
@@ -188,7 +247,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
-                return self.lake.repository(repository).ref(ref).open(key, verify=verify)
+                return self._at(repository, ref).open(key, verify)
             if mode in ("wb", "xb"):
                 branch = self.lake.repository(repository).branch(ref)
                 if mode == "xb" and branch.exists(key):
@@ -200,6 +259,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
                 return StagedFile(put, autocommit=autocommit)
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
+
+    def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all of it is forgotten
+        """Forget what was told."""
+        self._told = {}
 
     # --- writing ---
 
@@ -314,6 +377,16 @@ class StagedFile(io.BufferedIOBase):
         if error is not None:
             self.discard()
         super().__exit__(kind, error, trace)
+
+
+def _folders(path: str, start: int) -> Iterator[str]:
+    """The folders on the way to a folder, and itself."""
+    at = path.find("/", start)
+    while at >= 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
+    if len(path) > start:
+        yield path
 
 
 def _user_info(path: str) -> str:

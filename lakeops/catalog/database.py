@@ -163,6 +163,12 @@ class _Snapshot(threading.local):
     conn: Connection | None = None
 
 
+class _Writes:
+    """How many transactions this process has written, to any catalog."""
+
+    count = 0
+
+
 class Database:
     """An engine, how to begin reads and writes on it, and how to read its failures.
 
@@ -213,7 +219,14 @@ class Database:
         """
         if self._snapshot.conn is not None:
             raise RuntimeError("a snapshot is for reading: this would be written outside of it")
-        return self._retrying(lambda: self._write_once(work, settle))
+        try:
+            return self._retrying(lambda: self._write_once(work, settle))
+        finally:
+            _Writes.count += 1
+
+    def writes(self) -> int:
+        """A number that is another one after this process wrote to any catalog, and whenever it may have."""
+        return _Writes.count
 
     def close(self) -> None:
         """Give back all connections."""

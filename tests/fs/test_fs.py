@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+from collections import Counter
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -12,11 +15,14 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from fsspec import AbstractFileSystem
 from fsspec.tests.abstract import AbstractFixtures
 from fsspec.tests.abstract.get import AbstractGetTests
 from fsspec.tests.abstract.open import AbstractOpenTests
 from fsspec.tests.abstract.pipe import AbstractPipeTests
 from fsspec.tests.abstract.put import AbstractPutTests
+from support.far import Requests, open_far
+from support.statements import ours, statements
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
@@ -174,3 +180,138 @@ class TestGet(AbstractGetTests, LakeopsFixtures):
 
 class TestPut(AbstractPutTests, LakeopsFixtures):
     pass
+
+
+# --- what reads cost ---
+
+
+def _days(repo: Repository, files: int) -> None:
+    with repo.branch("main").batch() as batch:
+        for day in range(files):
+            sink = io.BytesIO()
+            pq.write_table(pa.table({"n": [day, 1]}), sink)
+            batch.put(f"t/day={day:03}/part.parquet", sink.getvalue())
+
+
+def _sum(fs: LakeopsFileSystem, glob: str) -> int:
+    import duckdb
+
+    with duckdb.connect() as connection:
+        connection.register_filesystem(fs)
+        return connection.sql(f"SELECT sum(n) FROM 'lakefs://{glob}'").fetchall()[0][0]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_statements_do_not_grow_with_the_files_that_duckdb_reads(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
+    """DuckDB lists twice, and asks for each file six times."""
+    monkeypatch.setattr("lakeops.lake.told.MOVING_SECONDS", 3600)
+    _days(repo, 60)
+    commit = repo.branch("main").commit("days").id
+    asked = {}
+    for ref in ("main", commit, "main@"):
+        for glob in ("t/day=00*/*.parquet", "t/*/*.parquet"):
+            fs.invalidate_cache()
+            fs.info(f"repo/{ref}")
+            with statements(fs.lake.catalog) as seen:
+                _sum(fs, f"repo/{ref}/{glob}")
+            asked[ref, glob] = len(ours(seen))
+    for ref in ("main", commit, "main@"):
+        assert asked[ref, "t/*/*.parquet"] == asked[ref, "t/day=00*/*.parquet"] <= 22
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_small_file_far_away_is_one_request_whenever_it_is_opened(tmp_path: Path):
+    settings = Settings.load(home=tmp_path / "home", fsync=False)
+    requests = Requests()
+    with open_far(settings, requests) as lake:
+        repo = lake.create_repository("repo")
+        _days(repo, 20)
+        commit = repo.branch("main").commit("days").id
+        fs = LakeopsFileSystem(lake=lake)
+        requests.rounds.clear()
+        assert _sum(fs, f"repo/{commit}/t/*/*.parquet") == sum(range(20)) + 20
+        asked = Counter(request for round_ in requests.rounds for request in round_ if "_lakefs" not in request)
+        # DuckDB opens each file to plan, and again to read it; the first one also to see the columns.
+        assert len(asked) == 20
+        assert {request.split()[0] for request in asked} == {"get"}
+        assert asked.total() <= 2 * 20 + 2
+
+
+def test_what_was_told_is_told_again_until_something_is_written_or_time_passes(
+    repo: Repository, fs: LakeopsFileSystem, monkeypatch: pytest.MonkeyPatch
+):
+    passed = [0.0]
+    monkeypatch.setattr("lakeops.lake.told.stopwatch", lambda: lambda begun=passed[0]: passed[0] - begun)
+    main = repo.branch("main")
+    main.put("a/x", b"one")
+    commit = main.commit("one").id
+    for ref in ("main", commit):
+        fs.ls(f"repo/{ref}/a")
+        with statements(fs.lake.catalog) as seen:
+            assert fs.info(f"repo/{ref}/a/x")["size"] == 3
+            assert fs.cat_file(f"repo/{ref}/a/x") == b"one"
+        assert not ours(seen)
+    # A write of this process, through any lake.
+    main.put("a/x", b"other")
+    assert fs.info("repo/main/a/x")["size"] == 5
+    assert fs.cat_file("repo/main/a/x") == b"other"
+    main.delete("a/x")
+    assert not fs.exists("repo/main/a/x")
+    # Another process's write, of which this one knows nothing.
+    main.put("a/x", b"1")
+    assert fs.info("repo/main/a/x")["size"] == 1
+    monkeypatch.setattr("lakeops.catalog.database.Database.writes", lambda _: 0)
+    fs.invalidate_cache()
+    fs.ls("repo/main/a")
+    main.put("a/x", b"12")
+    assert fs.info("repo/main/a/x")["size"] == 1
+    passed[0] += 1.1
+    assert fs.info("repo/main/a/x")["size"] == 2
+    assert fs.info(f"repo/{commit}/a/x")["size"] == 3
+    with statements(fs.lake.catalog) as seen:
+        passed[0] += 30
+        assert fs.info(f"repo/{commit}/a/x")["size"] == 3
+        assert not ours(seen)
+        passed[0] += 31
+        assert fs.info(f"repo/{commit}/a/x")["size"] == 3
+        assert ours(seen)
+
+
+def test_a_remembered_object_that_is_gone_is_looked_up_anew(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
+    monkeypatch.setattr("lakeops.catalog.database.Database.writes", lambda _: 0)
+    repo.branch("main").put("a", b"one")
+    fs.info("repo/main/a")
+    old = Path(urlsplit(repo.ref("main").stat("a").physical_address).path)
+    repo.branch("main").put("a", b"another")
+    old.unlink()
+    assert fs.cat_file("repo/main/a") == b"another"
+
+
+PATHS = ["a.txt", "a/b.txt", "a/c/d.txt", "a/c/e/f.txt", "a/g.txt", "b/c/d/e", "b/c/d/f", "c", "c/x", "\U0010ffff/é/z"]
+
+
+def _walked(fs: LakeopsFileSystem, path: str, **options: object) -> dict[str, dict]:
+    """What fsspec finds by a listing for each directory."""
+    return AbstractFileSystem.find(fs, path, detail=True, **options)
+
+
+@pytest.mark.parametrize("passed", [1, 1000])
+def test_a_search_by_one_listing_finds_what_a_walk_finds(repo: Repository, fs: LakeopsFileSystem, monkeypatch, passed):
+    monkeypatch.setattr("lakeops.lake.told._PASSED", passed)
+    with repo.branch("main").batch() as batch:
+        for path in PATHS:
+            batch.put(path, path.encode())
+    repo.branch("main").commit("c")
+    repo.branch("main").put("a/c/staged.txt", b"")
+    places = ["main", "main/a", "main/a/", "main/a.txt", "main/none", "main/c"]
+    for where, depth, dirs in product(places, (None, 1, 2, 3, 4), (False, True)):
+        path, options = f"lakefs://repo/{where}", {"maxdepth": depth, "withdirs": dirs}
+        expected = _walked(fs, path, **options)
+        if "repo/main/c" in expected:  # an object and a directory: info takes the object, as this does
+            expected["repo/main/c"] = fs.info("repo/main/c")
+        assert fs.find(path, detail=True, **options) == expected, (where, options)
+        assert fs.find(path, **options) == sorted(expected)
+    assert fs.find("repo/none") == []
+    assert fs.find("repo", maxdepth=2) == sorted(f"repo/main/{path}" for path in PATHS if "/" not in path)
+    with pytest.raises(ValueError, match="maxdepth"):
+        fs.find("repo/main", maxdepth=0)
