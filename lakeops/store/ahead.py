@@ -35,7 +35,7 @@ def in_order(first: Step, *, threads: int, ahead: int = 64) -> Iterator[Listing]
         try:
             while line:
                 _look_ahead(line, pool, ahead)
-                front = line.popleft()
+                front = line.popleft() if line else None  # the last steps may have given nothing
                 if isinstance(front, Listing):
                     yield front
                 elif isinstance(front, Future):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
 
@@ -271,6 +272,33 @@ def test_a_failing_step_ends_it():
 
     with pytest.raises(StoreUnavailable):
         list(in_order(lambda: [tree(3), fail], threads=2))
+
+
+class _AtOnce:
+    """A pool of threads in which everything is done by the time that it is looked at."""
+
+    def __init__(self, **_: object) -> None:
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, work):
+        done = Future()
+        done.set_result(work())
+        return done
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
+def test_a_last_step_may_give_nothing(monkeypatch):
+    monkeypatch.setattr("lakeops.store.ahead.ThreadPoolExecutor", _AtOnce)
+    one = Listing(["a"], [1], [1], [""])
+    assert list(in_order(lambda: [one, list], threads=1)) == [one]
 
 
 def test_times_in_any_spelling_are_understood():

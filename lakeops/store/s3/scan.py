@@ -1,12 +1,15 @@
 """Every object below a prefix, in byte order, with several listings under way.
 
-One listing goes a page after another, so a bucket is listed by its folders instead: the first levels are asked for
-with a delimiter, one request a page, until there are enough folders to list beside each other.
+One listing goes a page after another. So a bucket is listed by its folders: the first levels are asked for with a
+delimiter, one request a page, until there are enough folders to list beside each other. A folder of many pages is
+listed by stretches. The names of a page tell about where the next pages end, and those are asked for at once. Any name
+will do as an end: a stretch that holds nothing costs a request, and one that holds more pages is cut again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,15 +21,18 @@ from lakeops.model.text import excerpt
 from lakeops.store.ahead import Found, in_order
 from lakeops.store.base import Listing
 from lakeops.store.s3.client import object_name, status_of, xml_part
+from lakeops.store.stretches import ends
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef, ObjectTypeDef
 
-_THREADS = 8
+_THREADS = 16
 _ENOUGH = 16
 """Folders on a page that keep all threads busy; fewer are taken apart once more."""
 _LEVELS = 3
+_FIRST, _MOST = 2, 16
+"""Stretches that the rest of a folder is cut into: after its first page, and after many."""
 
 
 def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
@@ -38,6 +44,24 @@ def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool, moving
             raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
         last = listing.keys[-1]
         yield listing
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """What begins with ``prefix``, comes after ``after``, and not after ``until``.
+
+    Attributes:
+        token: what the server gave to go on with, in place of ``after``.
+        width: how many stretches the next page cuts the rest into.
+        empty: nothing was found yet, though the folder's name was listed.
+    """
+
+    prefix: str
+    after: str = ""
+    until: str | None = None
+    token: str = ""
+    width: int = _FIRST
+    empty: bool = False
 
 
 class _Scan:
@@ -65,23 +89,41 @@ class _Scan:
             while at < len(objects) and objects[at]["Key"] < folder:
                 at += 1
             found += self._listing(objects[before:at])
-            found.append(partial(self.level, folder, depth + 1) if apart else partial(self.below, folder))
+            inside = partial(self.stretch, _Stretch(folder, empty=True))
+            found.append(partial(self.level, folder, depth + 1) if apart else inside)
         found += self._listing(objects[at:])
-        if answer["IsTruncated"]:
+        last = objects[-1]["Key"] if objects else ""
+        if answer["IsTruncated"] and last and not folders and xml_part(last) == last:
+            found += self._rest(_Stretch(prefix, after=last), objects, "")
+        elif answer["IsTruncated"]:
             found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
         return found
 
-    def below(self, prefix: str, token: str = "", *, empty: bool = True) -> Sequence[Found]:
-        """One page of everything that begins with ``prefix``."""
-        answer = self._page(prefix, token)
-        objects = self._wanted(prefix, answer)
-        empty = empty and not objects
+    def stretch(self, which: _Stretch) -> Sequence[Found]:
+        """One page of a stretch, and steps for what is left of it."""
+        after = {"StartAfter": which.after} if which.after and not which.token else {}
+        answer = self._page(which.prefix, which.token, **after)
+        objects = self._wanted(which.prefix, answer)
+        empty = which.empty and not objects
         if empty and not answer["IsTruncated"] and not self._moving:
-            raise self._vanished(prefix)
-        found: list[Found] = [*self._listing(objects)]
-        if answer["IsTruncated"]:
-            found.append(partial(self.below, prefix, answer["NextContinuationToken"], empty=empty))
+            raise self._vanished(which.prefix)
+        inside = [item for item in objects if which.until is None or item["Key"] <= which.until]
+        found: list[Found] = [*self._listing(inside)]
+        if answer["IsTruncated"] and len(inside) == len(objects):
+            last = inside[-1]["Key"] if inside else which.after
+            rest = replace(which, after=last, width=min(_MOST, 2 * which.width), empty=empty)
+            found += self._rest(rest, inside, answer["NextContinuationToken"])
         return found
+
+    def _rest(self, rest: _Stretch, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
+        """Steps for what is behind a page. A token is the server's own way to go on; it takes the place of a name."""
+        guessed = ends([item["Key"] for item in page], rest.until, start=len(rest.prefix), count=rest.width)
+        after = rest.after
+        for end in guessed:
+            if xml_part(end) == end:
+                yield partial(self.stretch, replace(rest, after=after, until=end, token=token))
+                after, token = end, ""
+        yield partial(self.stretch, replace(rest, after=after, token=token))
 
     def _page(self, prefix: str, token: str, **more: Any) -> ListObjectsV2OutputTypeDef:  # noqa: ANN401 - boto3's parameters
         if token:
