@@ -13,6 +13,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from support.warm import start_on_terminal
 
 R = "lakefs://flights"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -25,18 +26,16 @@ def terminal(home):
     def start(*args, answer="", width=80, **environment):
         master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
-        command = [sys.executable, "-m", "lakeops", *args]
-        env = {**os.environ, **environment}
-        with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env) as running:
-            os.close(slave)
-            if answer:
-                os.write(master, answer.encode() + b"\n")
-            received = b""
-            while piece := _read(master):
-                received += piece
-            code = running.wait(60)
+        running = start_on_terminal(args, slave, {**os.environ, **environment})
+        os.close(slave)
+        if answer:
+            os.write(master, answer.encode() + b"\n")
+        received = b""
+        while piece := _read(master):
+            received += piece
+        running.join(60)
         os.close(master)
-        return received.decode(), code
+        return received.decode(), running.exitcode
 
     return start
 
