@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, delete, insert, select, union, update
 
+from lakeops.catalog.candidates import check_alone, lock_mirror, mirror_row, set_mirror
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
-from lakeops.catalog.mirrors import check_alone, lock_mirror, mirror_row, set_mirror
 from lakeops.catalog.rows import mirror_record
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR_ARRIVAL, PROTECTION, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
