@@ -37,6 +37,7 @@ from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
 from lakeops.store.base import Listing
 from lakeops.store.location import parse_location, without_links
+from lakeops.store.nearby import together
 
 _BATCH = 50_000
 """Entries that are worked on at a time; directories of any size are put together to about this many."""
@@ -205,13 +206,16 @@ def import_objects(
             on_head(attempt.head.id)
         suffix = layout.attempt(attempt.started, ctx.ids)
         base = ctx.metarange(attempt.head)
-        metarange, _ = replace_prefix(
-            base, folder, part.metarange, store=ctx.store, split=ctx.repository.split, attempt=suffix
-        )
-        if metarange.id == base.id:
-            raise NoChanges(f"{folder or 'the whole branch'!r} of branch {branch!r} holds the objects of {url} already")
+        with together(ctx.store) as store:
+            metarange, _ = replace_prefix(
+                base, folder, part.metarange, store=store, split=ctx.repository.split, attempt=suffix
+            )
+            if metarange.id == base.id:
+                what = repr(folder or "the whole branch")
+                raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
+            written = write_metarange(store, metarange, suffix)
         return Draft(
-            write_metarange(ctx.store, metarange, suffix),
+            written,
             (attempt.head,),
             text,
             pairs,
@@ -234,13 +238,14 @@ class _ImportedRanges:
 def _build(ctx: Context, url: str, folder: str, head: Commit, *, skip_special: bool) -> _ImportedRanges:
     begun = ctx.catalog.now()
     base = ctx.metarange(head)
-    metarange = build(
-        ctx.store,
-        entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),
-        ctx.repository.split,
-        layout.attempt(begun, ctx.ids),
-        engine=ctx.engine,
-        known=base.rows(*base.overlapping(folder)),
-        on_progress=lambda done: ctx.progress("import", done, 0),
-    )
+    with together(ctx.store) as store:
+        metarange = build(
+            store,
+            entries(ctx.stores.at(url).scan(skip_special=skip_special), url, folder),
+            ctx.repository.split,
+            layout.attempt(begun, ctx.ids),
+            engine=ctx.engine,
+            known=base.rows(*base.overlapping(folder)),
+            on_progress=lambda done: ctx.progress("import", done, 0),
+        )
     return _ImportedRanges(metarange, head, begun)

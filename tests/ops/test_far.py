@@ -117,6 +117,20 @@ def test_scattered_changes_travel_together(prepared, chain, how):
     assert chain(lambda repo: list(repo.diff(names[0], names[1]))) <= {"cold": 8, "kept": 0}[how]
 
 
+def test_an_import(prepared, chain, how, tmp_path):
+    """One write after the other would be one for each range."""
+    with open_far(prepared, Requests()) as lake:
+        lake.repository("repo").create_branch(f"import-{how}", "main")
+    source = tmp_path / "source"
+    source.mkdir()
+    for number in range(300):
+        (source / f"{number:04}").touch()
+    longest = chain(
+        lambda repo: repo.branch(f"import-{how}").import_objects(source.as_uri(), "imported/", message="import")
+    )
+    assert longest == {"cold": 5, "kept": 4}[how]
+
+
 def test_files_of_an_attempt_are_there_before_it_is_published(prepared):
     """Wherever one of the writes fails, nothing is published, and the next try publishes everything once."""
     staged(prepared, "failing", which=lambda _: range(0, PATHS, 200))
