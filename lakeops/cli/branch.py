@@ -143,7 +143,7 @@ def move(
         session.note(f"To undo: lakeops branch move {uri} {head.id} --force")
 
 
-@command(app, "reset", example="branch reset lakefs://flights/dev --prefix raw/ --yes", asks=True)
+@command(app, "reset", example="branch reset lakefs://flights/dev --prefix raw/ --yes", progress=True, asks=True)
 def reset(
     session: Session,
     uri: BranchUri,
@@ -155,14 +155,15 @@ def reset(
         raise InvalidInput("give --prefix or --object, not both")
     branch = session.branch(uri)
     session.confirm(f"Reset branch {branch.id!r}?", lambda: _show_changes(session, branch, prefix, path))
-    count = branch.reset(prefix, path)
+    with session.progress(f"Resetting {branch.id}"):
+        count = branch.reset(prefix, path)
     session.answer(
         {**Ref(branch.id, branch.commit_id).to_json(), "reset": count},
         ["Branch ", (branch.id, "green"), f" reset: {counted(count, 'uncommitted change')} dropped"],
     )
 
 
-@command(app, "revert", example="branch revert lakefs://flights/main main~1")
+@command(app, "revert", example="branch revert lakefs://flights/main main~1", progress=True)
 def revert(
     session: Session,
     uri: BranchUri,
@@ -171,7 +172,8 @@ def revert(
 ) -> None:
     """Undo what a commit did, with a new commit."""
     branch = session.branch(uri)
-    commit = branch.revert(ref_in(uri.repository, ref), parent_number)
+    with session.progress(f"Reverting {ref}"):
+        commit = branch.revert(ref_in(uri.repository, ref), parent_number)
     session.answer(commit, ["Reverted ", ref, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
 
 

@@ -370,7 +370,7 @@ def presign(
     session.answer({"path": path, "url": url, "expires_in": expires}, [url])
 
 
-@command(app, "rm", asks=True)
+@command(app, "rm", progress=True, asks=True)
 def rm(
     session: Session,
     at: ObjectUri,
@@ -384,7 +384,8 @@ def rm(
     branch = session.lake.repository(repository_id).branch(name)
     if recursive:
         session.confirm("Remove them?", lambda: _show_objects(session, branch, as_folder(path)), optional=True)
-        count = branch.delete_prefix(as_folder(path)) + _delete_if_there(branch, path)
+        with session.progress(f"Removing {path}"):
+            count = branch.delete_prefix(as_folder(path)) + _delete_if_there(branch, path)
     else:
         branch.delete(path)
         count = 1

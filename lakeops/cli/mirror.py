@@ -222,7 +222,7 @@ def _status_row(ref: RefStatus, now: int) -> tuple[Styled, ...]:
 # --- fail-over ---
 
 
-@command(app, "promote-writable", asks=True)
+@command(app, "promote-writable", progress=True, asks=True)
 def promote_writable(
     session: Session,
     uri: RepositoryUri,
@@ -239,8 +239,9 @@ def promote_writable(
     mirror.configuration.check_following()
     name, loss = mirror.id, mirror.loss()
     session.confirm(f"Open {name!r} for writing and leave its source?", lambda: _show_loss(session, name, loss))
-    done = mirror.promote_writable()
-    flaws = mirror.check() if check else None
+    with session.progress(f"Opening {name}"):
+        done = mirror.promote_writable()
+        flaws = mirror.check() if check else None
     record = session.lake.repository(name).record
     lost = "The source was not asked: what it has had since the last pass is lost."
     if loss.asked:

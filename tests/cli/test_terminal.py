@@ -111,6 +111,18 @@ def test_progress_is_drawn_for_a_person_only(terminal, process, flights):
     assert b"\r" not in process(*args).stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "label"),
+    [
+        (["branch", "revert", f"{R}/main", "main"], "Reverting main"),
+        (["branch", "reset", f"{R}/dev", "--yes"], "Resetting dev"),
+        (["fs", "rm", "-r", f"{R}/main/raw", "--yes"], "Removing raw"),
+    ],
+)
+def test_what_may_take_long_shows_a_line(terminal, flights, args, label):
+    assert label in terminal(*args)[0]
+
+
 @pytest.mark.parametrize("args", [["fsck", R], ["gc", "mark", R, "--dry-run"]])
 def test_the_answer_goes_to_a_file_while_progress_is_on_the_terminal(flights, args):
     """``lakeops fsck lakefs://flights > report.txt``, typed by a person."""
