@@ -51,7 +51,8 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 # The variable switches off an advertisement that Material prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 SIZE ?= 100k
-bench: setup ## measure beside git and write docs/performance.md (SIZE=100k, 1M or 10M)
+bench: setup ## measure on a bucket far away and beside git; write docs/performance.md (SIZE=100k, 1M or 10M)
+	@PYTHONPATH=.:tests $(BIN)/python -m bench.far
 	@PYTHONPATH=.:tests $(BIN)/python -m bench --size $(SIZE)
 
 docs: setup ## the documentation as a site, in build/site; a warning is an error

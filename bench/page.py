@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bench.lines import HEADINGS, cells, facts, verdict
@@ -13,7 +13,9 @@ from bench.sample import ROOT
 DOCS = ROOT / "docs"
 PAGE = DOCS / "performance.md"
 NUMBERS = DOCS / "performance.json"
+FAR_NUMBERS = DOCS / "performance-far.json"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+FAR_BEGIN, FAR_END = "<!-- measured far away: begin -->", "<!-- measured far away: end -->"
 
 
 def known() -> dict[int, dict[str, Any]]:
@@ -31,10 +33,20 @@ def remember(result: dict[str, Any]) -> dict[int, dict[str, Any]]:
 
 def write(results: dict[int, dict[str, Any]]) -> None:
     """Put the tables of all sizes into the page."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    measured = "\n".join(_measured(results))
-    PAGE.write_text(f"{before}{BEGIN}\n\n{measured}\n{END}{after}")
+    _put(BEGIN, END, _measured(results))
+
+
+def remember_far(result: dict[str, Any], lines: Iterable[str]) -> None:
+    """Put a run on a bucket far away into the page, and its numbers beside it."""
+    FAR_NUMBERS.write_text(json.dumps(result, indent=1) + "\n")
+    _put(FAR_BEGIN, FAR_END, lines)
+
+
+def _put(begin: str, end: str, lines: Iterable[str]) -> None:
+    before, rest = PAGE.read_text().split(begin)
+    _, after = rest.split(end)
+    measured = "\n".join(lines)
+    PAGE.write_text(f"{before}{begin}\n\n{measured}\n{end}{after}")
 
 
 def size_name(size: int) -> str:
