@@ -42,6 +42,7 @@ class Readable:
     presign = ref_verb(lambda: ops.view.presign)
     list = ref_verb(lambda: ops.view.list_objects)
     entries = ref_verb(lambda: ops.view.entries)
+    snapshot = ref_verb(lambda: ops.snapshot.snapshot)
 
 
 class Ref(Readable):
@@ -63,6 +64,9 @@ class Branch(Readable):
     delete_prefix = ref_verb(lambda: ops.stage.delete_prefix)
     stage = ref_verb(lambda: ops.stage.stage)
     output = ref_verb(lambda: ops.output.output)
+    open_output = ref_verb(lambda: ops.output.open_output)
+    link_output = verb(lambda: ops.output.link_output)
+    abandon_output = verb(lambda: ops.output.abandon_output)
     uncommitted = ref_verb(lambda: ops.diff.uncommitted)
     reset = ref_verb(lambda: ops.stage.reset)
     commit = ref_verb(lambda: ops.commit.commit)

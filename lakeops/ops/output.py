@@ -29,6 +29,7 @@ from lakeops.ops.stage import branch_paths, link_held_back, put_consistently, to
 from lakeops.ops.view import shown
 from lakeops.ranges.bounds import check_entries
 from lakeops.store import layout
+from lakeops.store.base import ObjectStore
 
 OutputMode = Literal["replace", "append"]
 OnCollision = Literal["refuse", "rename", "overwrite"]
@@ -67,6 +68,7 @@ class Output:
         url: the same as a full URL, without the slash.
         started: since when it has been open, by the catalog's clock.
         upload: the id of the upload that keeps garbage collection away.
+        store: the storage namespace, which pickles as the rest does.
     """
 
     branch: str
@@ -75,6 +77,7 @@ class Output:
     url: str
     started: datetime
     upload: str
+    store: ObjectStore
 
 
 @contextmanager
@@ -121,7 +124,7 @@ def open_output(
     address = layout.output_prefix(named, ctx.ids)
     started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
     url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
-    return Output(branch, folder, address, url, started, upload)
+    return Output(branch, folder, address, url, started, upload, ctx.store)
 
 
 def abandon_output(ctx: Context, opened: Output) -> None:
@@ -137,6 +140,7 @@ def link_output(
     on_collision: OnCollision = "refuse",
     *,
     names: Collection[str] | None = None,
+    empty: bool = False,
 ) -> int:
     """Stage the files of a directory under its prefix. Returns how many.
 
@@ -145,9 +149,10 @@ def link_output(
         mode: as for ``output``.
         on_collision: as for ``output``.
         names: the files that count, relative to the directory; all when None. Others are not staged.
+        empty: refuse when there are objects under the prefix by now.
 
     Raises:
-        PathTaken: ``append`` met an object of the same path, and was not told what to do.
+        PathTaken: ``append`` met an object of the same path and was not told what to do, or ``empty`` met any.
         ObjectNotFound: one of ``names`` is not there.
     """
     files = _files(ctx, opened, names)
@@ -160,6 +165,9 @@ def link_output(
         if mode == "append":
             return None, files
         state, before = branch_paths(ctx, opened.branch, opened.folder)
+        if empty and len(before):
+            where = f"lakefs://{ctx.repository_id}/{opened.branch}/{opened.folder}"
+            raise PathTaken(f"another writer put objects under {where!r} meanwhile; nothing was staged")
         gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
         return state, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
 

@@ -250,6 +250,12 @@ def _absolute(ctx: Context, table: pa.Table) -> pa.Table:
     return table.set_column(index, table.schema.field(index), column)
 
 
+def as_entries(ctx: Context, tables: Iterable[pa.Table]) -> pa.Table:
+    """Batches of rows as one table of entries (``ENTRY_SCHEMA``), their addresses as full URLs."""
+    batches = (batch for table in tables for batch in _absolute(ctx, table.select(ENTRY_SCHEMA.names)).to_batches())
+    return pa.Table.from_batches(batches, ENTRY_SCHEMA)
+
+
 def _grouped(cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
     while cursor.path is not None:
         common = _folder(cursor.path, prefix, delimiter)

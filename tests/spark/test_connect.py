@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 from services.spark import connect_server
 from support.rows import SMALL, applied, attempt, built, numbered, staged_table
 from support.spark_work import Number, corrupted_at_three, length, process, unavailable
 
+import lakeops.spark
+from lakeops import Lake, Settings
 from lakeops.engine.apply import apply
 from lakeops.engine.spark import session
 from lakeops.engine.spark.engine import SparkEngine
@@ -61,3 +64,21 @@ def test_the_code_is_sent_along_when_workers_are_elsewhere(server, store, monkey
     engine = SparkEngine(server)
     assert list(engine.run(length, [Number(1, b"abc")], store)) == [(1, 3)]
     engine.close()
+
+
+def test_tables_of_refs(server, tmp_path):
+    session = SparkSession.builder.remote(server).create()
+    lakeops.spark.register(session)
+    with Lake.open(settings=Settings.load(home=tmp_path, fsync=False)) as lake:
+        lake.create_repository("repo")
+        days = session.range(4).selectExpr("id", "id % 2 as day")
+        assert lakeops.spark.write(days, "lakefs://repo/main/t/", partition_by="day", lake=lake) >= 2
+        days.write.format("lakeops").option("home", str(tmp_path)).mode("append").save("lakefs://repo/main/u/")
+        found = lakeops.spark.read(session, "lakefs://repo/main/t/", where="day < 9", lake=lake)
+        assert sorted(map(tuple, found.collect())) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+        odd = lakeops.spark.read(session, "lakefs://repo/main/t/", where="day = 1", lake=lake)
+        assert sorted(row.id for row in odd.collect()) == [1, 3]
+    for name in ("t", "u"):
+        frame = session.read.format("lakeops").option("home", str(tmp_path)).load(f"lakefs://repo/main/{name}/")
+        assert sorted(map(tuple, frame.where("day = 1").select("id").collect())) == [(1,), (3,)]
+    session.stop()

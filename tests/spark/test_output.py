@@ -65,4 +65,7 @@ def test_what_the_page_on_reading_shows_of_spark_works(
     for block in blocks("read.md"):
         if block.note == "spark" or "repo = " in block.text:
             session.run(block)
-    assert sorted((row.day, row.amount) for row in names["orders"].collect()) == [(1, 10), (2, 20)]
+    for name in ("orders", "by_format"):
+        assert sorted((row.day, row.amount) for row in names[name].collect()) == [(1, 10), (2, 20)]
+    assert [row.amount for row in names["second"].collect()] == [20]
+    assert len(list(names["repo"].ref("from-spark@").list("copy/"))) == 2

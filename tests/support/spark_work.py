@@ -148,3 +148,22 @@ def reading_for_ever(batches, *, store):
 
 def _one_by_one(batch):
     return [batch.slice(number, 1) for number in range(batch.num_rows)]
+
+
+def failing_rows(batches):
+    """The rows of Spark's partitions; the partition with the number 3 fails."""
+    for batch in batches:
+        if 3 in batch.column(0).to_pylist():
+            raise ValueError("no such row")
+        yield batch
+
+
+def slow_first_rows(batches, *, folder):
+    """The rows; the first try of the first partition waits until another try of it is done."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    yield from batches
+    if context.partitionId() == 0:
+        done = Path(folder) / "twin-done"
+        wait_for(done) if context.attemptNumber() == 0 else done.touch()

@@ -1,0 +1,255 @@
+"""Tables through Spark's own readers and writers: fast, and with whatever options they have.
+
+An executor opens the physical files itself, so Spark needs to reach the storage namespace: a bucket through its S3
+connector, or a directory that every machine mounts.
+
+The folders of a path are not in the address of a file. So the values of partition columns come from a small table that
+is joined by the file's address. Where all files that are read have the same values, they are literals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
+
+from lakeops.model.errors import InvalidInput, PathTaken, Unsupported
+from lakeops.model.text import excerpt
+from lakeops.model.uris import LakeUri
+from lakeops.spark.files import Files, files, opened, spark_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from lakeops.lake import Lake
+    from lakeops.ops.output import OnCollision, OutputMode
+
+SaveMode = Literal["error", "append", "overwrite", "ignore"]
+
+_ADDRESS = "__lakeops_address"
+_COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate", ".xz")
+_DECOMPRESSED_BY_NAME = ("csv", "json", "text")
+
+
+def read(
+    spark: SparkSession,
+    uri: str,
+    *,
+    format: str | None = None,  # noqa: A002 - as Spark calls it
+    schema: StructType | str | None = None,
+    where: str | Column | None = None,
+    lake: Lake | None = None,
+    check: bool = True,
+    s3: str = "s3a",
+    **options: Any,  # noqa: ANN401 - the reader's own
+) -> DataFrame:
+    """A table at a ref, or one file, read by Spark's own reader. What moves the ref later changes nothing of it.
+
+    Args:
+        spark: the session, of this process or Spark Connect.
+        uri: ``lakefs://REPO/REF/PREFIX``.
+        format: ``parquet``, ``csv``, ``json`` or whatever Spark reads; what the files' names tell when left out.
+        schema: the columns, those of the folders included or not.
+        where: a condition on partition columns. Files that it rules out are not opened.
+        lake: where the repository is; what the settings say when left out.
+        check: compare the size of each file with what was recorded before Spark reads it.
+        s3: the scheme of Spark's S3 connector.
+        **options: the reader's, such as ``header=True``.
+
+    Raises:
+        InvalidUri, InvalidInput: the URI, the condition or the format makes no sense.
+        RepositoryNotFound, RefNotFound, CommitExpired, ObjectNotFound: there is nothing to read.
+        Corrupted: a file has another size than was recorded.
+        Unsupported: compressed text whose address does not tell how, so that Spark would read it as it is.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+
+    found = files(uri, lake=lake, check=check)
+    kind = format or found.format()
+    _check_names(found, kind)
+    wanted = _as_schema(spark, schema)
+    types = _types(found, wanted)
+    kept = found if where is None else _pruned(spark, found, types, where)
+    nothing = not kept.files
+    if nothing:
+        kept = replace(found, files=found.files[:1])  # tells the columns
+    reader = spark.read.format(kind).options(**options)
+    if wanted is not None:
+        from pyspark.sql.types import StructType
+
+        reader = reader.schema(StructType([field for field in wanted if field.name not in types]))
+    frame = _with_values(spark, reader.load([_escaped(url) for url in kept.urls(s3)]), kept, types, s3)
+    return frame.where(F.lit(False)) if nothing else frame
+
+
+def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Mapping[str, str], s3: str) -> DataFrame:
+    """What Spark read, with the partition columns, and with the rows of a file once for each path that it has."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    plain = frame.drop(*types)
+    if len({file.values for file in found}) == 1 and len({file.address for file in found}) == len(found):
+        literals = zip(types.items(), found.files[0].values, strict=True)
+        return plain.withColumns({name: F.lit(value).cast(type_of) for (name, type_of), value in literals})
+    named = [_as_spark_names(file.url(s3)) for file in found]
+    strangers = {re.sub("^file:/+", "file:/", one) for one in frame.inputFiles()} ^ {*named}
+    if strangers:  # a file that the join does not know would lose its rows
+        raise Unsupported(
+            f"Spark calls a file of {found.uri!r} by a name that lakeops does not expect, {excerpt(min(strangers))}: "
+            "read it with spark.read.format('lakeops')"
+        )
+    values = _values(spark, found, types, named)
+    return plain.withColumn(_ADDRESS, F.col("_metadata.file_path")).join(F.broadcast(values), _ADDRESS).drop(_ADDRESS)
+
+
+def _values(spark: SparkSession, found: Files, types: Mapping[str, str], addresses: Sequence[str]) -> DataFrame:
+    """The partition columns of each file, beside the address that Spark calls it by."""
+    import pyarrow as pa
+
+    columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
+    arrays = [pa.array(column, pa.string()) for column in (list(addresses), *columns)]
+    table = pa.table(arrays, names=[_ADDRESS, *found.columns])
+    return _typed(spark.createDataFrame(table), types, _ADDRESS)
+
+
+def _typed(frame: DataFrame, types: Mapping[str, str], *others: str) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = [F.col(_quoted(name)).cast(type_of).alias(name) for name, type_of in types.items()]
+    return frame.select(*others, *columns)
+
+
+def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: str | Column) -> Files:
+    """The files whose partition columns meet a condition, as Spark judges it."""
+    import pyarrow as pa
+    from pyspark.errors import AnalysisException
+
+    if not types:
+        raise InvalidInput(f"where needs partition columns, and {found.uri!r} has none; filter the DataFrame")
+    distinct = list(dict.fromkeys(file.values for file in found))
+    arrays = [pa.array(column, pa.string()) for column in zip(*distinct, strict=True)]
+    number = pa.array(range(len(distinct)), pa.int64())
+    table = spark.createDataFrame(pa.table([number, *arrays], names=[_ADDRESS, *found.columns]))
+    try:
+        rows = _typed(table, types, _ADDRESS).where(where).select(_ADDRESS).collect()
+    except AnalysisException as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(
+            f"where may use the partition columns {', '.join(types)} of {found.uri!r} and nothing else: {reason}"
+        ) from None
+    kept = {distinct[row[0]] for row in rows}
+    return replace(found, files=tuple(file for file in found if file.values in kept))
+
+
+def _as_schema(spark: SparkSession, schema: StructType | str | None) -> StructType | None:
+    return spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+
+
+def _types(found: Files, schema: StructType | None) -> dict[str, str]:
+    """The type of each partition column: what the schema says, else what the values tell."""
+    told = {field.name: field.dataType.simpleString() for field in schema or ()}
+    return {name: told.get(name, kind) for name, kind in zip(found.columns, found.types(), strict=True)}
+
+
+def _check_names(found: Files, kind: str) -> None:
+    """Raise for text that Spark would not decompress, because it goes by the end of a file's address."""
+    for file in found if kind in _DECOMPRESSED_BY_NAME else ():
+        ending = next((one for one in _COMPRESSED if file.path.endswith(one)), "")
+        if ending and not file.address.endswith(ending):
+            raise Unsupported(
+                f"{excerpt(file.path)} is compressed, and its address does not end in {ending}, which Spark goes by: "
+                "read it with spark.read.format('lakeops'), or publish it with output()"
+            )
+
+
+def _escaped(url: str) -> str:
+    """A path in which Spark sees no pattern."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
+
+
+def _as_spark_names(url: str) -> str:
+    """A file's URL as Spark tells it: what Java's URIs cannot hold is percent-encoded, and letters stay."""
+    return "".join(one if one > "\x7f" else quote(one, safe="/:@!$&'()*+,;=~") for one in url)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def write(
+    frame: DataFrame,
+    uri: str,
+    mode: SaveMode = "error",
+    *,
+    format: str = "parquet",  # noqa: A002 - as Spark calls it
+    partition_by: str | Sequence[str] = (),
+    on_collision: OnCollision = "refuse",
+    success_file: bool = False,
+    lake: Lake | None = None,
+    s3: str = "s3a",
+    **options: Any,  # noqa: ANN401 - the writer's own
+) -> int:
+    """Write a DataFrame under a prefix of a branch with Spark's own writer. Returns how many files were staged.
+
+    The files are staged in one step when the job has succeeded. After an error nothing is. Nothing is committed.
+
+    Args:
+        frame: what to write.
+        uri: ``lakefs://REPO/BRANCH/PREFIX``.
+        mode: ``append`` adds files, ``overwrite`` replaces all that is under the prefix, ``error`` wants it empty when
+            the files are staged, ``ignore`` does nothing when it is not empty before.
+        format: ``parquet``, ``csv``, ``json`` or whatever Spark writes.
+        partition_by: columns whose values become folders.
+        on_collision: what ``append`` does with a path that is taken, see ``Branch.output``.
+        success_file: keep the file ``_SUCCESS``.
+        lake: where the repository is; what the settings say when left out.
+        s3: the scheme of Spark's S3 connector.
+        **options: the writer's, such as ``compression="zstd"``.
+
+    Raises:
+        InvalidUri, InvalidInput: the URI or the mode makes no sense.
+        RepositoryNotFound, RefNotFound, InvalidRef: there is no such branch; tags and commits cannot be written to.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+        PathTaken: there are objects that the mode does not allow.
+    """
+    if mode not in ("error", "append", "overwrite", "ignore"):
+        raise InvalidInput(f"mode {excerpt(mode)} is not one of 'error', 'append', 'overwrite' and 'ignore'")
+    repository, ref, prefix = LakeUri.parse(uri).with_prefix()
+    kind: OutputMode = "append" if mode == "append" else "replace"
+    with opened(lake) as found:
+        branch = found.repository(repository).branch(ref)
+        output = branch.open_output(prefix, kind, on_collision)
+        try:
+            if mode in ("error", "ignore") and next(iter(branch.list(output.folder)), None) is not None:
+                branch.abandon_output(output)
+                if mode == "ignore":
+                    return 0
+                raise PathTaken(f"there are objects under {uri!r}; say mode='append' or mode='overwrite'")
+            writer = frame.write.format(format).options(**options)
+            writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", success_file)
+            if partition_by:
+                writer = writer.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
+            writer.save(spark_path(output.url, s3))
+            return branch.link_output(output, kind, on_collision, empty=mode == "error")
+        except BaseException:
+            branch.abandon_output(output)
+            raise
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``lakeops`` known to a session, with conditions on partition columns pushed down.
+
+    The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
+    because Spark plans with the catalog.
+    """
+    from lakeops.settings import Settings
+    from lakeops.spark.source import PruningDataSource
+
+    class Registered(PruningDataSource):
+        # Spark plans in processes with the environment of its JVM, which may be older than this one's.
+        default_home = str(Settings.load().home) if hasattr(spark, "_sc") else None
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(Registered)

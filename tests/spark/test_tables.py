@@ -1,0 +1,281 @@
+"""Tables of refs through Spark: read at any ref with the columns of their folders, and written in one staging step."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
+from support.spark_work import failing_rows
+
+import lakeops.spark
+from lakeops import Lake, Repository, Settings
+from lakeops.engine.spark.engine import SparkEngine
+from lakeops.model import errors
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # files that libraries leave open
+]
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkEngine) -> SparkSession:
+    assert spark.ready
+    found = SparkSession.builder.getOrCreate()
+    lakeops.spark.register(found)
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def repo(home: Path) -> Iterator[Repository]:
+    with Lake.open(settings=Settings.load(home=home, fsync=False)) as lake:
+        yield lake.create_repository("shop")
+
+
+@pytest.fixture
+def orders(repo: Repository) -> Repository:
+    """A table of three days in two commits; the files of day 2 lie in one directory with others."""
+    main = repo.branch("main")
+    for day in (1, 3):
+        with main.output(f"orders/day={day}/") as url:
+            pd.DataFrame({"id": [day], "amount": [10 * day]}).to_parquet(url.file("part-0.parquet"))
+    main.commit("two days")
+    main.put("orders/day=2/x [1] é.parquet", pd.DataFrame({"id": [2], "amount": [20]}).to_parquet())
+    main.put("orders/_log/ignored", b"x")
+    main.commit("another")
+    return repo
+
+
+def rows(frame: DataFrame) -> list[tuple]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def source(session: SparkSession, home: Path, uri: str, **options: str) -> DataFrame:
+    return session.read.format("lakeops").option("home", str(home)).options(**options).option("ref", uri).load()
+
+
+ALL = [(1, 10, 1), (2, 20, 2), (3, 30, 3)]
+
+
+def test_both_ways_read_any_ref_with_the_columns_of_the_folders(session, home, orders: Repository) -> None:
+    for frame in (
+        lakeops.spark.read(session, "lakefs://shop/main/orders/"),
+        source(session, home, "lakefs://shop/main/orders"),
+    ):
+        assert frame.columns == ["id", "amount", "day"]
+        assert dict(frame.dtypes)["day"] == "int"
+        assert rows(frame) == ALL
+        assert rows(frame.where("day > 1").select("amount")) == [(20,), (30,)]
+    assert rows(lakeops.spark.read(session, "lakefs://shop/main~1/orders/")) == [ALL[0], ALL[2]]
+    assert rows(source(session, home, "lakefs://shop/main~1/orders/")) == [ALL[0], ALL[2]]
+    assert rows(lakeops.spark.read(session, "lakefs://shop/main/orders/day=2/")) == [(2, 20)]
+
+
+def test_conditions_on_folders_leave_files_unopened(session, home, orders: Repository) -> None:
+    found = lakeops.spark.read(session, "lakefs://shop/main/orders/", where="day in (1, 3) and day < 3")
+    assert rows(found) == [ALL[0]]
+    assert len(found.inputFiles()) == 1
+    schema = "day string, id bigint"
+    by_column = lakeops.spark.read(session, "lakefs://shop/main/orders/", where=col("day") == 2, schema=schema)
+    assert rows(by_column) == [(2, "2")]
+    assert rows(lakeops.spark.read(session, "lakefs://shop/main/orders/", where="day = 9")) == []
+    with pytest.raises(errors.InvalidInput, match=r"where may use the partition columns day of .*amount"):
+        lakeops.spark.read(session, "lakefs://shop/main/orders/", where="amount > 1")
+    frame = source(session, home, "lakefs://shop/main/orders/").where("day = 2 and amount > 1")
+    assert rows(frame) == [ALL[1]]
+    plan = frame._jdf.queryExecution().explainString(  # what Spark has to check itself
+        session._jvm.org.apache.spark.sql.execution.ExplainMode.fromString("simple")
+    )
+    assert "amount" in plan.split("Filter", 1)[1].splitlines()[0]
+    assert "day" not in plan.split("Filter", 1)[1].splitlines()[0]
+
+
+def test_a_table_is_pinned_when_it_is_loaded(session, home, orders: Repository) -> None:
+    native = lakeops.spark.read(session, "lakefs://shop/main/orders/")
+    through_python = source(session, home, "lakefs://shop/main/orders/")
+    main = orders.branch("main")
+    main.delete_prefix("orders/")
+    main.commit("gone")
+    assert rows(native) == rows(through_python) == ALL
+    with pytest.raises(errors.ObjectNotFound, match=r"no object under 'orders/' at 'main'"):
+        lakeops.spark.read(session, "lakefs://shop/main/orders/")
+
+
+def test_an_object_with_two_paths_gives_its_rows_twice(session, orders: Repository) -> None:
+    main = orders.branch("main")
+    table = main.entries("orders/day=1/").read_all()
+    main.stage(table.set_column(0, "path", [["orders/day=4/part-0.parquet"]]))
+    assert rows(lakeops.spark.read(session, "lakefs://shop/main/orders/"))[-1] == (3, 30, 3)
+    assert (1, 10, 4) in rows(lakeops.spark.read(session, "lakefs://shop/main/orders/"))
+    assert len(lakeops.spark.files("lakefs://shop/main/orders/")) == 4
+
+
+def test_csv_and_json_with_their_own_options(session, home, repo: Repository) -> None:
+    main = repo.branch("main")
+    main.put("people/a.csv", b"id,name\n1,Ada\n")
+    main.put("packed/a.csv.gz", gzip.compress(b"id,name\n2,Grace\n"))
+    main.put("events/day=2026-01-02/a.json", b'{"id": 3}\n')
+    people = lakeops.spark.read(session, "lakefs://shop/main/people/a.csv", header=True, inferSchema=True)
+    assert rows(people) == [(1, "Ada")]
+    assert rows(source(session, home, "lakefs://shop/main/people/")) == [(1, "Ada")]
+    with pytest.raises(errors.Unsupported, match=r"'packed/a.csv.gz' is compressed"):
+        lakeops.spark.read(session, "lakefs://shop/main/packed/", header=True)
+    assert rows(source(session, home, "lakefs://shop/main/packed/")) == [(2, "Grace")]
+    for events in (
+        lakeops.spark.read(session, "lakefs://shop/main/events/"),
+        source(session, home, "lakefs://shop/main/events/"),
+    ):
+        assert dict(events.dtypes) == {"id": "bigint", "day": "date"}
+        assert events.count() == 1
+
+
+def test_what_cannot_be_read_is_one_clear_line(session, home, orders: Repository) -> None:
+    main = orders.branch("main")
+    for uri, error, says in (
+        ("lakefs://shop/nowhere/orders/", errors.RefNotFound, "nowhere"),
+        ("lakefs://shops/main/orders/", errors.RepositoryNotFound, "shops"),
+        ("s3://shop/main", errors.InvalidUri, "lakefs://"),
+        ("lakefs://shop/main/orders/_log/", errors.InvalidInput, "tell no single format"),
+    ):
+        with pytest.raises(error, match=says) as caught:
+            lakeops.spark.read(session, uri)
+        assert "\n" not in caught.value.message
+    with pytest.raises(PySparkException, match=r"no object under 'nothing/' at 'main'"):
+        source(session, home, "lakefs://shop/main/nothing/")
+    with pytest.raises(PySparkException, match="option 'hom' is not one of"):
+        source(session, home, "lakefs://shop/main/orders/", hom="x")
+    main.put("mixed/day=1/a.parquet", b"x")
+    main.put("mixed/hour=1/b.parquet", b"x")
+    with pytest.raises(errors.InvalidInput, match="different partition columns, day and hour"):
+        lakeops.spark.read(session, "lakefs://shop/main/mixed/")
+    address = main.stat("orders/day=1/part-0.parquet").physical_address.removeprefix("file://")
+    Path(address).write_bytes(b"short")
+    with pytest.raises(errors.Corrupted, match="has 5 bytes"):
+        lakeops.spark.read(session, "lakefs://shop/main/orders/")
+    Path(address).unlink()
+    with pytest.raises(errors.ObjectNotFound, match="missing from the store"):
+        lakeops.spark.files("lakefs://shop/main/orders/")
+
+
+def test_sparks_own_writer_writes_in_one_step(session, orders: Repository) -> None:
+    frame = lakeops.spark.read(session, "lakefs://shop/main/orders/").coalesce(1)
+    dev = orders.create_branch("dev")
+    assert lakeops.spark.write(frame, "lakefs://shop/dev/copy/", partition_by="day") == 3
+    assert rows(lakeops.spark.read(session, "lakefs://shop/dev/copy/")) == ALL
+    assert [item.path.split("part-")[0] for item in dev.list("copy/")] == [f"copy/day={day}/" for day in (1, 2, 3)]
+    with pytest.raises(errors.PathTaken, match=r"objects under 'lakefs://shop/dev/copy/'"):
+        lakeops.spark.write(frame, "lakefs://shop/dev/copy/")
+    assert lakeops.spark.write(frame, "lakefs://shop/dev/copy/", "ignore") == 0
+    assert lakeops.spark.write(frame, "lakefs://shop/dev/copy", "append", partition_by=["day"]) == 3
+    assert rows(lakeops.spark.read(session, "lakefs://shop/dev/copy/")) == sorted(2 * ALL)
+    assert lakeops.spark.write(frame, "lakefs://shop/dev/copy/", "overwrite", success_file=True) == 2
+    assert {item.path.split("-")[0] for item in dev.list("copy/")} == {"copy/_SUCCESS", "copy/part"}
+
+
+def test_the_format_writes_in_one_step(session, home, orders: Repository) -> None:
+    frame = session.range(5, numPartitions=2).selectExpr("id", "cast(id as string) name", "current_timestamp() at")
+    write = frame.write.format("lakeops").option("home", str(home))
+    write.option("ref", "lakefs://shop/main/t/").mode("append").save()
+    write.mode("append").save("lakefs://shop/main/t/")
+    assert source(session, home, "lakefs://shop/main/t/").count() == 10
+    write.mode("overwrite").save("lakefs://shop/main/t/")
+    found = source(session, home, "lakefs://shop/main/t/")
+    assert found.schema.simpleString() == "struct<id:bigint,name:string,at:timestamp>"
+    assert rows(found.select("id", "name")) == [(number, str(number)) for number in range(5)]
+    frame.where("id > 9").write.format("lakeops").option("home", str(home)).mode("overwrite").save(
+        "lakefs://shop/main/t/"
+    )
+    assert source(session, home, "lakefs://shop/main/t/").count() == 0
+
+
+def test_a_write_that_fails_stages_nothing(session, home, orders: Repository) -> None:
+    broken = session.range(4, numPartitions=2).mapInArrow(failing_rows, "id bigint")
+    with pytest.raises(PySparkException):
+        lakeops.spark.write(broken, "lakefs://shop/main/t/", "append")
+    with pytest.raises(PySparkException):
+        broken.write.format("lakeops").option("home", str(home)).mode("append").save("lakefs://shop/main/t/")
+    assert list(orders.branch("main").uncommitted()) == []
+    assert orders._ctx.catalog.uploads("shop") == {}
+
+
+def test_a_write_to_a_tag_or_a_commit_is_refused(session, home, orders: Repository) -> None:
+    orders.create_tag("v1", "main")
+    orders.protect("main")
+    frame = session.range(1)
+    for uri, error in (
+        ("lakefs://shop/v1/t/", errors.RefNotFound),
+        (f"lakefs://shop/{orders.ref('main').commit_id}/t/", errors.RefNotFound),
+        ("lakefs://shop/main~1/t/", errors.InvalidRef),
+        ("lakefs://shop/main/t/", errors.ProtectedBranch),
+    ):
+        with pytest.raises(error):
+            lakeops.spark.write(frame, uri)
+        with pytest.raises(PySparkException, match=error.__name__):
+            frame.write.format("lakeops").option("home", str(home)).mode("append").save(uri)
+
+
+def test_of_two_writers_who_want_an_empty_prefix_one_is_told(session, orders: Repository, monkeypatch) -> None:
+    output = lakeops.spark.tables.spark_path
+    others = [1]
+
+    def overtaken(url: str, s3: str) -> str:
+        if others and others.pop():
+            lakeops.spark.write(session.range(1), "lakefs://shop/main/t/")
+        return output(url, s3)
+
+    monkeypatch.setattr("lakeops.spark.tables.spark_path", overtaken)
+    with pytest.raises(errors.PathTaken, match="another writer put objects under 'lakefs://shop/main/t/' meanwhile"):
+        lakeops.spark.write(session.range(2), "lakefs://shop/main/t/")
+    assert lakeops.spark.read(session, "lakefs://shop/main/t/").count() == 1
+
+
+def test_a_stream_gives_what_commits_add(session, home, orders: Repository, tmp_path: Path) -> None:
+    def arrived(**options: str) -> list[tuple]:
+        reader = session.readStream.format("lakeops").option("home", str(home)).options(**options)
+        frame = reader.load("lakefs://shop/main/orders/")
+        got: list[tuple] = []
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, _: got.extend(rows(batch)))
+            .option("checkpointLocation", str(tmp_path / f"checkpoint{len(options)}"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(got)
+
+    assert arrived() == ALL
+    main = orders.branch("main")
+    main.put("orders/day=4/a.parquet", pd.DataFrame({"id": [4], "amount": [40]}).to_parquet())
+    main.put("elsewhere", b"x")
+    main.delete("orders/day=1/part-0.parquet")
+    assert arrived() == [], "nothing is committed"
+    main.commit("day 4")
+    assert arrived() == [(4, 40, 4)]
+    assert arrived(startingRef="main~1") == [(4, 40, 4)]
+
+
+def test_names_that_tell_types() -> None:
+    def types(*values: str | None) -> tuple[str, ...]:
+        made = SimpleNamespace
+        files = tuple(made(values=(value,)) for value in values)
+        return lakeops.spark.Files("", "", ("c",), files).types()  # type: ignore[arg-type]
+
+    assert types("1", "-2", None) == ("int",)
+    assert types("1", "3000000000") == ("bigint",)
+    assert types("1", "2.5") == ("double",)
+    assert types("2026-01-02") == ("date",)
+    assert types("2026-02-31") == types("a") == types(None) == ("string",)
+    assert types("9" * 19) == ("double",)
