@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 tables bench harness demo demo-mirror up down docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -54,6 +54,9 @@ SIZE ?= 100k
 bench: setup ## measure on a bucket far away and beside git; write docs/performance.md (SIZE=100k, 1M or 10M)
 	@PYTHONPATH=.:tests $(BIN)/python -m bench.far
 	@PYTHONPATH=.:tests $(BIN)/python -m bench --size $(SIZE)
+
+wheel: setup ## a wheel to install elsewhere, in build/wheel
+	@$(BIN)/python -m hatchling build -t wheel -d build/wheel
 
 docs: setup ## the documentation as a site, in build/site; a warning is an error
 	@$(MKDOCS) build --strict

@@ -83,7 +83,7 @@ class Postgres:
                 hide_parameters=True,
             )
         except ModuleNotFoundError:
-            raise InvalidSettings("PostgreSQL needs its driver: pip install 'lakeops[postgres]'") from None
+            raise InvalidSettings("PostgreSQL needs its driver: install lakeops with its extra 'postgres'") from None
 
     def reader(self, engine: Engine) -> Engine:
         """The same connections, for read-only transactions on one snapshot."""

@@ -212,7 +212,7 @@ def test_how_often_a_task_is_tried(master, setting, tries):
 def test_without_pyspark_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     assert session.active() is None
-    with pytest.raises(Unsupported, match=r"pip install 'lakeops\[spark\]'"):
+    with pytest.raises(Unsupported, match=r"install lakeops with its extra 'spark'"):
         session.connect("local[2]", {})
 
 

@@ -72,7 +72,7 @@ def test_without_java_a_command_says_what_to_install(environment, bin_without_ja
     assert (code, stderr) == (1, "")
     assert document["error"]["kind"] == "unsupported"
     assert "Java 17 or newer, and there is no Java" in document["error"]["message"]
-    assert "pip install 'lakeops[jdk]'" in document["error"]["message"]
+    assert "lakeops with its extra 'jdk'" in document["error"]["message"]
     assert nothing_published(environment)
 
 

@@ -129,7 +129,9 @@ def connect(master: str | None, conf: Mapping[str, str]) -> Connection:
     try:
         import pyspark  # noqa: F401
     except ImportError:
-        raise Unsupported("PySpark is not installed: pip install 'lakeops[spark]', or set engine=local") from None
+        raise Unsupported(
+            "PySpark is not installed: install lakeops with its extra 'spark', or set engine=local"
+        ) from None
     with _starting, translated():
         found = active()
         if found is not None:
@@ -260,7 +262,7 @@ def java_environment(folder: Path) -> dict[str, str]:
     there = f"{found} is Java {version}" if version else f"no Java at {found}" if found else "there is no Java"
     raise Unsupported(
         f"Spark needs Java {OLDEST} or newer, and {there}: install a JRE (apt install openjdk-17-jre-headless) or "
-        "pip install 'lakeops[jdk]'; or set engine=local"
+        "lakeops with its extra 'jdk'; or set engine=local"
     )
 
 
