@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 ASKED = "asked"
 """The key of a task's state that says what somebody was asked about."""
 
+APPROVAL = "approval"
+"""The check that an approved commit has passed."""
+
 SUBJECT = 80
 """Characters of a commit's message in a form's headline."""
 
@@ -114,6 +117,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     what Airflow's operator returns. Rejecting skips the tasks that follow. Nobody is asked when the destination has the
     commit already. A merge that would conflict fails at once, because there is nothing to approve.
 
+    An approval is recorded as the check ``approval`` that the commit has passed, for branches that require it.
+
     The XCom ``shown`` is what the form has shown, and the XCom ``destination_head`` the commit that it was shown for.
     Give ``shown`` to the merge operator, as the block ``WriteAuditPublish`` does: it then publishes what was approved,
     or nothing when others have changed what the merge does.
@@ -156,7 +161,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             outcome = MergeOutcome.of(repository, head, commit.id, self.strategy or None, listed=LISTED)
             if outcome.conflicts:
                 raise MergeConflict(commit.id, destination, outcome.conflicts)
-        for key, value in {"shown": outcome.shown, "destination_head": head}.items():
+        for key, value in {"shown": outcome.shown, "destination_head": head, "commit": commit.id}.items():
             context["ti"].xcom_push(key=key, value=value)
         place = f"lakefs://{repository.id}/{destination}"
         if outcome.shown == NOTHING:
@@ -183,6 +188,8 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         except HITLTimeoutError:
             raise AirflowFailException(f"nobody answered in time: {self.subject}") from None
         user = answer["responded_by_user"]
+        if user is not None and self.APPROVE in answer["chosen_options"]:
+            self._passed(context, _person(user))
         return {
             **answer,
             "responded_at": answer["responded_at"].isoformat(),
@@ -190,6 +197,14 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             "approved_at": answer["responded_at"].isoformat(),
             "source": self.source,
         }
+
+    def _passed(self, context: Context, person: str) -> None:
+        """Record that the very commit that was shown is approved: the source may be somewhere else by now."""
+        task = context["ti"]
+        commit = task.xcom_pull(task_ids=task.task_id, key="commit", map_indexes=task.map_index)
+        if commit is not None:
+            with self.opened() as repository:
+                repository.ref(commit).pass_check(APPROVAL, by=person)
 
 
 def _person(user: Mapping[str, str] | None) -> str:

@@ -178,6 +178,8 @@ class WriteAuditPublish:
 
         The function gets a handle for reading the commit (``lakeops.Ref``) first, then the arguments that the task is
         called with. Any finding fails the task at once, without retry, so nothing is published.
+        When all checks of the block have found nothing, the merge records them as passed by the commit, under the
+        names of their tasks, for branches that require them.
         """
 
         def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:  # noqa: ANN401
@@ -230,10 +232,7 @@ class WriteAuditPublish:
         """Order the block's tasks, and add those that publish."""
         checked = self._in_order()
         approver, shown = self._approve(), None
-        metadata = self._metadata
         if approver is not None:
-            answer = f"ti.xcom_pull(task_ids='{approver.task_id}')"
-            metadata = {**metadata, "approved_by": f"{{{{ ({answer} or {{}}).get('approved_by') or '' }}}}"}
             shown = f"{{{{ ti.xcom_pull(task_ids='{approver.task_id}', key='shown') or '' }}}}"
             for found in checked:
                 found >> approver
@@ -244,8 +243,10 @@ class WriteAuditPublish:
             destination=self.destination,
             strategy=self._strategy,
             message=self._messages[1],
-            metadata=metadata,
+            metadata=self._metadata,
             shown=shown,
+            approver=None if approver is None else approver.task_id,
+            checks=sorted(name.rpartition(".")[2] for name in self._checks),
             on_newer=self._on_newer,
             **self._common,
             **{**self._task_args, **outlets},

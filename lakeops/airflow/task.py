@@ -29,7 +29,7 @@ from lakeops.model.errors import (
     SweepIncomplete,
     Transient,
 )
-from lakeops.model.ids import Origin
+from lakeops.model.ids import RESERVED, Origin
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -199,6 +199,7 @@ class TaskRun:
     Attributes:
         logical_date: None in runs that have none.
         link: the web address of the task's log; None when Airflow's own address is not configured.
+        approved_by: who approved of what the task does, as Airflow has it.
     """
 
     dag_id: str
@@ -208,6 +209,7 @@ class TaskRun:
     try_number: int
     logical_date: str | None
     link: str | None = None
+    approved_by: str | None = None
 
     @classmethod
     def of(cls, context: Context) -> TaskRun:
@@ -236,7 +238,7 @@ class TaskRun:
         return "airflow-" + hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
     def metadata(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Commit metadata: what the user gave, and which task made the commit under ``airflow_*`` keys."""
+        """Commit metadata: what the user gave, and under reserved keys which task made it and who approved."""
         origin = {
             "airflow_dag_id": self.dag_id,
             "airflow_run_id": self.run_id,
@@ -248,7 +250,9 @@ class TaskRun:
             origin["airflow_logical_date"] = self.logical_date
         if self.link is not None:
             origin["airflow_link"] = self.link
-        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith("airflow_")}
+        if self.approved_by is not None:
+            origin["approved_by"] = self.approved_by
+        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
         return Origin({**own, **origin})
 
     def made(self, metadata: Mapping[str, str]) -> bool:

@@ -1,18 +1,17 @@
-"""Transitions of branches, and their protection.
+"""Transitions of branches and tags.
 
 * ``create_branch`` needs a free name and a live commit; leaves a branch with an empty staging area, and a reflog row.
+* ``delete_tag`` and ``move_tag`` refuse protected ones; leave a reflog row.
 * ``delete_branch`` refuses the default branch and protected ones; leaves retired tokens and a reflog row. Recovery:
   ``purge_retired`` removes the rows of retired tokens, now or at any later call.
 * ``move_branch`` and ``move_tag`` need a live commit, and a branch that is as the caller saw it and has nothing staged;
   leave a reflog row, and the key. Recovery: none needed; the key says that it is done.
-* ``protect`` and ``unprotect`` wait for every writer under the old rules.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, literal, select, update
 
-from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
     Part,
@@ -27,8 +26,8 @@ from lakeops.catalog.guards import (
 from lakeops.catalog.records import BranchState
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.staging import any_staged, branch_update, earlier_commit
-from lakeops.catalog.tables import BRANCH, PROTECTION, QUEUE, REFLOG, TAG
-from lakeops.model.errors import BranchMoved, DefaultBranch, NotFound, RefNotFound
+from lakeops.catalog.tables import BRANCH, QUEUE, REFLOG, TAG
+from lakeops.model.errors import BranchMoved, DefaultBranch, RefNotFound
 from lakeops.model.mirrors import RefKind
 from lakeops.model.records import Ref, ReflogRecord
 
@@ -119,42 +118,6 @@ class Branches(Part):
 
         return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
 
-    def protections(self, repository_id: str) -> list[str]:
-        """The glob patterns of protected branches."""
-        pattern = PROTECTION.c.pattern
-        query = select(pattern).where(PROTECTION.c.repository_id == repository_id).order_by(pattern)
-
-        def work(conn: Connection) -> list[str]:
-            find_repository(conn, repository_id)
-            return list(conn.execute(query).scalars())
-
-        return self.database.read(work)
-
-    def protect(self, repository_id: str, pattern: str) -> None:
-        """Protect branches that match a glob pattern; repeating it changes nothing."""
-        same = (PROTECTION.c.repository_id == repository_id, PROTECTION.c.pattern == pattern)
-
-        def work(conn: Connection) -> None:
-            # Exclusive, so that no transition that found the branch open is still under way afterwards.
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
-            if not conn.execute(select(PROTECTION.c.pattern).where(*same)).first():
-                conn.execute(insert(PROTECTION).values(repository_id=repository_id, pattern=pattern))
-                self._record(conn, repository_id, "protect", "protection", pattern, None, "protected")
-
-        self.database.write(work, settle=run_again)
-
-    def unprotect(self, repository_id: str, pattern: str) -> None:
-        """Drop a pattern. Raises ``NotFound``."""
-        same = (PROTECTION.c.repository_id == repository_id, PROTECTION.c.pattern == pattern)
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
-            if not delete_rows(conn, PROTECTION, *same):
-                raise NotFound(f"repository {repository_id!r} has no branch protection {pattern!r}")
-            self._record(conn, repository_id, "unprotect", "protection", pattern, "protected")
-
-        self.database.write(work)
-
 
 _NEW_TAG = new_ref(TAG)
 
@@ -199,7 +162,7 @@ class Tags(Part):
     ) -> Ref:
         """Point a tag at another live commit. A known key returns what its first call did.
 
-        Raises ``RefNotFound``, ``CommitExpired``.
+        Raises ``RefNotFound``, ``CommitExpired``, ``ProtectedTag``.
         """
         mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
 
@@ -209,7 +172,7 @@ class Tags(Part):
             earlier = earlier_commit(conn, repository_id, key, fingerprint)
             if earlier is not None:
                 return Ref(name, earlier.id)
-            check_writable(conn, repository, action="move-tag")
+            check_writable(conn, repository, action="move-tag", tag=name)
             if row is None:
                 raise _no_tag(repository_id, name)
             check_live(conn, repository_id, [commit_id])
@@ -224,10 +187,10 @@ class Tags(Part):
         return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
 
     def delete_tag(self, repository_id: str, name: str, *, actor: str) -> str:
-        """Delete a tag; returns the commit that it pointed to."""
+        """Delete a tag; returns the commit that it pointed to. Raises ``ProtectedTag``."""
 
         def work(conn: Connection) -> str:
-            check_writable(conn, lock_repository(conn, repository_id), action="delete-tag")
+            check_writable(conn, lock_repository(conn, repository_id), action="delete-tag", tag=name)
             ref = self._find_tag(conn, repository_id, name)
             if not delete_rows(
                 conn, TAG, TAG.c.repository_id == repository_id, TAG.c.name == name

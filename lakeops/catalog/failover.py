@@ -20,6 +20,7 @@ from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR_ARRIVAL, PROTECTION, R
 from lakeops.model.clock import unix_seconds
 from lakeops.model.marks import UNPROVED
 from lakeops.model.mirrors import Mirror
+from lakeops.model.records import Protection
 
 
 class FailOver(Part):
@@ -88,8 +89,8 @@ def _take_along(conn: Connection, mirror: Mirror) -> None:
     here = {"repository_id": mirror.repository_id}
     if mirror.rules is not None:
         conn.execute(insert(RETENTION).values(**here, rules=mirror.rules))
-    for pattern in mirror.protections:
-        conn.execute(insert(PROTECTION).values(**here, pattern=pattern))
+    for one in map(Protection.parse, mirror.protections):
+        conn.execute(insert(PROTECTION).values(**here, kind=one.kind, pattern=one.pattern, check_name=one.check))
 
 
 def _keep_shown(conn: Connection, repository_id: str) -> None:

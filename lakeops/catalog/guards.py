@@ -9,7 +9,7 @@ PostgreSQL takes a fair lock before each row: an advisory lock of the transactio
 statement. It serves transactions in the order in which they asked. The row's lock is the one that protects the row. The
 fair lock only orders the requests.
 
-``check_writable`` is the one place that knows about read-only repositories and protected branches.
+``check_writable`` is the one place that knows about read-only repositories, protected branches and protected tags.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from lakeops.model.errors import (
     AttemptExpired,
     CommitExpired,
     ProtectedBranch,
+    ProtectedTag,
     ReadOnlyRepository,
     RefNotFound,
     RepositoryNotFound,
@@ -55,7 +56,7 @@ from lakeops.model.errors import (
 from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
 from lakeops.model.names import next_prefix
-from lakeops.model.records import Ref
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Ref
 
 IN_CHUNK = 500
 """How many values one IN list may hold."""
@@ -83,7 +84,9 @@ _BRANCH_IN_TURN = {mode: _in_turn(_BRANCH, BRANCH, exclusive=mode) for mode in (
 _EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
-_PATTERNS = select(PROTECTION.c.pattern).where(PROTECTION.c.repository_id == bindparam("repository"))
+_PATTERNS = select(PROTECTION.c.pattern).where(
+    PROTECTION.c.repository_id == bindparam("repository"), PROTECTION.c.kind.in_(bindparam("kinds", expanding=True))
+)
 
 
 def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = False) -> AnyRow:
@@ -128,28 +131,40 @@ def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     return _branch(row, repository_id, name)
 
 
-def check_writable(conn: Connection, repository: AnyRow, *, action: str, branch: str | None = None) -> None:
-    """Refuse what a read-only repository or a protected branch does not take.
+def check_writable(
+    conn: Connection, repository: AnyRow, *, action: str, branch: str | None = None, tag: str | None = None
+) -> None:
+    """Refuse what a read-only repository, a protected branch or a protected tag does not take.
 
     Args:
         conn: the transition's transaction.
         repository: the repository's row.
         action: what is going to be done.
         branch: the branch that it is done to, if it is one.
+        tag: the tag that is going to be moved or deleted, if it is one.
 
     Raises:
-        ReadOnlyRepository, ProtectedBranch.
+        ReadOnlyRepository, ProtectedBranch, ProtectedTag.
     """
     if repository.read_only:
         raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
-    if branch is None or action in _THROUGH_PROTECTION:
-        return
-    for pattern in conn.execute(_PATTERNS, {"repository": repository.id}).scalars():
-        if fnmatchcase(branch, pattern):
+    if tag is not None:
+        pattern = _protecting(conn, repository.id, tag, TAG_PROTECTION)
+        if pattern is not None:
+            raise ProtectedTag(f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted")
+    if branch is not None and action not in _THROUGH_PROTECTION:
+        pattern = _protecting(conn, repository.id, branch, BRANCH_PROTECTION, CHECK_PROTECTION)
+        if pattern is not None:
             raise ProtectedBranch(
                 f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
                 "work on another branch and merge it"
             )
+
+
+def _protecting(conn: Connection, repository_id: str, name: str, *kinds: str) -> str | None:
+    """A pattern of these kinds that a name matches, if there is one."""
+    patterns = conn.execute(_PATTERNS, {"repository": repository_id, "kinds": kinds}).scalars()
+    return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
 
 
 def check_live(conn: Connection, repository_id: str, ids: Iterable[str]) -> None:

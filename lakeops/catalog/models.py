@@ -154,12 +154,27 @@ class TagRow(_Row, table=True):
 
 
 class ProtectionRow(_Row, table=True):
-    """A glob pattern of protected branches."""
+    """What refs that match a glob pattern do not take; see ``model.records.Protection``."""
 
-    __tablename__ = "lakeops_branch_protection"
-    __table_args__ = (open_index("lakeops_branch_protection"),)
+    __tablename__ = "lakeops_protection"
+    __table_args__ = (open_index("lakeops_protection"),)
     repository_id: str = _text(key=True)
+    kind: str = _text(key=True)
     pattern: str = _text(key=True)
+    check_name: str = _text(key=True)
+    row_digest: int | None = _digest()
+
+
+class PassedCheckRow(_Row, table=True):
+    """A check that a commit has passed."""
+
+    __tablename__ = "lakeops_passed_check"
+    __table_args__ = (open_index("lakeops_passed_check"),)
+    repository_id: str = _text(key=True)
+    commit_id: str = _text(key=True)
+    name: str = _text(key=True)
+    passed_by: str = _text()
+    at: int = _number()
     row_digest: int | None = _digest()
 
 
@@ -417,7 +432,8 @@ class TallyRow(_Row, table=True):
     commit: int = _number()
     branch: int = _number()
     tag: int = _number()
-    branch_protection: int = _number()
+    protection: int = _number()
+    passed_check: int = _number()
     retired_token: int = _number()
     reflog: int = _number()
     idempotency_key: int = _number()

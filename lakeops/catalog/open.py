@@ -23,6 +23,7 @@ from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
 from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
+from lakeops.catalog.protection import Protections
 from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.queue import Queue
 from lakeops.catalog.records import Caller
@@ -43,6 +44,7 @@ class Catalog(
     FailOver,
     Branches,
     Tags,
+    Protections,
     Commits,
     Staging,
     StagedRows,

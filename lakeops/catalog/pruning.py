@@ -24,7 +24,7 @@ from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
 from lakeops.catalog.records import PrunePlan, PruneStep
-from lakeops.catalog.tables import COMMIT, KEY, MARK, REFLOG, REPOSITORY, RETIRED
+from lakeops.catalog.tables import COMMIT, KEY, MARK, PASSED_CHECK, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.marks import BEGUN, UNPROVED, MarkState
 
 Key = tuple[Any, ...]
@@ -79,6 +79,10 @@ def _remove(conn: Connection, repository_id: str, table: Table, keys: Sequence[A
         if table is COMMIT:  # somebody may have taken it back since the page was read
             where.append(COMMIT.c.expired.is_(True))
         removed += delete_rows(conn, table, *where)
+        if table is COMMIT:
+            kept = select(COMMIT.c.id).where(COMMIT.c.repository_id == repository_id)
+            checks = PASSED_CHECK.c.commit_id.in_(keys[start : start + IN_CHUNK]), PASSED_CHECK.c.commit_id.not_in(kept)
+            delete_rows(conn, PASSED_CHECK, PASSED_CHECK.c.repository_id == repository_id, *checks)
     return removed
 
 

@@ -40,6 +40,7 @@ from lakeops.catalog.guards import (
     under,
 )
 from lakeops.catalog.marks import check_links
+from lakeops.catalog.protection import require_passed
 from lakeops.catalog.queue import check_turn, leave
 from lakeops.catalog.records import BranchAt, BranchState, KeyRecord, Publish, Sealed, Staged
 from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
@@ -313,6 +314,8 @@ class Publishing(Part):
             if earlier is not None:
                 return earlier
             check_writable(conn, repository, action=publish.action, branch=publish.branch)
+            if publish.action == "merge":  # anything else went no further, where checks are needed
+                require_passed(conn, repository.id, publish.branch, publish.commit)
             check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
             rest = _check_state(state, publish)
             check_started(repository, self.database.dialect.now(conn), publish.started)

@@ -45,8 +45,12 @@ TAG = Table(
     digest("row_digest"), open_index("lakeops_tag"),
 )
 PROTECTION = Table(
-    "lakeops_branch_protection", METADATA, text("repository_id", key=True), text("pattern", key=True),
-    digest("row_digest"), open_index("lakeops_branch_protection"),
+    "lakeops_protection", METADATA, text("repository_id", key=True), text("kind", key=True), text("pattern", key=True),
+    text("check_name", key=True), digest("row_digest"), open_index("lakeops_protection"),
+)
+PASSED_CHECK = Table(
+    "lakeops_passed_check", METADATA, text("repository_id", key=True), text("commit_id", key=True),
+    text("name", key=True), text("passed_by"), number("at"), digest("row_digest"), open_index("lakeops_passed_check"),
 )
 STAGED = Table(
     "lakeops_staged", METADATA, text("repository_id", key=True), text("token", key=True), text("path", key=True),
@@ -119,9 +123,9 @@ MARK = Table(
 )
 TALLY = Table(
     "lakeops_tally", METADATA, text("repository_id", key=True), text("shard", key=True), number("commit"),
-    number("branch"), number("tag"), number("branch_protection"), number("retired_token"), number("reflog"),
-    number("idempotency_key"), number("retention"), number("mirror_need"), number("mirror"), number("mirror_ref"),
-    number("mark"),
+    number("branch"), number("tag"), number("protection"), number("passed_check"), number("retired_token"),
+    number("reflog"), number("idempotency_key"), number("retention"), number("mirror_need"), number("mirror"),
+    number("mirror_ref"), number("mark"),
 )
 STAGED_TALLY = Table(
     "lakeops_staged_tally", METADATA, text("repository_id", key=True), text("token", key=True), text("shard", key=True),

@@ -48,6 +48,7 @@ MODULES = {
     "repo": ("repo", REPOSITORIES),
     "branch": ("branch", REPOSITORIES),
     "tag": ("tag", REPOSITORIES),
+    "check": ("check", HISTORY),
     "fs": ("fs", OBJECTS),
     "import": ("history", OBJECTS),
     "commit": ("history", HISTORY),

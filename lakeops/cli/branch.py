@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakeops.cli.diff import change_line
-from lakeops.cli.options import BranchUri, IdempotencyKey, ParentNumber, RepositoryUri, flag, ref_in, value
+from lakeops.cli.options import (
+    BranchUri,
+    CheckName,
+    IdempotencyKey,
+    ParentNumber,
+    Pattern,
+    Protection,
+    RepositoryUri,
+    flag,
+    ref_in,
+    value,
+)
 from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
@@ -21,19 +33,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Create, list, move, delete, reset, revert and protect branches.", add_completion=False)
 
-Pattern = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="A branch name, or a glob like 'release-*'.", show_default=False)
-]
 
+@dataclass(frozen=True)
+class Requirement:
+    """A check that branches require, as a record."""
 
-class Protection(str):
-    """A pattern as a record of its own."""
-
-    __slots__ = ()
+    pattern: str
+    check: str
 
     def to_json(self) -> dict[str, str]:
-        """The record's only key, as in lakeFS's API."""
-        return {"pattern": str(self)}
+        """All of it."""
+        return {"pattern": self.pattern, "check": self.check}
 
 
 @command(app, "protect", example="branch protect lakefs://flights main")
@@ -55,6 +65,30 @@ def protections(session: Session, uri: RepositoryUri) -> None:
     """List the patterns of protected branches."""
     patterns = map(Protection, session.repository(uri).protections())
     session.table(patterns, ("Pattern",), lambda pattern: ((pattern, "cyan"),))
+
+
+@command(app, "require", example="branch require lakefs://flights main quality")
+def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
+    """Let branches that match a pattern change through merges only, of commits that have passed a check."""
+    session.repository(uri).require_check(pattern, name)
+    session.answer(
+        Requirement(pattern, name),
+        ["Branches that match ", (pattern, "green"), " now take only commits that have passed ", (name, "green")],
+    )
+
+
+@command(app, "unrequire")
+def unrequire(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
+    """Require a check no longer."""
+    session.repository(uri).drop_check(pattern, name)
+    session.answer(Requirement(pattern, name), ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")])
+
+
+@command(app, "requirements")
+def requirements(session: Session, uri: RepositoryUri) -> None:
+    """List the checks that branches require."""
+    found = (Requirement(one.pattern, one.check) for one in session.repository(uri).required_checks())
+    session.table(found, ("Pattern", "Check"), lambda one: ((one.pattern, "cyan"), one.check))
 
 
 @command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")

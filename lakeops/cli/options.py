@@ -62,7 +62,21 @@ RepositoryUri = Annotated[LakeUri, uri("lakefs://REPO", "The repository.")]
 BranchUri = Annotated[LakeUri, uri("lakefs://REPO/BRANCH", "The branch.")]
 TagUri = Annotated[LakeUri, uri("lakefs://REPO/TAG", "The tag.")]
 RefUri = Annotated[LakeUri, uri("lakefs://REPO/REF", "A branch, a tag or a commit id, with steps like ~2 or ^.")]
+Pattern = Annotated[
+    str, typer.Argument(metavar="PATTERN", help="A name, or a glob like 'release-*'.", show_default=False)
+]
+CheckName = Annotated[str, typer.Argument(metavar="CHECK", help="The check's name.", show_default=False)]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
+
+
+class Protection(str):
+    """A pattern as a record of its own."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, str]:
+        """The record's only key, as in lakeFS's API."""
+        return {"pattern": str(self)}
 
 
 def parse_metadata(pairs: list[str] | None) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from lakeops.cli.options import IdempotencyKey, RefUri, RepositoryUri, TagUri
+from lakeops.cli.options import IdempotencyKey, Pattern, Protection, RefUri, RepositoryUri, TagUri
 from lakeops.cli.output import SHORT_ID, commit_id
 from lakeops.cli.session import Session, command
 
-app = typer.Typer(help="Create, list, show, move and delete tags.", add_completion=False)
+app = typer.Typer(help="Create, list, show, move, delete and protect tags.", add_completion=False)
 
 
 @command(app, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")
@@ -51,6 +51,27 @@ def move(session: Session, uri: TagUri, ref: RefUri, idempotency_key: Idempotenc
     )
     if moved.commit_id != old.commit_id:
         session.note(f"To undo: lakeops tag move {uri} lakefs://{uri.repository}/{old.commit_id}")
+
+
+@command(app, "protect", example="tag protect lakefs://flights 'v*'")
+def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Keep tags that match a pattern from being moved or deleted."""
+    session.repository(uri).protect_tags(pattern)
+    session.answer(Protection(pattern), ["Tags that match ", (pattern, "green"), " can no longer be moved or deleted"])
+
+
+@command(app, "unprotect")
+def unprotect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Remove a protection pattern."""
+    session.repository(uri).unprotect_tags(pattern)
+    session.answer(Protection(pattern), ["Pattern ", (pattern, "green"), " no longer protects tags"])
+
+
+@command(app, "protections")
+def protections(session: Session, uri: RepositoryUri) -> None:
+    """List the patterns of protected tags."""
+    patterns = map(Protection, session.repository(uri).tag_protections())
+    session.table(patterns, ("Pattern",), lambda pattern: ((pattern, "cyan"),))
 
 
 @command(app, "delete", asks=True)

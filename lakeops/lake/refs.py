@@ -43,6 +43,9 @@ class Readable:
     list = ref_verb(lambda: ops.view.list_objects)
     entries = ref_verb(lambda: ops.view.entries)
     snapshot = ref_verb(lambda: ops.snapshot.snapshot)
+    pass_check = ref_verb(lambda: ops.branch.pass_check)
+    withdraw_check = ref_verb(lambda: ops.branch.withdraw_check)
+    passed_checks = ref_verb(lambda: ops.branch.passed_checks)
 
 
 class Ref(Readable):

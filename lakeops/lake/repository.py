@@ -12,7 +12,7 @@ from lakeops.lake.verbs import ops, verb
 from lakeops.model.errors import NotFound
 from lakeops.model.marks import Mark
 from lakeops.model.mirrors import Registration
-from lakeops.model.records import AuditRecord, ReflogRecord
+from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, AuditRecord, Protection, ReflogRecord
 from lakeops.model.records import Ref as RefRecord
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.model.requests import check_amount, check_asked
@@ -195,6 +195,27 @@ class Repository:
     def unprotect(self, pattern: str) -> None:
         """Remove a protection pattern. Raises ``NotFound``."""
         self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"))
+
+    protect_tags = verb(lambda: ops.branch.protect_tags)
+
+    def unprotect_tags(self, pattern: str) -> None:
+        """Remove a protection pattern of tags. Raises ``NotFound``."""
+        self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"), kind=TAG_PROTECTION)
+
+    def tag_protections(self) -> list[str]:
+        """Glob patterns of tags that cannot be moved or deleted."""
+        return [one.pattern for one in self._ctx.catalog.all_protections(self.id) if one.kind == TAG_PROTECTION]
+
+    require_check = verb(lambda: ops.branch.require_check)
+
+    def drop_check(self, pattern: str, name: str) -> None:
+        """Require a check no longer. Raises ``NotFound``."""
+        asked = (check_asked(pattern, "a pattern"), check_asked(name, "a check"))
+        self._ctx.catalog.unprotect(self.id, asked[0], kind=CHECK_PROTECTION, check=asked[1])
+
+    def required_checks(self) -> list[Protection]:
+        """The checks that branches require: ``pattern`` of the branches, ``check``."""
+        return [one for one in self._ctx.catalog.all_protections(self.id) if one.kind == CHECK_PROTECTION]
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""

@@ -42,6 +42,7 @@ __all__ = [
     "MarkRefused",
     "MergeConflict",
     "MirrorOvertaken",
+    "MissingCheck",
     "NamespaceTaken",
     "NoChanges",
     "NoMergeBase",
@@ -56,6 +57,7 @@ __all__ = [
     "PathTaken",
     "PreconditionFailed",
     "ProtectedBranch",
+    "ProtectedTag",
     "ReadOnlyRepository",
     "RecordRefused",
     "RefNotFound",
@@ -273,6 +275,18 @@ class ProtectedBranch(PreconditionFailed):
     """The branch matches a protection pattern: it changes through merges only."""
 
     kind = "protected_branch"
+
+
+class ProtectedTag(PreconditionFailed):
+    """The tag matches a protection pattern: it is neither moved nor deleted."""
+
+    kind = "protected_tag"
+
+
+class MissingCheck(PreconditionFailed):
+    """The branch takes only commits that have passed certain checks, and this one has not."""
+
+    kind = "missing_check"
 
 
 class ReadOnlyRepository(PreconditionFailed):

@@ -285,6 +285,52 @@ class ReflogRecord:
     at: int
 
 
+BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION = "branch", "tag", "check"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Protection:
+    """What refs that match a glob pattern do not take.
+
+    Attributes:
+        kind: ``branch``: they change through merges only. ``tag``: they are neither moved nor deleted. ``check``:
+            branches change through merges only, and only of commits that have passed ``check``.
+        pattern: a name or a glob.
+        check: the name of the check.
+    """
+
+    kind: str
+    pattern: str
+    check: str = ""
+
+    @property
+    def text(self) -> str:
+        """As one text. No pattern has a slash."""
+        return self.pattern if self.kind == BRANCH_PROTECTION else f"{self.kind}/{self.pattern}/{self.check}"
+
+    @staticmethod
+    def parse(text: str) -> Protection:
+        """What ``text`` wrote down."""
+        kind, *rest = text.split("/", 2)
+        if kind in {TAG_PROTECTION, CHECK_PROTECTION} and len(rest) > 1:
+            return Protection(kind, *rest)
+        return Protection(BRANCH_PROTECTION, text)
+
+
+@dataclass(frozen=True, slots=True)
+class PassedCheck:
+    """A check that a commit has passed: who said so, and when, in Unix seconds."""
+
+    commit_id: str
+    name: str
+    passed_by: str
+    at: int
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
     """One transition of a catalog, and who did it.

@@ -1,4 +1,4 @@
-"""Branches and tags: creating, moving, deleting, protecting. None of it reads or copies an object."""
+"""Branches and tags: creating, moving, deleting, protecting, checking. None of it reads or copies an object."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward
 from lakeops.model.names import check_branch, check_tag
-from lakeops.model.records import Commit, Ref
+from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, Ref
 from lakeops.model.requests import Request, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_commit, resolve_id
+
+MAX_CHECK_NAME = 100
 
 
 def create_branch(ctx: Context, name: str, source: str) -> Ref:
@@ -161,8 +163,60 @@ def delete_tag(ctx: Context, name: str) -> Ref:
 
 
 def protect(ctx: Context, pattern: str) -> None:
-    """Protect branches that match a glob pattern such as ``main`` or ``release-*``."""
+    """Let branches that match a glob pattern such as ``main`` or ``release-*`` change through merges only."""
+    ctx.catalog.protect(ctx.repository_id, _pattern(pattern))
+
+
+def protect_tags(ctx: Context, pattern: str) -> None:
+    """Keep tags that match a glob pattern such as ``v*`` from being moved or deleted."""
+    ctx.catalog.protect(ctx.repository_id, _pattern(pattern), kind=TAG_PROTECTION)
+
+
+def require_check(ctx: Context, pattern: str, name: str) -> None:
+    """Let branches that match a glob pattern change through merges only, of commits that have passed a check.
+
+    Raises:
+        InvalidName: the pattern or the check's name breaks the rules.
+    """
+    ctx.catalog.protect(ctx.repository_id, _pattern(pattern), kind=CHECK_PROTECTION, check=_check(name))
+
+
+def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> PassedCheck:
+    """Record that the commit that ``ref`` means now has passed a check. What was recorded first stays.
+
+    Args:
+        ref: best a commit id: it is this very commit that has passed.
+        name: the check.
+        by: who says so; the user of Airflow, or the database login, when left out.
+
+    Raises:
+        InvalidName: the name breaks the rules.
+        RefNotFound, CommitExpired, ReadOnlyRepository.
+    """
+    if by is not None:
+        check_asked(by, "who passes a check")
+    return ctx.catalog.pass_check(ctx.repository_id, resolve_id(ctx, ref), _check(name), by=by)
+
+
+def withdraw_check(ctx: Context, ref: str, name: str) -> None:
+    """Forget that a commit has passed a check. Raises ``NotFound``."""
+    ctx.catalog.withdraw_check(ctx.repository_id, resolve_id(ctx, ref), check_asked(name, "a check"))
+
+
+def passed_checks(ctx: Context, ref: str) -> list[PassedCheck]:
+    """The checks that the commit that ``ref`` means now has passed, by name."""
+    return ctx.catalog.passed_checks(ctx.repository_id, resolve_id(ctx, ref))
+
+
+def _pattern(pattern: str) -> str:
     check_asked(pattern, "a pattern")
     if not pattern or any(char in pattern for char in "/\0\n"):
-        raise InvalidName(f"{excerpt(pattern)} matches no branch name; use a name or a glob such as 'release-*'")
-    ctx.catalog.protect(ctx.repository_id, pattern)
+        raise InvalidName(f"{excerpt(pattern)} matches no name; use a name or a glob such as 'release-*'")
+    return pattern
+
+
+def _check(name: str) -> str:
+    check_asked(name, "a check")
+    if not 1 <= len(name) <= MAX_CHECK_NAME or not name.isprintable() or name != name.strip():
+        raise InvalidName(f"{excerpt(name)} cannot be a check: use 1 to {MAX_CHECK_NAME} printable characters")
+    return name

@@ -272,6 +272,8 @@ FLAGS = {
     "max_findings",
     "exist_ok",
     "max_changes",
+    "approver",
+    "checks",
     "on_empty",
     "on_newer",
     "protected",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository
-from lakeops.model.errors import BranchMoved, InvalidInput
+from lakeops.model.errors import BranchMoved, InvalidInput, MissingCheck
 
 sdk = pytest.importorskip("airflow.sdk")
 
@@ -392,10 +392,22 @@ def approve(**kwargs: Any) -> LakeopsApprovalOperator:
 
 
 HEADER = ("| change | path | bytes |", "|---|---|---|")
-CONTEXT: Any = {
-    "task_instance": SimpleNamespace(id="1"),
-    "ti": SimpleNamespace(task_id="approve", xcom_push=lambda *, key, value: None),
-}
+
+
+class Told(dict[str, Any]):
+    """A task instance that keeps its XComs."""
+
+    task_id, map_index = "approve", -1
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self[key] = value
+
+    def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
+        assert (task_ids, map_indexes) == (self.task_id, self.map_index)
+        return self.get(key)
+
+
+CONTEXT: Any = {"task_instance": SimpleNamespace(id="1"), "ti": Told()}
 
 
 def test_a_person_sees_the_diff(flights: Repository, asked: list[dict[str, Any]]) -> None:
@@ -490,9 +502,27 @@ def test_a_form_keeps_its_answer_in_the_next_try(airflow_database: None) -> None
 )
 def test_the_answer_says_who_approved(user: Any, name: str | None) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
+    CONTEXT["ti"].clear()
     event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": at, "responded_by_user": user}
     answer = approve(source="abc").execute_complete(CONTEXT, event)
     assert (answer["approved_by"], answer["approved_at"], answer["source"]) == (name, at.isoformat(), "abc")
+
+
+@pytest.mark.parametrize("option", ["Approve", "Reject"])
+def test_an_approval_is_a_check_that_the_shown_commit_has_passed(
+    flights: Repository, asked: list[dict[str, Any]], option: str
+) -> None:
+    shown = change(flights)
+    with pytest.raises(TaskAwaitingInput):
+        approve().execute(CONTEXT)
+    flights.branch("dev").put("more", b"1")
+    later = flights.branch("dev").commit("after the question").id
+    at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
+    event = {"chosen_options": [option], "params_input": {}, "responded_at": at, "responded_by_user": user}
+    approve().execute_complete(CONTEXT, event)
+    found = [(check.name, check.passed_by) for check in flights.ref(shown).passed_checks()]
+    assert found == ([("approval", "ada")] if option == "Approve" else [])
+    assert flights.ref(later).passed_checks() == []
 
 
 def test_a_rejection_and_silence_are_not_asked_about_again() -> None:
@@ -561,6 +591,18 @@ def test_what_was_approved_is_published_or_nothing(
     assert flights.ref("main").exists("weather/part-0") is published
     if not published:
         assert flights.ref("main").read("flights/part-0") == b"theirs", "nobody has agreed to undo that"
+
+
+def test_a_branch_that_requires_the_checks_of_a_block_takes_what_it_checked(flights: Repository) -> None:
+    flights.require_check("main", "complete")
+    flights.create_branch("dev").put("x", b"1")
+    flights.branch("dev").commit("unchecked")
+    with pytest.raises(MissingCheck, match="lacks 'complete'"):
+        flights.merge("dev", "main")
+    run = build("checked").test()
+    assert states(run)["publish.merge"] == "success"
+    source = flights.branch("main").head.parents[1]
+    assert [check.name for check in flights.ref(source).passed_checks()] == ["complete"]
 
 
 @pytest.mark.parametrize("option", ["Approve", "Reject"])

@@ -115,11 +115,19 @@ TRANSITIONS = {
         ("move-tag", "tag", "v1", FIRST.id, a_commit("one", FIRST).id),
     ),
     "protect": (
-        nothing, lambda c, _: c.protect(REPO, "main"), ("protect", "protection", "main", None, "protected")
+        nothing, lambda c, _: c.protect(REPO, "main"), ("protect", "protection", "main", None, "protected branch")
     ),
     "unprotect": (
         lambda c: c.protect(REPO, "main"), lambda c, _: c.unprotect(REPO, "main"),
-        ("unprotect", "protection", "main", "protected", None),
+        ("unprotect", "protection", "main", "protected branch", None),
+    ),
+    "pass_check": (
+        nothing, lambda c, _: c.pass_check(REPO, FIRST.id, "quality", by="ada"),
+        ("pass-check", "check", "quality", None, f"{FIRST.id} by ada"),
+    ),
+    "withdraw_check": (
+        lambda c: c.pass_check(REPO, FIRST.id, "quality"), lambda c, _: c.withdraw_check(REPO, FIRST.id, "quality"),
+        ("withdraw-check", "check", "quality", FIRST.id, None),
     ),
     "set_rules": (
         lambda c: c.set_rules(REPO, "{}"), lambda c, _: c.set_rules(REPO, None),

@@ -18,6 +18,7 @@ REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "rea
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
 MERGE = {"reference", "up_to_date", "summary"}
+CHECK = {"commit_id", "name", "passed_by", "at"}
 AUDIT = {
     "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
 }  # fmt: skip
@@ -41,6 +42,15 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "branch protect": ([R, "main"], ONE, {"pattern"}),
     "branch unprotect": ([R, "release-*"], ONE, {"pattern"}),
     "branch protections": ([R], MANY, {"pattern"}),
+    "branch require": ([R, "main", "quality"], ONE, {"pattern", "check"}),
+    "branch unrequire": ([R, "safe-*", "quality"], ONE, {"pattern", "check"}),
+    "branch requirements": ([R], MANY, {"pattern", "check"}),
+    "tag protect": ([R, "v*"], ONE, {"pattern"}),
+    "tag unprotect": ([R, "old-*"], ONE, {"pattern"}),
+    "tag protections": ([R], MANY, {"pattern"}),
+    "check pass": ([f"{R}/main", "quality"], ONE, CHECK),
+    "check withdraw": ([f"{R}/main", "lint"], ONE, {"commit_id", "name"}),
+    "check list": ([f"{R}/main"], MANY, CHECK),
     "tag create": ([f"{R}/v2", f"{R}/main"], ONE, REF),
     "tag list": ([R], MANY, REF),
     "tag show": ([f"{R}/v1"], ONE, REF),
@@ -120,6 +130,9 @@ def prepared(conflict, home):
     (home.parent / "work" / "incoming" / "day.csv").write_text("1")
     (home.parent / "work" / "rules.json").write_text('{"default_retention_days": 7}')
     conflict.protect("release-*")
+    conflict.require_check("safe-*", "quality")
+    conflict.protect_tags("old-*")
+    conflict.ref("main").pass_check("lint")
     conflict.gc.set_rules({"default_retention_days": 9})
     conflict.gc.mark()
     return conflict

@@ -42,6 +42,7 @@ def everything(in_database: Repository) -> Repository:
     """A repository with a row in every table."""
     repo = in_database
     repo.protect("release-*")
+    repo.ref("main").pass_check("quality")
     repo.gc.set_rules({"default_retention_days": 7})
     repo.gc.mark()
     repo.branch("main").put("with", b"metadata", metadata={"a": "b"})

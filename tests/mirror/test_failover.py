@@ -240,6 +240,8 @@ def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     pair.repo.gc.set_rules(rules)
     pair.repo.protect("main")
     pair.repo.protect("release-*")
+    pair.repo.protect_tags("v*")
+    pair.repo.require_check("main", "quality")
     pair.mirror.sync()
     assert pair.mirror.gc.rules() is None, "they are for the fail-over"
     pair.repo.unprotect("release-*")
@@ -248,6 +250,8 @@ def test_rules_and_protections_of_the_source_hold_after_a_fail_over(pair):
     repo = pair.there.repository("flights")
     assert repo.gc.rules() == rules
     assert list(repo.protections()) == ["main"]
+    assert repo.tag_protections() == ["v*"]
+    assert [(one.pattern, one.check) for one in repo.required_checks()] == [("main", "quality")]
     with pytest.raises(ProtectedBranch):
         repo.branch("main").put("a", b"2")
     assert [finding for finding in repo.fsck() if finding.severity == "error"] == []

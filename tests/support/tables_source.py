@@ -33,7 +33,6 @@ METADATA = MetaData()
 '''
 
 NAMES = {
-    "lakeops_branch_protection": "PROTECTION",
     "lakeops_idempotency_key": "KEY",
     "lakeops_retired_token": "RETIRED",
 }

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from lakeops.airflow import idempotent
@@ -16,7 +19,7 @@ from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
 from lakeops.airflow.task import fixed, number
-from lakeops.model.errors import InvalidInput, NoChanges
+from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.store.location import parse_location
 
@@ -256,6 +259,9 @@ class LakeopsMergeOperator(LakeopsOperator):
         metadata: key/value pairs kept with the merge commit.
         shown: what a preview or an approval has shown. When the merge would change something else by now, nothing is
             published.
+        approver: the id of the task of a ``LakeopsApprovalOperator`` that asked about this merge. The commit's metadata
+            then say ``approved_by``, which no ``metadata`` can.
+        checks: names of checks that tasks before this one have made of the source. They are recorded as passed.
         on_newer: what to do when the same task has published for a later logical date, so that an older run that was
             cleared would put its data over newer data: ``publish`` (the default), ``skip``, or ``fail``.
         kwargs: see ``LakeopsOperator``.
@@ -270,6 +276,8 @@ class LakeopsMergeOperator(LakeopsOperator):
     message: str | None = None
     metadata: Mapping[str, str] | None = None
     shown: str | None = None
+    approver: str | None = fixed(default=None)
+    checks: Sequence[str] = fixed(default=())
     on_newer: OnNewer = fixed(default="publish")
 
     def check_arguments(self) -> None:
@@ -284,6 +292,12 @@ class LakeopsMergeOperator(LakeopsOperator):
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The merge's record."""
         into, strategy = self.target(repository), self.strategy or None
+        if self.approver is not None:
+            answer = get_current_context()["ti"].xcom_pull(task_ids=self.approver) or {}
+            run = replace(run, approved_by=answer.get("approved_by"))
+        with suppress(RefNotFound, CommitExpired):  # a merge that was done before finds that out by itself
+            for name in self.checks:
+                repository.ref(self.source).pass_check(name)
 
         def on_head(head: str) -> None:
             later = None if self.on_newer == "publish" else idempotent.newer(repository, head, run)

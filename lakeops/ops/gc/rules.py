@@ -12,7 +12,7 @@ from typing import Any
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidRules, RefNotFound
 from lakeops.model.marks import parse_grace
-from lakeops.model.records import Ref
+from lakeops.model.records import TAG_PROTECTION, Protection, Ref
 from lakeops.model.rules import Rules, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag
 from lakeops.ops.context import Context, pages
@@ -134,7 +134,7 @@ def _idle_refs(ctx: Context) -> Iterator[IdleRef]:
     if rules is None:
         return
     now = unix_seconds(ctx.catalog.now())
-    protections = ctx.catalog.protections(ctx.repository_id)
+    protections = ctx.catalog.all_protections(ctx.repository_id)
     for ref in pages(partial(ctx.catalog.branches, ctx.repository_id)):
         days = _idle_days(ctx, ref, now, rules.branch_expiry_days(ref.id))
         if days is not None:
@@ -142,7 +142,7 @@ def _idle_refs(ctx: Context) -> Iterator[IdleRef]:
     for ref in pages(partial(ctx.catalog.tags, ctx.repository_id)):
         days = _idle_days(ctx, ref, now, rules.tag_expiry_days(ref.id))
         if days is not None:
-            yield IdleRef("tag", ref.id, ref.commit_id, days)
+            yield IdleRef("tag", ref.id, ref.commit_id, days, _protected(ref.id, protections, tag=True))
 
 
 def expire_refs(ctx: Context) -> list[IdleRef]:
@@ -182,11 +182,17 @@ def _idle_days(ctx: Context, ref: Ref, now: int, limit: int | None) -> int | Non
     return days if days >= limit else None
 
 
-def _kept(ctx: Context, branch: str, protections: list[str]) -> str | None:
+def _protected(name: str, protections: list[Protection], *, tag: bool) -> str | None:
+    patterns = (one.pattern for one in protections if (one.kind == TAG_PROTECTION) == tag)
+    pattern = next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
+    return None if pattern is None else f"it is protected by {pattern!r}"
+
+
+def _kept(ctx: Context, branch: str, protections: list[Protection]) -> str | None:
     if branch == ctx.repository.default_branch:
         return "it is the default branch"
-    pattern = next((pattern for pattern in protections if fnmatchcase(branch, pattern)), None)
-    if pattern is not None:
-        return f"it is protected by {pattern!r}"
+    protected = _protected(branch, protections, tag=False)
+    if protected is not None:
+        return protected
     change = next(iter(uncommitted(ctx, branch)), None)
     return None if change is None else f"it has uncommitted changes, {change.path!r} for one"

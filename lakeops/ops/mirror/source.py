@@ -98,7 +98,8 @@ class Source:
             mirror = None
         if mirror is not None and mirror.promoted_writable is None:
             return mirror.rules, mirror.protections
-        return self.catalog.get_rules(self.repository_id), tuple(self.catalog.protections(self.repository_id))
+        protections = tuple(one.text for one in self.catalog.all_protections(self.repository_id))
+        return self.catalog.get_rules(self.repository_id), protections
 
     def lost(self, commits: Iterable[str]) -> frozenset[str]:
         """Those of the commits that the source has expired, or does not know, or cannot keep as a mirror itself."""

@@ -19,7 +19,8 @@ _COUNTED = (
     "commit",
     "branch",
     "tag",
-    "branch_protection",
+    "protection",
+    "passed_check",
     "retired_token",
     "reflog",
     "idempotency_key",
@@ -91,7 +92,14 @@ def upgrade() -> None:
         _number("row_digest", nullable=True),
     )
     op.create_table("lakeops_tag", *_key("name"), _text("commit_id"), _number("row_digest", nullable=True))
-    op.create_table("lakeops_branch_protection", *_key("pattern"), _number("row_digest", nullable=True))
+    op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name"), _number("row_digest", nullable=True))
+    op.create_table(
+        "lakeops_passed_check",
+        *_key("commit_id", "name"),
+        _text("passed_by"),
+        _number("at"),
+        _number("row_digest", nullable=True),
+    )
     op.create_table(
         "lakeops_staged",
         *_key("token", "path"),
