@@ -26,7 +26,7 @@ from lakeops.catalog import digests
 from lakeops.catalog.digests import MASK
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying
-from lakeops.model.errors import CatalogError, CatalogUnavailable
+from lakeops.model.errors import CatalogError, CatalogUnavailable, PermissionDenied
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +39,8 @@ class Failure(Enum):
     """Rolled back, through no fault of its own; the same transaction may work now."""
     LOST = "lost"
     """The connection broke: rolled back, unless it was the answer to COMMIT that was lost."""
+    DENIED = "denied"
+    """The login lacks the right; see ``roles``."""
     REFUSED = "refused"
     """The database will not do it until somebody changes something."""
 
@@ -278,6 +280,8 @@ class Database:
             # Two transactions inserted the same key; the second try sees the first one's row and says so properly.
             return _AgainError(self._sentence("lost a race", first_line(_driver_error(error))))
         described = self.dialect.describe_failure(_driver_error(error))
+        if described.failure is Failure.DENIED:
+            return PermissionDenied(self._sentence("this login may not do that", described.words))
         if described.failure is Failure.REFUSED:
             return CatalogError(self._sentence("the catalog refused", described.words))
         return _AgainError(self._sentence("the catalog is not available", described.words))

@@ -27,6 +27,7 @@ from lakeops.catalog.protection import Protections
 from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.queue import Queue
 from lakeops.catalog.records import Caller
+from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
 from lakeops.catalog.staging import Publishing, Staging, Uploads
@@ -59,6 +60,7 @@ class Catalog(
     Expiry,
     Inspection,
     Audit,
+    Roles,
 ):
     """One catalog: a database of repositories, over SQLite or PostgreSQL.
 

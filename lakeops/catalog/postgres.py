@@ -48,6 +48,7 @@ _CLUSTER = {
 _BATCH = 50_000
 _BLOCK = 8 << 20
 _LARGEST_BLOCK = (1 << 31) - 1
+_DENIED = "42501"  # insufficient privilege
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 
@@ -111,6 +112,8 @@ class Postgres:
             failure = Failure.RETRY
         elif unanswered or state.startswith(_LOST):
             failure = Failure.LOST
+        elif state == _DENIED:
+            failure = Failure.DENIED
         else:
             failure = Failure.REFUSED
         return Described(failure, first_line(error))

@@ -63,6 +63,7 @@ MODULES = {
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),
     "fsck": ("fsck", HOUSE),
+    "db": ("db", HOUSE),
     "doctor": ("doctor", HOUSE),
     "config": ("config", HOUSE),
     "cache": ("cache", HOUSE),

@@ -55,6 +55,7 @@ __all__ = [
     "ObjectCollected",
     "ObjectNotFound",
     "PathTaken",
+    "PermissionDenied",
     "PreconditionFailed",
     "ProtectedBranch",
     "ProtectedTag",
@@ -490,6 +491,13 @@ class CatalogError(LakeopsError):
     """The database refused: no permission, no space left, not a database."""
 
     kind = "catalog_error"
+
+
+class PermissionDenied(CatalogError):
+    """The database's login may not do this."""
+
+    kind = "permission_denied"
+    exit_code = 5
 
 
 class Unsupported(LakeopsError):

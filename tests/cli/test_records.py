@@ -93,6 +93,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 """Arguments, shape and keys of each command but for those below."""
 
 ELSEWHERE = [
+    "db grants",  # on PostgreSQL
     *("fs presign", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
     *(
         f"mirror {verb}"

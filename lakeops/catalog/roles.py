@@ -1,0 +1,239 @@
+"""Roles of a team on PostgreSQL: what each login may do is decided by the database, whatever program it runs.
+
+``role_statements`` gives the statements for four group roles, which take effect together, and for one login's
+membership. They may be run again at any time. ``grant_role`` runs them, and leaves a record in the audit.
+
+* ``reader`` reads everything, secrets excepted, because there are none.
+* ``writer`` also stages, commits, merges, moves refs and records checks. A trigger keeps protected branches to merges,
+  of commits that have passed the required checks, and protected tags where they are.
+* ``maintainer`` also sets protection and rules, collects garbage, creates and deletes repositories, and runs mirrors.
+* ``mirror`` also reports what a mirror elsewhere needs, and nothing else.
+
+Locking a row takes the right to change one of its columns. So those who only lock a row get that right, and a policy of
+the row that lets no change pass. Records of the audit can be inserted by all but readers, without the columns of login
+and time, which the database fills in. Nobody but the owner of the tables changes or deletes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sqlalchemy import Connection, Table
+
+from lakeops.catalog.columns import PREFIX, VERSION_TABLE
+from lakeops.catalog.guards import Part
+from lakeops.catalog.tables import (
+    AUDIT,
+    BRANCH,
+    CATALOG,
+    COMMIT,
+    KEY,
+    MARK,
+    METADATA,
+    MIRROR,
+    MIRROR_NEED,
+    PASSED_CHECK,
+    QUEUE,
+    REFLOG,
+    REPOSITORY,
+    RETIRED,
+    STAGED,
+    STAGED_TALLY,
+    TAG,
+    TALLY,
+    UPLOAD,
+)
+from lakeops.model.errors import InvalidInput, Unsupported
+from lakeops.model.text import excerpt, flaw
+
+READER, WRITER, MAINTAINER, MIRRORING = "reader", "writer", "maintainer", "mirror"
+ROLES = (READER, WRITER, MAINTAINER, MIRRORING)
+_MAX_LOGIN = 63
+_TOLD = "repository_id, action, kind, ref, before, after, person, claimed"
+_ALL = "INSERT, UPDATE, DELETE"
+
+_WRITES: Sequence[tuple[str, Table]] = (
+    *((_ALL, table) for table in (BRANCH, TAG, STAGED, STAGED_TALLY, TALLY, RETIRED, QUEUE, UPLOAD)),
+    *(("INSERT", table) for table in (COMMIT, REFLOG, KEY, PASSED_CHECK)),
+    ("UPDATE (row_digest)", REPOSITORY),  # to lock it
+    ("UPDATE (state, row_digest)", MARK),  # to fail one that takes too long
+)
+_REPORTS: Sequence[tuple[str, Table]] = (
+    (_ALL, MIRROR_NEED),
+    ("INSERT, UPDATE", TALLY),
+    ("UPDATE (row_digest)", REPOSITORY),
+    ("UPDATE (row_digest)", MIRROR),
+)
+_FEW = {READER: (), WRITER: _WRITES, MIRRORING: _REPORTS}
+
+_POLICIES: Sequence[tuple[Table, str, str, str]] = (
+    *((table, READER, "SELECT", "USING (true)") for table in (REPOSITORY, MARK, MIRROR)),
+    *((table, MAINTAINER, "ALL", "USING (true) WITH CHECK (true)") for table in (REPOSITORY, MARK, MIRROR)),
+    *((REPOSITORY, role, "UPDATE", "USING (true) WITH CHECK (false)") for role in (WRITER, MIRRORING)),
+    (MIRROR, MIRRORING, "UPDATE", "USING (true) WITH CHECK (false)"),
+    (MARK, WRITER, "UPDATE", "USING (state = 'marking' OR state = 'failed') WITH CHECK (state = 'failed')"),
+)
+
+_MATCHES = r"""CREATE OR REPLACE FUNCTION {schema}.lakeops_matches(name text, pattern text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE SET search_path = {schema}, pg_temp AS $$
+DECLARE
+  regex text := '^';
+  body text;
+  letter text;
+  here int := 1;
+  stop int;
+BEGIN
+  WHILE here <= length(pattern) LOOP
+    letter := substr(pattern, here, 1);
+    here := here + 1;
+    IF letter = '*' THEN
+      regex := regex || '.*';
+    ELSIF letter = '?' THEN
+      regex := regex || '.';
+    ELSIF letter = '[' THEN
+      stop := here + CASE WHEN substr(pattern, here, 1) = '!' THEN 1 ELSE 0 END;
+      stop := stop + CASE WHEN substr(pattern, stop, 1) = ']' THEN 1 ELSE 0 END;
+      WHILE stop <= length(pattern) AND substr(pattern, stop, 1) <> ']' LOOP
+        stop := stop + 1;
+      END LOOP;
+      IF stop > length(pattern) THEN
+        regex := regex || '\[';
+      ELSE
+        body := replace(substr(pattern, here, stop - here), '\', '\\');
+        here := stop + 1;
+        IF left(body, 1) = '!' THEN
+          body := '^' || substr(body, 2);
+        ELSIF left(body, 1) = '^' THEN
+          body := '\' || body;
+        END IF;
+        regex := regex || '[' || body || ']';
+      END IF;
+    ELSE
+      regex := regex || regexp_replace(letter, '([^[:alnum:]])', '\\\1');
+    END IF;
+  END LOOP;
+  RETURN name ~ (regex || '$');
+END $$"""
+
+_GUARD = """CREATE OR REPLACE FUNCTION {schema}.lakeops_guard_ref() RETURNS trigger
+LANGUAGE plpgsql SET search_path = {schema}, pg_temp AS $$
+DECLARE
+  rule record;
+  parents json;
+BEGIN
+  IF pg_has_role(current_user, 'lakeops_maintainer', 'USAGE')
+     OR NOT pg_has_role(current_user, 'lakeops_writer', 'USAGE')
+     OR (TG_OP = 'UPDATE' AND NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name
+         AND NEW.commit_id = OLD.commit_id) THEN
+    RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+  END IF;
+  FOR rule IN SELECT * FROM lakeops_protection AS p WHERE p.repository_id = OLD.repository_id
+      AND (p.kind = 'tag') = (TG_TABLE_NAME = 'lakeops_tag') AND lakeops_matches(OLD.name, p.pattern) LOOP
+    IF rule.kind <> 'tag' AND TG_OP = 'UPDATE' THEN
+      SELECT c.parents INTO parents FROM lakeops_commit AS c
+        WHERE c.repository_id = OLD.repository_id AND c.id = NEW.commit_id;
+      IF NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name
+          AND json_array_length(parents) = 2 AND parents ->> 0 = OLD.commit_id
+          AND (rule.kind = 'branch' OR EXISTS (SELECT 1 FROM lakeops_passed_check AS d
+            WHERE d.repository_id = OLD.repository_id AND d.commit_id = parents ->> 1 AND d.name = rule.check_name))
+      THEN
+        CONTINUE;
+      END IF;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = OLD.name || ' is protected by '
+      || rule.pattern || CASE rule.check_name WHEN '' THEN '' ELSE ', which needs check ' || rule.check_name END;
+  END LOOP;
+  RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END $$"""
+
+
+class Roles(Part):
+    """What logins of the database may do."""
+
+    def role_statements(self, role: str, login: str | None = None) -> list[str]:
+        """The statements that make the four roles, and let a login have one of them and no other.
+
+        Raises:
+            Unsupported: the catalog is SQLite, which has no logins.
+            InvalidInput: there is no such role, or a login cannot have this name.
+        """
+        self._check(role, login)
+        return self.database.read(lambda conn: list(_statements(_schema(conn), role, login)))
+
+    def grant_role(self, role: str, login: str | None = None) -> list[str]:
+        """Run these statements in one transaction, as the owner of the tables; returns them. Raises as they do."""
+        self._check(role, login)
+
+        def work(conn: Connection) -> list[str]:
+            self.database.dialect.lock_schema(conn)
+            statements = list(_statements(_schema(conn), role, login))
+            for statement in statements:
+                conn.exec_driver_sql(statement)
+            self._record(conn, "", "grant", "role", role, None, login)
+            return statements
+
+        return self.database.write(work)
+
+    def _check(self, role: str, login: str | None) -> None:
+        if self.database.dialect.name != "postgresql":
+            raise Unsupported("SQLite has no logins: whoever may write the catalog's file may do everything")
+        if role not in ROLES:
+            raise InvalidInput(f"{excerpt(role)} is no role; there are {', '.join(ROLES)}")
+        if login is not None and flaw(login, at_least=1, at_most=_MAX_LOGIN):
+            raise InvalidInput(f"{excerpt(login)} cannot be a login")
+
+
+def _schema(conn: Connection) -> str:
+    return _quoted(str(conn.exec_driver_sql("SELECT current_schema()").scalar_one()))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _group(role: str) -> str:
+    return f"{PREFIX}{role}"
+
+
+def _statements(schema: str, role: str, login: str | None) -> Iterator[str]:
+    for one in ROLES:
+        yield (
+            f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{_group(one)}') "  # noqa: S608
+            f"THEN CREATE ROLE {_group(one)} NOLOGIN; END IF; END $$"
+        )
+    for other in (WRITER, MAINTAINER, MIRRORING):
+        yield f"GRANT {_group(READER)} TO {_group(other)}"
+    everybody = ", ".join(map(_group, ROLES))
+    names = [table.name for table in METADATA.sorted_tables]
+    every = ", ".join(f"{schema}.{name}" for name in (*names, VERSION_TABLE))
+    yield f"REVOKE ALL ON {every} FROM {everybody}"
+    yield f"GRANT USAGE ON SCHEMA {schema} TO {_group(READER)}"
+    yield f"GRANT SELECT ON {every} TO {_group(READER)}"
+    most = ", ".join(f"{schema}.{name}" for name in names if name not in {AUDIT.name, REFLOG.name, CATALOG.name})
+    yield f"GRANT {_ALL} ON {most} TO {_group(MAINTAINER)}"
+    yield f"GRANT INSERT, DELETE ON {schema}.{REFLOG.name} TO {_group(MAINTAINER)}"
+    yield f"GRANT INSERT ON {schema}.{CATALOG.name} TO {_group(MAINTAINER)}"
+    for one, rights in _FEW.items():
+        for right, table in rights:
+            yield f"GRANT {right} ON {schema}.{table.name} TO {_group(one)}"
+    writing = ", ".join(map(_group, (WRITER, MAINTAINER, MIRRORING)))
+    yield f"GRANT INSERT ({_TOLD}) ON {schema}.{AUDIT.name} TO {writing}"
+    for table in (AUDIT, REFLOG):
+        yield f"GRANT USAGE ON SEQUENCE {schema}.{table.name}_sequence_seq TO {writing}"
+    for table in dict.fromkeys(policy[0] for policy in _POLICIES):
+        yield f"ALTER TABLE {schema}.{table.name} ENABLE ROW LEVEL SECURITY"
+    for table, one, verb, rule in _POLICIES:
+        name = f"{table.name}_{one}"
+        yield f"DROP POLICY IF EXISTS {name} ON {schema}.{table.name}"
+        yield f"CREATE POLICY {name} ON {schema}.{table.name} FOR {verb} TO {_group(one)} {rule}"
+    yield _MATCHES.format(schema=schema)
+    yield _GUARD.format(schema=schema)
+    for table in (BRANCH, TAG):
+        yield (
+            f"CREATE OR REPLACE TRIGGER {table.name}_guard BEFORE UPDATE OR DELETE ON {schema}.{table.name} "
+            f"FOR EACH ROW EXECUTE FUNCTION {schema}.lakeops_guard_ref()"
+        )
+    if login is not None:
+        others = ", ".join(_group(one) for one in ROLES if one != role)
+        yield f"REVOKE {others} FROM {_quoted(login)}"
+        yield f"GRANT {_group(role)} TO {_quoted(login)}"

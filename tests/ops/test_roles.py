@@ -1,0 +1,257 @@
+"""A login of each role against every verb, on a real PostgreSQL: what a role may not do, the database refuses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+from services.postgres import fresh_database
+from sqlalchemy import text
+from support.catalogs import an_entry, table_of
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import (
+    InvalidInput,
+    LakeopsError,
+    MissingCheck,
+    PermissionDenied,
+    ProtectedBranch,
+    Unsupported,
+)
+from lakeops.model.records import Split
+from lakeops.testing import ManualClock
+
+SPLIT = Split(2, 4, 8)
+READER, WRITER, MAINTAINER, MIRROR = ROLES = ("reader", "writer", "maintainer", "mirror")
+
+
+@pytest.fixture(scope="module")
+def team(postgres_socket: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Lake]]:
+    """The owner's lake with a repository, and the same lake opened by a login of each role."""
+    home = tmp_path_factory.mktemp("team")
+    with ExitStack() as stack:
+        url = stack.enter_context(fresh_database(postgres_socket))
+        owner = stack.enter_context(Lake.open(home, database_url=url, clock=ManualClock()))
+        prepare(owner)
+        lakes = {"owner": owner}
+        for role in ROLES:
+            login = f"{role} {os.getpid()}"
+            sql(owner, f'CREATE ROLE "{login}" LOGIN')
+            owner.catalog.grant_role(role, login)
+            place = url.replace("postgres@", f"{login.replace(' ', '%20')}@")
+            lakes[role] = stack.enter_context(Lake.open(home, database_url=place, clock=ManualClock()))
+        yield lakes
+        for role in ROLES:
+            sql(owner, f'DROP ROLE "{role} {os.getpid()}"')
+
+
+def prepare(lake: Lake) -> None:
+    repo = lake.create_repository("repo", split=SPLIT)
+    repo.branch("main").put("a", b"1")
+    repo.branch("main").commit("one")
+    repo.create_tag("v1", "main")
+    repo.protect("main")
+    repo.protect_tags("v*")
+
+
+def fresh(team: dict[str, Lake], name: str) -> None:
+    """What a verb works on, made by the owner: a branch with a commit and something staged, a tag, a check."""
+    repo = team["owner"].repository("repo")
+    if name in {branch.id for branch in repo.branches()}:
+        return
+    branch = repo.create_branch(name, "main")
+    branch.put(f"{name}/x", name.encode())
+    branch.commit(name)
+    branch.put("staged", b"2")
+    repo.create_tag(f"tag-{name}", "main")
+    repo.ref(name).pass_check("lint")
+    repo.protect(f"{name}-*")
+
+
+READS: dict[str, Callable[[Repository, str], Any]] = {
+    "log": lambda repo, n: list(repo.log("main")),
+    "read": lambda repo, n: repo.ref("main").read("a"),
+    "list": lambda repo, n: list(repo.branch(n).list()),
+    "diff": lambda repo, n: list(repo.compare("main", n)),
+    "uncommitted": lambda repo, n: list(repo.branch(n).uncommitted()),
+    "fsck": lambda repo, n: repo.fsck(),
+    "audit": lambda repo, n: list(repo.audit(amount=5)),
+    "checks": lambda repo, n: repo.ref(n).passed_checks(),
+    "rules": lambda repo, n: repo.gc.rules(),
+    "reflog": lambda repo, n: repo.reflog(),
+}
+WRITES: dict[str, Callable[[Repository, str], Any]] = {
+    "put": lambda repo, n: repo.branch(n).put("p", b"3"),
+    "bulk": lambda repo, n: repo._ctx.catalog.put_staged(
+        "repo", n, table_of([an_entry("bulk")]), started=repo._ctx.catalog.now()
+    ),
+    "delete": lambda repo, n: repo.branch(n).delete("a"),
+    "commit": lambda repo, n: repo.branch(n).commit("more"),
+    "reset": lambda repo, n: repo.branch(n).reset(),
+    "merge": lambda repo, n: (repo.branch(n).reset(), repo.merge(n, "main")),
+    "revert": lambda repo, n: (repo.branch(n).reset(), repo.branch(n).revert(n)),
+    "branch": lambda repo, n: repo.create_branch(f"{n}x", "main"),
+    "move": lambda repo, n: (repo.branch(n).reset(), repo.move_branch(n, "main", force=True)),
+    "delete branch": lambda repo, n: repo.delete_branch(n),
+    "tag": lambda repo, n: repo.create_tag(f"new-{n}", "main"),
+    "delete tag": lambda repo, n: repo.delete_tag(f"tag-{n}"),
+    "pass": lambda repo, n: repo.ref(n).pass_check("quality"),
+}
+MAINTAINS: dict[str, Callable[[Repository, str], Any]] = {
+    "protect": lambda repo, n: repo.protect(f"{n}?"),
+    "unprotect": lambda repo, n: repo.unprotect(f"{n}-*"),
+    "require": lambda repo, n: repo.require_check(f"{n}z", "quality"),
+    "rules": lambda repo, n: repo.gc.set_rules({"default_retention_days": 30 + len(n)}),
+    "grace": lambda repo, n: repo.gc.set_grace(90_000),
+    "withdraw": lambda repo, n: repo.ref(n).withdraw_check("lint"),
+    "mark": lambda repo, n: repo.gc.mark(),
+    "sweep": lambda repo, n: repo.gc.sweep(repo.gc.mark().id),
+    "prune": lambda repo, n: repo.gc.prune(),
+    "read-only": lambda repo, n: (repo.set_read_only(True), repo.set_read_only(False)),
+}
+REPORTS: dict[str, Callable[[Repository, str], Any]] = {
+    "report": lambda repo, n: repo._ctx.catalog.report_mirror("repo", n, frozenset([repo.ref("main").commit.id])),
+    "report again": lambda repo, n: [
+        repo._ctx.catalog.report_mirror("repo", f"far-{n}", frozenset(), sequence=number) for number in (7, 8)
+    ],
+}
+ALLOWED = {
+    "reads": (READS, {*ROLES}),
+    "writes": (WRITES, {WRITER, MAINTAINER}),
+    "maintains": (MAINTAINS, {MAINTAINER}),
+    "reports": (REPORTS, {MIRROR, MAINTAINER}),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("group", ALLOWED)
+def test_a_role_does_what_it_may_and_nothing_else(team: dict[str, Lake], group: str, role: str) -> None:
+    verbs, roles = ALLOWED[group]
+    repo, owner = team[role].repository("repo"), team["owner"].catalog
+    for number, (verb, do) in enumerate(verbs.items()):
+        name = f"{role}-{group}-{number if role in roles and group != 'reads' else 0}"
+        fresh(team, name)
+        if role in roles:
+            do(repo, name)
+            continue
+        before = owner.audit(limit=1)
+        with pytest.raises(PermissionDenied, match=r"permission denied|row-level security|protected by"):
+            do(repo, name)
+        assert owner.audit(limit=1) == before, verb
+
+
+def sql(lake: Lake, statement: str) -> int:
+    return lake.catalog.database.write(lambda conn: conn.exec_driver_sql(statement).rowcount)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM lakeops_audit",
+        "UPDATE lakeops_audit SET claimed = 'me'",
+        "TRUNCATE lakeops_audit",
+        "INSERT INTO lakeops_audit (repository_id, action, kind, ref, claimed, login) SELECT '', '', '', '', '', 'x'",
+        "INSERT INTO lakeops_audit (repository_id, action, kind, ref, claimed, recorded) SELECT '', '', '', '', '', 1",
+        "DROP TABLE lakeops_audit",
+        "UPDATE lakeops_version SET version_num = 'x'",
+        "UPDATE lakeops_reflog SET actor = 'x'",
+        "CREATE TABLE lakeops_more (a int)",
+    ],
+)
+def test_no_role_touches_what_happened(team: dict[str, Lake], role: str, statement: str) -> None:
+    with pytest.raises(LakeopsError, match=r"permission denied|must be owner"):
+        sql(team[role], statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE lakeops_branch SET commit_id = 'x' WHERE name = 'main'",
+        "UPDATE lakeops_branch SET name = 'other' WHERE name = 'main'",
+        "DELETE FROM lakeops_branch WHERE name = 'main'",
+        "DELETE FROM lakeops_tag WHERE name = 'v1'",
+        "UPDATE lakeops_tag SET commit_id = 'x' WHERE name = 'v1'",
+        "UPDATE lakeops_repository SET read_only = true",
+        "UPDATE lakeops_repository SET row_digest = 1",
+        "UPDATE lakeops_commit SET expired = true",
+        "DELETE FROM lakeops_protection",
+        "DELETE FROM lakeops_passed_check",
+        "DELETE FROM lakeops_commit",
+    ],
+)
+def test_a_writer_with_plain_sql_gets_no_further(team: dict[str, Lake], statement: str) -> None:
+    with pytest.raises(PermissionDenied):
+        sql(team[WRITER], statement)
+
+
+def test_the_server_asks_for_checks_too(team: dict[str, Lake]) -> None:
+    owner, writer = (team[name].repository("repo") for name in ("owner", WRITER))
+    owner.create_branch("strict", "main")
+    owner.require_check("strict", "quality")
+    writer.create_branch("work", "main").put("w", b"1")
+    commit = writer.branch("work").commit("work")
+    with pytest.raises(MissingCheck):
+        writer.merge("work", "strict")
+    with pytest.raises(ProtectedBranch):
+        writer.branch("strict").put("w", b"1")
+    writer.ref(commit.id).pass_check("quality")
+    assert writer.merge("work", "strict").reference
+    assert owner.ref(commit.id).passed_checks()[0].passed_by == f"{WRITER} {os.getpid()}"
+
+
+def test_the_audit_has_the_login_that_the_server_checked(team: dict[str, Lake]) -> None:
+    team[WRITER].repository("repo").create_branch("mine", "main")
+    record = next(team["owner"].audit("repo", amount=1))
+    assert (record.action, record.login, record.actor) == ("create-branch", *(f"{WRITER} {os.getpid()}",) * 2)
+
+
+PATTERNS = [
+    "main",
+    "rel*",
+    "r?l",
+    "[a-c]x",
+    "[!a]x",
+    "a.c",
+    "[",
+    "x[",
+    "[]a]x",
+    "v+(1)",
+    "a\\b",
+    "*",
+    "",
+    "[^a]x",
+    "é*",
+]
+NAMES = ["main", "rel", "release-1", "ax", "dx", "]x", "abc", "a.c", "[", "x[", "v+(1)", "a\\b", "^x", "x", "été", "é"]
+
+
+def test_patterns_match_as_they_do_in_python(team: dict[str, Lake]) -> None:
+    def work(conn: Any) -> list[tuple[str, str, bool]]:
+        ask = text("SELECT lakeops_matches(:name, :pattern)")
+        return [(n, p, conn.execute(ask, {"name": n, "pattern": p}).scalar()) for n in NAMES for p in PATTERNS]
+
+    found = team["owner"].catalog.database.read(work)
+    assert [(n, p) for n, p, matches in found if matches != fnmatchcase(n, p)] == []
+
+
+def test_statements_are_printed_and_may_run_again(team: dict[str, Lake]) -> None:
+    catalog = team["owner"].catalog
+    printed = catalog.role_statements(WRITER, 'odd"name')
+    assert printed[-1] == 'GRANT lakeops_writer TO "odd""name"'
+    assert any("ENABLE ROW LEVEL SECURITY" in statement for statement in printed)
+    assert catalog.grant_role(READER) == catalog.role_statements(READER)
+    assert catalog.audit(limit=1)[0].action == "grant"
+    with pytest.raises(InvalidInput, match="no role"):
+        catalog.role_statements("boss")
+    with pytest.raises(PermissionDenied):
+        team[MAINTAINER].catalog.grant_role(MAINTAINER)
+
+
+def test_sqlite_has_no_logins(lake: Lake) -> None:
+    with pytest.raises(Unsupported, match="SQLite has no logins"):
+        lake.catalog.role_statements(READER)
