@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow audit test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -42,6 +42,11 @@ test: setup ## the whole default suite (no services needed: it starts its own)
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
 	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n 2 -m "hypothesis and not slow" tests/ranges tests/engine
+
+audit: setup ## look up weaknesses of the pinned packages; writes their bill of materials (needs the network)
+	@mkdir -p build
+	$(BIN)/pip-audit --requirement requirements.lock --disable-pip --require-hashes \
+	  --format cyclonedx-json --output build/sbom.json
 
 test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's radosgw, installed when missing)
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \

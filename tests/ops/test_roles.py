@@ -95,7 +95,7 @@ WRITES: dict[str, Callable[[Repository, str], Any]] = {
     "merge": lambda repo, n: (repo.branch(n).reset(), repo.merge(n, "main")),
     "revert": lambda repo, n: (repo.branch(n).reset(), repo.branch(n).revert(n)),
     "branch": lambda repo, n: repo.create_branch(f"{n}x", "main"),
-    "move": lambda repo, n: (repo.branch(n).reset(), repo.move_branch(n, "main", force=True)),
+    "move": lambda repo, n: (repo.branch(n).reset(), repo.branch(n).move("main", force=True)),
     "delete branch": lambda repo, n: repo.delete_branch(n),
     "tag": lambda repo, n: repo.create_tag(f"new-{n}", "main"),
     "delete tag": lambda repo, n: repo.delete_tag(f"tag-{n}"),
