@@ -39,6 +39,10 @@ CONFIG = "LAKEOPS_CONFIG"
 _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj")
 _NAME_IT = f"name it with --config or {CONFIG} if you trust it"
 CATALOG_FILE = "catalog.db"
+PREFIX = "LAKEOPS_"
+_OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
+"""Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
+_TESTS = "LAKEOPS_TEST_"
 
 
 def _user() -> str:
@@ -60,7 +64,7 @@ class Settings(BaseSettings):
     """Everything that can be set; the environment's names are these with ``LAKEOPS_`` in front."""
 
     model_config = SettingsConfigDict(
-        env_prefix="LAKEOPS_",
+        env_prefix=PREFIX,
         env_ignore_empty=True,
         extra="ignore",
         frozen=True,
@@ -158,6 +162,20 @@ class Settings(BaseSettings):
     def default_namespace(self, repository: str) -> str:
         """Where a repository's objects go when no storage namespace is named: below ``home``."""
         return (self.home / "storage" / repository).as_uri()
+
+
+def strangers() -> Iterator[tuple[str, str]]:
+    """Names that look like settings and are none, with the place that each was found in."""
+    for name in sorted(os.environ):
+        known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
+        if name.upper().startswith(PREFIX) and not name.startswith(_TESTS) and name.upper() not in known:
+            yield name, "environment"
+    for file in _files():
+        found: Any = tomllib.loads(file.read_text())
+        for key in _table(file):
+            found = found.get(key, {})
+        for name in sorted({*found} - {*Settings.model_fields}):
+            yield name, str(file)
 
 
 def _files() -> Iterator[Path]:

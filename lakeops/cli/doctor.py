@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,7 +66,7 @@ def environment() -> Iterator[Check]:
 
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Settings, the catalog, and every repository's storage."""
-    from lakeops.settings import Settings
+    from lakeops.settings import PREFIX, Settings, strangers
     from lakeops.store.pieces import Pieces
 
     try:
@@ -76,6 +77,12 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     for setting in effective(settings):
         if setting.value is not None:
             yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
+    for name, place in strangers():
+        near = get_close_matches(name.removeprefix(PREFIX).lower(), Settings.model_fields, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        yield Check(f"setting {name}", ABSENT, f"is no setting of lakeops and changes nothing ({place}){hint}")
+    if settings.engine == "spark" or settings.spark_master:
+        yield _engine(settings)
     pieces = Pieces.of(settings)
     yield Check("disk cache", OK if pieces.is_usable() or not pieces.max_bytes else ABSENT, pieces.described())
     try:
@@ -94,6 +101,17 @@ def _catalog() -> Iterator[Check]:
             yield Check(f"catalog {name}", OK, value)
         for repository in lake.repositories():
             yield _storage(lake, repository)
+
+
+def _engine(settings: Settings) -> Check:
+    """Whether the Spark that the settings choose is there and answers."""
+    from lakeops.engine.spark.session import check_master
+
+    try:
+        check_master(settings.spark_master)
+    except LakeopsError as error:
+        return Check("engine", PROBLEM, error.message)
+    return Check("engine", OK, f"Spark at {settings.spark_master or 'local[*]'} can be asked")
 
 
 def _upgrade(settings: Settings) -> None:

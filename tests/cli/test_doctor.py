@@ -76,6 +76,31 @@ def test_settings_and_where_they_come_from(run, home, monkeypatch):
     assert "home" in run.ok("config", "show")
 
 
+def test_what_looks_like_a_setting_and_is_none(run, home, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_ENGIN", "local")
+    Path("lakeops.toml").write_text("cache_md = 7\n")
+    document = run.json("doctor")
+    assert document["ok"] is True
+    found = checks(document)
+    assert found["setting LAKEOPS_ENGIN"]["detail"].endswith("changes nothing (environment); did you mean engine?")
+    assert found["setting cache_md"]["detail"].endswith("lakeops.toml); did you mean cache_mb?")
+
+
+def test_an_engine_that_does_not_answer_is_a_problem(run, home, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_SPARK_MASTER", "spark://127.0.0.1:1")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert "no Spark master answers at 127.0.0.1:1" in result.stdout
+
+
+def test_an_engine_that_is_not_installed_is_a_problem(run, home, monkeypatch):
+    monkeypatch.setenv("LAKEOPS_ENGINE", "spark")
+    monkeypatch.setattr("lakeops.engine.spark.session.find_spec", lambda _: None)
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert "PySpark is not installed" in result.stdout
+
+
 def test_config_shows_no_secret(run, home, monkeypatch):
     monkeypatch.setenv("LAKEOPS_DATABASE_URL", "postgresql+psycopg://ada:hunter2@db/lake?password=hunter3")
     monkeypatch.setenv("LAKEOPS_S3_ENDPOINT_URL", "https://key:hunter4@store:9000")

@@ -193,12 +193,12 @@ def test_masters_that_make_no_sense(master):
 def test_every_address_of_a_master_is_asked():
     with socket.create_server(("127.0.0.1", 0)) as there:
         port = there.getsockname()[1]
-        session._require_answer(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+        session.require_answer(f"spark://127.0.0.1:1,127.0.0.1:{port}")
     with pytest.raises(EngineUnavailable, match=r"no Spark master answers at 127\.0\.0\.1:1 .*, 127"):
-        session._require_answer(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+        session.require_answer(f"spark://127.0.0.1:1,127.0.0.1:{port}")
     with pytest.raises(EngineUnavailable, match=r"answers at host\.invalid:7077"):
-        session._require_answer("spark://host.invalid")
-    session._require_answer("yarn")
+        session.require_answer("spark://host.invalid")
+    session.require_answer("yarn")
 
 
 @pytest.mark.parametrize(

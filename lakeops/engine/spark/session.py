@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
@@ -197,7 +198,7 @@ def write_package(folder: Path) -> Path:
 
 
 def _remote(url: str) -> Connection:
-    _require_answer(url)
+    require_answer(url)
     try:
         from pyspark.sql.connect.session import SparkSession
     except ImportError as error:
@@ -210,7 +211,7 @@ def _started(master: str, conf: Mapping[str, str]) -> Connection:
     """A context of our own, in a JVM that is started unless this process has one."""
     from pyspark import SparkConf, SparkContext
 
-    _require_answer(master)
+    require_answer(master)
     here = is_here(master)
     wanted = _ALWAYS | {"spark.master": master}
     if here:
@@ -291,7 +292,7 @@ def _shim(folder: Path, runtime: Path) -> dict[str, str]:
     return {"JAVA_HOME": str(folder), "LAKEOPS_JAVA_RUNTIME": str(runtime)}
 
 
-def _require_answer(master: str) -> None:
+def require_answer(master: str) -> None:
     """Raise ``EngineUnavailable`` unless one of the master's addresses takes a connection."""
     failures = []
     for host, port in _addresses(master):
@@ -323,6 +324,16 @@ def _address(place: str, default: int, master: str) -> tuple[str, int]:
         scheme = master.split(":", maxsplit=1)[0]
         raise InvalidSettings(f"spark_master {master!r} must look like {scheme}://host:port")
     return match[1].strip("[]"), int(match[2] or default)
+
+
+def check_master(master: str | None) -> None:
+    """Find out, without starting anything, whether Spark may be used. Raises as ``connect`` would."""
+    if find_spec("pyspark") is None:
+        raise Unsupported("PySpark is not installed: install lakeops with its extra 'spark', or set engine=local")
+    if not (master or "").startswith(_CONNECT):
+        with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
+            java_environment(Path(folder))
+    require_answer(master or "local[*]")
 
 
 @contextlib.contextmanager
