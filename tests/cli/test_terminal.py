@@ -89,7 +89,7 @@ def test_a_question_before_a_loss(terminal, flights, answer, code):
 
 
 def test_yes_asks_nothing(terminal, flights):
-    shown, code = terminal("branch", "reset", f"{R}/dev", "--yes")
+    shown, code = terminal("branch", "reset", f"{R}/dev", "--yes", "--no-progress")
     assert code == 0
     assert "?" not in shown
 
