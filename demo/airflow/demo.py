@@ -60,6 +60,7 @@ def main() -> int:
         console.print(f"\n[green]Everything is as it should be[/], after {time.monotonic() - begun:.0f} s.")
         command = Path(sys.executable).with_name("lakeops")
         console.print(f"Look at it yourself: LAKEOPS_HOME={server.lake_home} {command} log lakefs://flights/main")
+        console.print(f"or in a browser: LAKEOPS_HOME={server.lake_home} {command} ui")
         console.print("or in Airflow: make up")
     return 1 if wrong else 0
 

@@ -1,4 +1,4 @@
-"""The Airflow plugin: pages of commits, refs and differences in Airflow's web server.
+"""The Airflow plugin: the pages of ``lakeops.web`` in Airflow's web server.
 
 Every Airflow process loads plugins, and each task's process too. So this module imports no web framework. The web
 server builds the pages when the first one is asked for. The package's entry point registers the plugin. The file in
@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
+from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 PREFIX = "/lakeops"
@@ -34,10 +36,25 @@ async def pages(
     await _pages()(scope, receive, send)
 
 
+def _base() -> str:
+    """What stands before every path where Airflow is served below one."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
 class LakeopsPlugin(AirflowPlugin):
-    """Pages at ``/lakeops``."""
+    """Pages at ``/lakeops``, and the entry *Lakeops* that leads to them in Airflow's navigation."""
 
     name = "lakeops"
     fastapi_apps: list[Any] = [  # noqa: RUF012 - as Airflow declares it
         {"app": pages, "url_prefix": PREFIX, "name": "lakeops"}
+    ]
+    # With a route of its own, Airflow shows the pages inside its frame.
+    external_views: list[Any] = [  # noqa: RUF012
+        {
+            "name": "Lakeops",
+            "href": f"{_base()}{PREFIX}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "lakeops",
+        }
     ]

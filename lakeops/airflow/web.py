@@ -1,53 +1,41 @@
-"""The routes to the pages in Airflow's web server, closed to everybody who may not read the connection.
+"""The pages in Airflow's web server, closed to everybody who may not read the connection.
 
 A page does with a connection what the connection's reader could do, so every route asks for the right to read that
-connection. Every route is a GET, writes nothing and makes no catalog. The headers of every answer, errors included,
-forbid the browser to run anything.
+connection. Every route is a GET, writes nothing and makes no catalog. The pages are those of ``lakeops.web``.
 
 Airflow's web server imports this module when the first page is asked for.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
-from threading import BoundedSemaphore
-from typing import Annotated
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from airflow.api_fastapi.core_api.security import requires_access_connection
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_connection
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
-from fastapi import Depends, FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi import Depends, FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 
-from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.pages import Pages, render
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.lake import Lake
-from lakeops.model.errors import CommitExpired, InvalidInput, InvalidSettings, LakeopsError, NotFound, Transient
+from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
+from lakeops.web.app import answer, failure, guarded, page, refused
+from lakeops.web.pages import ROUTES, Moved, Pages, Site
+from lakeops.web.render import address, render
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from lakeops.settings import Settings
 
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-STATUS: tuple[tuple[type[LakeopsError], int], ...] = (
-    (NotFound, 404),
-    (CommitExpired, 410),
-    (InvalidSettings, 500),
-    (InvalidInput, 400),
-    (Transient, 503),
-)
-
-AT_ONCE = 4
-"""Pages that are made at once; each may hold a branch's uncommitted changes in memory."""
-
-WAIT_SECONDS = 10.0
-_places = BoundedSemaphore(AT_ONCE)
-
-Text = Annotated[str, Query(max_length=2048)]
+LISTED = 100
+"""Connections that the first page lists."""
+_ENVIRONMENT = "AIRFLOW_CONN_"
 
 
 def build() -> FastAPI:
@@ -61,63 +49,98 @@ def build() -> FastAPI:
         openapi_url=None,
         dependencies=[Depends(requires_access_connection("GET"))],
     )
-
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        """Every answer has the headers, also a refusal and an error that nobody expected."""
-        try:
-            answer = await go_on(request)
-        except Exception as error:  # noqa: BLE001 - what went wrong inside is no business of the browser's
-            _log.exception("A page failed")
-            answer = _failure(500, "internal", f"unexpected {type(error).__name__}; Airflow's log says more")
-        answer.headers.update(HEADERS)
-        return answer
-
-    @app.get("/{connection_id}/{repository}", response_class=HTMLResponse)
-    def overview(request: Request, connection_id: str, repository: str) -> HTMLResponse:
-        return _answer(request, connection_id, repository, Pages.overview)
-
-    @app.get("/{connection_id}/{repository}/ref/{ref:path}", response_class=HTMLResponse)
-    def ref_page(request: Request, connection_id: str, repository: str, ref: str) -> HTMLResponse:
-        return _answer(request, connection_id, repository, lambda pages: pages.ref(ref))
-
-    @app.get("/{connection_id}/{repository}/commit/{commit_id}", response_class=HTMLResponse)
-    def commit_page(request: Request, connection_id: str, repository: str, commit_id: str) -> HTMLResponse:
-        return _answer(request, connection_id, repository, lambda pages: pages.commit(commit_id))
-
-    @app.get("/{connection_id}/{repository}/diff", response_class=HTMLResponse)
-    def diff_page(
-        request: Request, connection_id: str, repository: str, left: Text, right: Text, two_way: bool = False
-    ) -> HTMLResponse:
-        return _answer(request, connection_id, repository, lambda pages: pages.diff(left, right, two_way=two_way))
-
+    app.middleware("http")(guarded)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_api_route("/", _lakes, methods=["GET"])
+    for path, view in ROUTES:
+        app.add_api_route(f"/{{connection_id}}{path.rstrip('/')}", _endpoint(view), methods=["GET"])
     return app
 
 
-def _answer(request: Request, connection_id: str, repository: str, show: Callable[[Pages], str]) -> HTMLResponse:
-    hook = LakeopsHook(connection_id)
-    if not _places.acquire(timeout=WAIT_SECONDS):
-        return _failure(503, "transient", f"{AT_ONCE} pages are being made already; try again")
+def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        connection = str(request.path_params["connection_id"])
+        home = str(request.scope.get("root_path", ""))
+        site = Site(address(home, connection), connection, f"{home}/", airflow_root())
+        return answer(request, site, view, lambda: _opened(connection))
+
+    return endpoint
+
+
+@contextmanager
+def _opened(connection: str) -> Iterator[Lake]:
+    """A connection's lake. Nothing of it is made. Raises ``NotFound`` where there is none."""
     try:
-        _require_catalog(hook)
-        with Lake.open(settings=hook.settings(), must_exist=True) as lake:
-            root = f"{request.scope.get('root_path', '')}/{connection_id}"
-            return HTMLResponse(show(Pages(root, lake.repository(repository))), headers=HEADERS)
-    except LakeopsError as error:
-        status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
-        return _failure(status, error.kind, error.message)
+        settings = LakeopsHook(connection).settings()
     except AirflowNotFoundException as error:
-        return _failure(404, "not_found", str(error))
-    finally:
-        _places.release()
+        raise NotFound(str(error)) from None
+    _require_catalog(connection, settings)
+    with Lake.open(settings=settings, must_exist=True) as lake:
+        yield lake
 
 
-def _failure(status: int, kind: str, message: str) -> HTMLResponse:
-    return HTMLResponse(render("failure.html", kind=kind, message=message), status, headers=HEADERS)
-
-
-def _require_catalog(hook: LakeopsHook) -> None:
+def _require_catalog(connection: str, settings: Settings) -> None:
     """Refuse a home directory without a catalog: opening the lake would make one."""
-    settings = hook.settings()
     if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
-        raise NotFound(f"connection {hook.lakeops_conn_id!r}: there is no lake in {settings.home}")
+        raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
+
+
+def airflow_root() -> str:
+    """What the addresses of Airflow's own pages begin with."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
+# --- the first page ---
+
+
+def _lakes(request: Request, user: GetUserDep) -> Response:
+    """The connections of type lakeops that the user may read."""
+    home = str(request.scope.get("root_path", ""))
+    manager = get_auth_manager()
+    rows = [
+        (name, address(home, name), _described(name))
+        for name in _connections()
+        if manager.is_authorized_connection(method="GET", details=ConnectionDetails(conn_id=name), user=user)
+    ]
+    return page(render("lakes.html", site=Site(f"{home}/", "Airflow"), title="Lakes", lakes=rows[:LISTED]))
+
+
+def _connections() -> list[str]:
+    """Names of connections of type lakeops, as far as they can be listed: a secrets backend has no list."""
+    from airflow.models import Connection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        query = select(Connection.conn_id).where(Connection.conn_type == LakeopsHook.conn_type).limit(LISTED)
+        found = {str(name) for name in session.scalars(query)}
+    given = {name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)}
+    return sorted({*found, DEFAULT_CONN_ID, *(name for name in given if _is_lakeops(name))})
+
+
+def _is_lakeops(name: str) -> bool:
+    try:
+        return LakeopsHook.get_connection(name).conn_type == LakeopsHook.conn_type
+    except Exception:  # noqa: BLE001 - whatever is wrong with somebody else's variable
+        return False
+
+
+def _described(name: str) -> str:
+    """What a connection leads to, or what is wrong with it; no lake is opened."""
+    try:
+        settings = LakeopsHook(name).settings()
+        _require_catalog(name, settings)
+    except LakeopsError as error:
+        return error.message
+    except AirflowNotFoundException as error:
+        return str(error)
+    return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    """What Airflow's auth manager refuses, as a page with the way in."""
+    status: Any = getattr(error, "status_code", 500)
+    if status != 401:
+        return refused(request, error)
+    login = ("Log in", address(airflow_root(), "auth", "login", next=str(request.url.path)))
+    return failure(None, 401, "You are not logged in, or no longer.", "Log in to Airflow, and come back.", login)

@@ -59,6 +59,7 @@ MODULES = {
     "show": ("history", HISTORY),
     "merge-base": ("history", HISTORY),
     "reflog": ("history", HISTORY),
+    "ui": ("ui", HISTORY),
     "audit": ("audit", HOUSE),
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),

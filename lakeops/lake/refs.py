@@ -71,6 +71,7 @@ class Branch(Readable):
     link_output = verb(lambda: ops.output.link_output)
     abandon_output = verb(lambda: ops.output.abandon_output)
     uncommitted = ref_verb(lambda: ops.diff.uncommitted)
+    uncommitted_page = ref_verb(lambda: ops.diff.uncommitted_page)
     reset = ref_verb(lambda: ops.stage.reset)
     commit = ref_verb(lambda: ops.commit.commit)
     import_objects = ref_verb(lambda: ops.ingest.import_objects)

@@ -160,6 +160,9 @@ class Repository:
     # --- history, diff and merge ---
 
     log = verb(lambda: ops.history.log)
+    divergence = verb(lambda: ops.history.divergence)
+    walk = verb(lambda: ops.history.walk)
+    containing = verb(lambda: ops.history.containing)
     merge_base = verb(lambda: ops.resolve.merge_base)
     diff = verb(lambda: ops.diff.two_way)
     changed = verb(lambda: ops.diff.changed)

@@ -84,6 +84,57 @@ def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) 
     return sorted(found, key=lambda commit: (commit.creation_date, commit.generation, commit.id))
 
 
+def divergence(get: CommitSource, left: str, right: str, *, most: int) -> tuple[int, int] | None:
+    """How many commits ``left`` has that ``right`` does not, and the other way round.
+
+    None where more than ``most`` commits would have to be looked at.
+    """
+    if left == right:
+        return 0, 0
+    sides = {left: _LEFT, right: _RIGHT}
+    queue = [_by_generation(get(commit_id)) for commit_id in sides]
+    heapq.heapify(queue)
+    counts = {_LEFT: 0, _RIGHT: 0, _BOTH: 0}
+    single = 2
+    while single:  # commits wait that only one side reaches so far
+        if sum(counts.values()) >= most:
+            return None
+        commit = heapq.heappop(queue)[-1]
+        side = sides.pop(commit.id)
+        counts[side] += 1
+        single -= side != _BOTH
+        for parent in dict.fromkeys(commit.parents):
+            before = sides.get(parent)
+            if before is None:
+                heapq.heappush(queue, _by_generation(get(parent)))
+            sides[parent] = (before or 0) | side
+            single += (sides[parent] != _BOTH) - (before is not None and before != _BOTH)
+    return counts[_LEFT], counts[_RIGHT]
+
+
+def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Commit], list[str]]:
+    """Some commits that the starts reach, children before parents, and where the next walk starts.
+
+    They come by generation, the highest first, so a walk can be taken up where another one ended. It reads no other
+    commits than these and the starts of the next walk.
+    """
+    waiting = set(starts)
+    queue = [_by_generation(get(commit_id)) for commit_id in waiting]
+    heapq.heapify(queue)
+    found: list[Commit] = []
+    while queue and len(found) < amount:
+        commit = heapq.heappop(queue)[-1]
+        waiting.discard(commit.id)
+        if commit.is_gone:
+            continue
+        found.append(commit)
+        for parent in commit.parents:
+            if parent not in waiting:
+                waiting.add(parent)
+                heapq.heappush(queue, _by_generation(get(parent)))
+    return found, [entry[-1].id for entry in sorted(queue) if not entry[-1].is_gone]
+
+
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
     """Whether a commit can be reached from another over parents; each commit is its own ancestor.
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
+from lakeops.catalog.records import Staged
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
-from lakeops.model.records import Change, ChangeType, Commit, Strategy, Summary
+from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, Summary
+from lakeops.model.requests import check_amount
 from lakeops.ops.ancestor import check_strategy, foretell, sides_of_merge
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, overtaken, resolve_both, watched
@@ -117,6 +119,50 @@ def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]
     check_prefix(prefix)
     found, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
     return chain.from_iterable(changes(batch) for batch in effective(ctx, found.head, staged))
+
+
+_PAGES = 20
+"""How many pages of staged rows one call reads at most, where few of them change anything."""
+
+
+def uncommitted_page(
+    ctx: Context, branch: str, prefix: str = "", *, after: str = "", amount: int = 100
+) -> tuple[list[Change], str | None]:
+    """Some of what a commit would change now, by path, and the path behind which the next page begins.
+
+    It holds no more than a page in memory, however much is staged. None in place of a path: there is no more.
+
+    Args:
+        branch: the branch.
+        prefix: what the paths begin with.
+        after: what an earlier call gave.
+        amount: how many staged paths are looked at at a time.
+    """
+    check_prefix(prefix)
+    for _ in range(_PAGES):
+        page = ctx.catalog.staged_page(
+            ctx.repository_id, check_name(branch), prefix=prefix, after=after, limit=check_amount(amount, "a page")
+        )
+        held = ctx.metarange(page.head)
+        pairs = ((ctx.reader.stat(held, row.path), row) for row in page.rows)
+        found = [change for before, row in pairs if (change := _staged_change(before, row)) is not None]
+        if len(page.rows) < amount:
+            return found, None
+        after = page.rows[-1].path
+        if found:
+            return found, after
+    return [], after
+
+
+def _staged_change(before: Entry | None, row: Staged) -> Change | None:
+    """What a staged row changes over the committed entry of its path; None when it changes nothing."""
+    if row.entry is None:
+        return None if before is None else Change(ChangeType.REMOVED, row.path, before.size_bytes)
+    if before is None:
+        return Change(ChangeType.ADDED, row.path, row.entry.size_bytes)
+    if before.identity == row.entry.identity:
+        return None
+    return Change(ChangeType.CHANGED, row.path, row.entry.size_bytes)
 
 
 def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table]:

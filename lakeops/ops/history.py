@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -11,7 +11,7 @@ from itertools import islice
 from lakeops.model import graph
 from lakeops.model.errors import CommitExpired, InvalidInput
 from lakeops.model.names import check_path, check_prefix
-from lakeops.model.records import Commit, Head
+from lakeops.model.records import Commit, Head, Ref
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
 from lakeops.ops.resolve import lookup, overtaken, resolve_commit
@@ -116,3 +116,55 @@ def heads(
             )
             found = [head for head in found if (head.commit_id in known) is is_in]
     return iter(found)
+
+
+FAR = 2_000
+"""How many commits are looked at before it is given up to say how far two refs are apart."""
+
+
+def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Of each ref, how many commits it has that ``base`` does not, and how many it lacks of ``base``.
+
+    None where they are very far apart.
+    """
+    names = lookup(ctx, ahead=100)
+
+    def found() -> list[tuple[int, int] | None]:
+        at = resolve_commit(ctx, base, live=False).id
+        ids = [resolve_commit(ctx, ref, live=False).id for ref in refs]
+        return [graph.divergence(names.get, commit_id, at, most=FAR) for commit_id in ids]
+
+    return ctx.catalog.in_snapshot(found)
+
+
+def walk(ctx: Context, starts: Sequence[str], amount: int) -> tuple[list[Commit], list[str]]:
+    """Commits that these refs reach, merged sources too, children before parents, and where the next page starts.
+
+    Args:
+        starts: refs, or what an earlier call gave.
+        amount: how many commits at most.
+    """
+    check_amount(amount, "the amount of commits")
+    names = lookup(ctx, ahead=amount)
+    ids = [resolve_commit(ctx, ref, live=False).id for ref in starts]
+    return graph.walk(names.get, ids, amount)
+
+
+def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Ref], bool]:
+    """Branches and tags whose history has a commit, and whether these are all that do.
+
+    At most so many refs of either kind are looked at, and those that are very far ahead are left out.
+    """
+    names = lookup(ctx, ahead=100)
+
+    def found() -> tuple[list[Ref], bool]:
+        commit = names.get(commit_id)
+        listings = (ctx.catalog.branches, ctx.catalog.tags)
+        listed = [ref for listing in listings for ref in listing(ctx.repository_id, limit=most + 1)[:most]]
+        whole = all(len(listing(ctx.repository_id, limit=most + 1)) <= most for listing in listings)
+        near = [ref for ref in listed if names.get(ref.commit_id).generation - commit.generation <= FAR]
+        return [ref for ref in near if graph.is_ancestor(names.get, commit_id, ref.commit_id)], whole and len(
+            near
+        ) == len(listed)
+
+    return ctx.catalog.in_snapshot(found)

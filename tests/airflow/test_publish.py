@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,11 +102,14 @@ def test_a_writer_says_what_it_has_staged(flights: Repository, monkeypatch: pyte
     said: list[str] = []
     log = SimpleNamespace(info=lambda text, *values: said.append(text % values))
     monkeypatch.setattr("lakeops.airflow.publish.log", log)
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     build("says").test()
-    assert sorted(line.rpartition("+00:00")[2] for line in said) == [
+    assert sorted(line.rpartition("+00:00")[2] for line in said if "is staged" in line) == [
         "/flights/ is staged: 1 added",
         "/weather/ is staged: 1 added",
     ]
+    pages = [line for line in said if line.startswith("See it: http://127.0.0.1:8080/lakeops/lakeops_default/flights/")]
+    assert {line.split("/")[6] for line in pages} == {"uncommitted", "commit"}, "of what is staged, and what is checked"
 
 
 def other_commit(flights: Repository, path: str) -> Callable[[], object]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from lakeops import Repository, Split
+from lakeops import Lake, Repository, Split
+from lakeops.web.pages import Pages, Site
 
 pytest.importorskip("airflow.sdk")
 
@@ -18,7 +19,6 @@ from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
 
 from lakeops.airflow.approval import LakeopsApprovalOperator
 from lakeops.airflow.operators import LakeopsDiffOperator
-from lakeops.airflow.pages import Pages
 from lakeops.airflow.preview import preview
 
 pytestmark = [
@@ -89,7 +89,7 @@ def parted(request: pytest.FixtureRequest, flights: Repository) -> Repository:
 
 @pytest.mark.parametrize("strategy", [None, "source-wins", "dest-wins"])
 def test_every_edge_tells_what_the_merge_does(
-    parted: Repository, run: Any, asked: list[dict[str, Any]], strategy: str | None
+    parted: Repository, lake: Lake, run: Any, asked: list[dict[str, Any]], strategy: str | None
 ) -> None:
     before, dev = parted.branch("main").commit_id, parted.branch("dev").commit_id
     conflicts = [change.path for change in parted.compare("main", "dev") if change.type.value == "conflict"]
@@ -98,7 +98,8 @@ def test_every_edge_tells_what_the_merge_does(
     given = {"repository": "flights", "source": "dev", "destination": "main", "strategy": strategy or "fail"}
     look = LakeopsDiffOperator(task_id="look", repo="flights", left="main", right="dev")
     listed = run(look)
-    page = Pages("/lakeops/mine", parted).diff("main", "dev", two_way=False)
+    query = {"left": "main", "right": "dev"}
+    page = Pages(Site("/lakeops/mine", "mine"), lake, {"repository": parted.id}, query).compare()
     if conflicts and strategy is None:
         for refused in (
             lambda: approval.execute(CONTEXT),

@@ -101,6 +101,7 @@ ELSEWHERE = [
     ),
     "mirror promote-writable",
     "mirror prove",
+    "ui",
 ]
 """Tested elsewhere: for its error, on servers in place of S3, with a mark, between two lakes."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.histories import History, make_history, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import first_parent_distance, first_parents, is_ancestor, log, merge_base
+from lakeops.model.graph import divergence, first_parent_distance, first_parents, is_ancestor, log, merge_base, walk
 from lakeops.model.records import Commit
 
 LONG = 20_000
@@ -155,3 +155,43 @@ def test_a_missing_commit_is_an_error_and_not_an_end() -> None:
     ):
         with pytest.raises(RefNotFound):
             call()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_walk_meets_every_commit_once_whatever_the_pages_are(seed: int) -> None:
+    source = random.Random(seed)
+    commits = make_history(random_parents(source, 40))
+    history = History(commits)
+    starts = [commit.id for commit in source.sample(commits, 2)]
+    wanted = set().union(*(ancestors(history, start) for start in starts))
+    for size in (1, 3, 100):
+        found: list[str] = []
+        waiting = starts
+        while waiting:
+            page, waiting = walk(history, waiting, size)
+            assert page
+            found += [commit.id for commit in page]
+        assert len(found) == len(set(found))
+        assert set(found) == wanted
+        places = {commit_id: place for place, commit_id in enumerate(found)}
+        for commit_id in found:
+            assert all(places[parent] > places[commit_id] for parent in history.by_id[commit_id].parents)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_how_far_two_commits_are_apart_is_counted_in_what_only_one_has(seed: int) -> None:
+    source = random.Random(seed)
+    commits = make_history(random_parents(source, 40))
+    history = History(commits)
+    left, right = (commit.id for commit in source.choices(commits, k=2))
+    own = ancestors(history, left), ancestors(history, right)
+    assert divergence(history, left, right, most=1000) == (len(own[0] - own[1]), len(own[1] - own[0]))
+
+
+def test_commits_that_are_very_far_apart_are_not_counted(long_line: list[Commit]) -> None:
+    history = History(long_line)
+    assert divergence(history, long_line[LONG - 1].id, long_line[0].id, most=100) is None
+    assert sum(history.reads.values()) < 110
+    near = History(long_line)
+    assert divergence(near, long_line[-1].id, long_line[LONG - 1].id, most=100) == (3, 5)
+    assert sum(near.reads.values()) < 20

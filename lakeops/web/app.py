@@ -1,0 +1,116 @@
+"""From a request to an answer: the same for whoever serves the pages. An error is a page too, and says what to do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from lakeops.model.errors import (
+    CatalogUnavailable,
+    CommitExpired,
+    InvalidInput,
+    InvalidSettings,
+    LakeopsError,
+    NotFound,
+    Transient,
+)
+from lakeops.web.pages import Moved, Pages, Site
+from lakeops.web.render import HEADERS, render
+
+if TYPE_CHECKING:
+    from lakeops.lake import Lake
+
+_log = logging.getLogger(__name__)
+
+STATUS: tuple[tuple[type[LakeopsError], int, str], ...] = (
+    (NotFound, 404, "It may have been deleted or renamed. The list above it shows what is there now."),
+    (CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
+    (InvalidSettings, 500, "Whoever looks after this server has to correct its settings."),
+    (CatalogUnavailable, 503, "The catalog's database does not answer. Try again in a while."),
+    (InvalidInput, 400, "Correct the address, or go back to the list."),
+    (Transient, 503, "Try again in a while."),
+)
+
+AT_ONCE = 4
+"""Pages that are made at once, so that the memory of all of them is bounded."""
+
+WAIT_SECONDS = 10.0
+_places = BoundedSemaphore(AT_ONCE)
+
+
+def answer(
+    request: Request,
+    site: Site,
+    view: Callable[[Pages], str | Moved],
+    open_lake: Callable[[], AbstractContextManager[Lake]],
+) -> Response:
+    """The page that a request asks for, or a page that says why there is none."""
+    if not _places.acquire(timeout=WAIT_SECONDS):
+        return failure(site, 503, f"{AT_ONCE} pages are being made already", "Try again in a while.")
+    try:
+        with open_lake() as lake:
+            path = {name: str(value) for name, value in request.path_params.items()}
+            made = view(Pages(site, lake, path, request.query_params))
+    except LakeopsError as error:
+        status, advice = next(
+            ((status, advice) for kind, status, advice in STATUS if isinstance(error, kind)),
+            (500, "`lakeops fsck` says more about what is damaged."),
+        )
+        return failure(site, status, error.message, advice)
+    finally:
+        _places.release()
+    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Moved) else page(made)
+
+
+def page(text: str, status: int = 200) -> HTMLResponse:
+    """A document with the headers of every answer."""
+    return HTMLResponse(text, status, headers=HEADERS)
+
+
+def failure(
+    site: Site | None, status: int, message: str, advice: str = "", link: tuple[str, str] | None = None
+) -> Response:
+    """A page that says what went wrong and what to do. ``link`` is a text and an address."""
+    title = {401: "Log in first", 403: "Not allowed", 404: "Not found", 410: "Expired", 400: "That makes no sense"}
+    return page(
+        render(
+            "failure.html",
+            site=site,
+            title=title.get(status, "This page cannot be shown"),
+            status=status,
+            message=message,
+            advice=advice,
+            link=link,
+        ),
+        status,
+    )
+
+
+async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    """An answer with the headers, also where something failed that nobody expected."""
+    try:
+        found = await go_on(request)
+    except Exception as error:  # noqa: BLE001 - what went wrong inside is no business of the browser's
+        _log.exception("A page failed")
+        found = failure(None, 500, f"unexpected {type(error).__name__}", "The server's log says more.")
+    found.headers.update(HEADERS)
+    return found
+
+
+def refused(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the framework's signature
+    """What the framework itself refuses, as a page: no such address, another method than GET."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    advice = {
+        404: "There is no page at this address.",
+        405: "Pages are only read.",
+        403: "Your account may not read this connection. Ask an administrator for the right to read it.",
+    }
+    detail: Any = getattr(error, "detail", "")
+    return failure(None, status, str(detail) or "refused", advice.get(status, ""))

@@ -1,0 +1,429 @@
+"""What each page shows. A page is a method of ``Pages``; ``ROUTES`` says at which address.
+
+What a page reads is bounded, whatever the repository's size, and lists are read page by page from where the last one
+ended. What two commits differ in never changes, so sums are kept by their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakeops.lake.mirror import Mirror
+from lakeops.model.errors import (
+    CommitExpired,
+    InvalidInput,
+    InvalidRef,
+    LakeopsError,
+    NotAMirror,
+    NotReplicated,
+    RefNotFound,
+)
+from lakeops.model.records import CommonPrefix, Entry
+from lakeops.model.refs import parse_ref
+from lakeops.web import graph
+from lakeops.web.preview import preview
+from lakeops.web.render import SHORT, address, render
+from lakeops.web.sums import Sums
+
+if TYPE_CHECKING:
+    from lakeops.lake import Lake, Repository
+    from lakeops.model.records import ReflogRecord
+
+REFS = 30
+"""Branches or tags of a page."""
+COMMITS = 40
+OBJECTS = 100
+STAGED = 100
+RECORDS = 100
+REPOSITORIES = 50
+MOST_QUERY = 2048
+"""Characters of one value of an address."""
+MOST_LANES = 20
+
+
+class Moved(NamedTuple):
+    """The answer is at another address."""
+
+    to: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where pages are served.
+
+    Attributes:
+        root: what the addresses of a lake's pages begin with.
+        lake_name: what the lake is called on them.
+        home: the address of a list of lakes, if there are several.
+        airflow: what addresses of Airflow's own pages begin with; None outside Airflow.
+    """
+
+    root: str
+    lake_name: str
+    home: str | None = None
+    airflow: str | None = None
+
+    def run_page(self, metadata: Mapping[str, str]) -> str | None:
+        """The page of the task that made a commit, in the Airflow that shows this page."""
+        names = [metadata.get(f"airflow_{part}") for part in ("dag_id", "run_id", "task_id")]
+        if self.airflow is None or None in names:
+            return None
+        dag, run, task = (str(name) for name in names)
+        index = metadata.get("airflow_map_index", "-1")
+        mapped = ("mapped", index) if index.isdigit() else ()
+        return address(self.airflow, "dags", dag, "runs", run, "tasks", task, *mapped)
+
+
+class Pages:
+    """The pages of one lake, for one request.
+
+    Args:
+        site: where they are served.
+        lake: the open lake.
+        path: the parameters in the address.
+        query: what follows the question mark.
+    """
+
+    def __init__(self, site: Site, lake: Lake, path: Mapping[str, str], query: Mapping[str, str]) -> None:
+        self._site = site
+        self._lake = lake
+        self._path = path
+        self._query = query
+
+    # --- of the lake ---
+
+    def repositories(self) -> str:
+        """All repositories."""
+        after = self._asked("after")
+        found = list(islice(self._lake.repositories(prefix=self._asked("q"), after=after), REPOSITORIES + 1))
+        rows = [self._repository_row(repository) for repository in found[:REPOSITORIES]]
+        more = rows[-1]["repository"].id if len(found) > REPOSITORIES else None
+        return self._page("repositories.html", "Repositories", rows=rows, next_after=more, q=self._asked("q"))
+
+    def _repository_row(self, repository: Repository) -> dict[str, Any]:
+        record = repository.record
+        head, problem = None, None
+        try:
+            head = repository.ref(record.default_branch).commit
+        except LakeopsError as error:
+            problem = error.message
+        return {"repository": repository, "head": head, "problem": problem, "read_only": record.read_only}
+
+    def audit(self) -> str:
+        """Who changed what, in all repositories or in one."""
+        name = self._path.get("repository")
+        actor = self._asked("actor")
+        before = self._asked("before")
+        if before and not before.isdigit():
+            raise InvalidInput("the place in the audit is a number")
+        read = self._lake.audit(name, actor=actor or None, amount=None)
+        records = list(islice((one for one in read if not before or one.sequence < int(before)), RECORDS + 1))
+        more = records[RECORDS - 1].sequence if len(records) > RECORDS else None
+        values: dict[str, Any] = {"records": records[:RECORDS], "next_before": more, "actor": actor}
+        if name is None:
+            return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
+        return self._of_repository("audit.html", "Audit", self._lake.repository(name), tab="audit", **values)
+
+    # --- of a repository ---
+
+    def branches(self) -> str:
+        """The branches, with how far each is from the default one."""
+        repository = self._repository()
+        q, after = self._asked("q"), self._asked("after")
+        found = list(islice(repository.branches(prefix=q, after=after), REFS + 1))
+        shown = found[:REFS]
+        if not q and not after:  # the default branch comes first, wherever its name would be
+            first = repository.default_branch
+            own = [ref for ref in islice(repository.branches(prefix=first), 1) if ref.id == first]
+            shown = [*own, *(ref for ref in shown if ref.id != first)]
+        commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in shown])
+        apart = repository.divergence(repository.default_branch, [ref.commit_id for ref in shown])
+        rows = [
+            {
+                "name": ref.id,
+                "commit": commits[ref.commit_id],
+                "apart": far,
+                "staged": self._lake.catalog.has_staged(repository.id, ref.id),
+            }
+            for ref, far in zip(shown, apart, strict=True)
+            if ref.commit_id in commits
+        ]
+        more = found[REFS - 1].id if len(found) > REFS else None
+        return self._of_repository(
+            "branches.html", "Branches", repository, tab="branches", rows=rows, next_after=more, q=q
+        )
+
+    def tags(self) -> str:
+        """The tags."""
+        repository = self._repository()
+        q = self._asked("q")
+        found = list(islice(repository.tags(prefix=q, after=self._asked("after")), REFS + 1))
+        commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in found[:REFS]])
+        rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
+        more = found[REFS - 1].id if len(found) > REFS else None
+        return self._of_repository("tags.html", "Tags", repository, tab="tags", rows=rows, next_after=more, q=q)
+
+    def go(self) -> Moved:
+        """To the page of a ref or a commit that somebody typed."""
+        ref = self._asked("ref").strip()
+        if not ref:
+            raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
+        return Moved(self._to("ref", ref))
+
+    def history(self) -> str:
+        """The commit graph of a ref. Of a deleted branch or tag: where it was."""
+        repository, ref = self._repository(), self._path["ref"]
+        asked = [one for one in self._asked("from").split(",") if one]
+        try:
+            head = repository.ref(ref).commit
+        except (RefNotFound, InvalidRef):
+            deleted = _deletion(repository, ref)
+            if deleted is None:
+                raise
+            return self._of_repository("deleted.html", ref, repository, tab="branches", name=ref, deleted=deleted)
+        commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
+        rows = graph.rows(commits, asked[:MOST_LANES])
+        heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
+        return self._of_ref(
+            "history.html",
+            ref,
+            "history",
+            rows=rows,
+            heads=heads,
+            beyond=len(asked) > 0,
+            next_from=",".join(rest[:MOST_LANES]),
+            cut=len(rest) > MOST_LANES,
+            HEIGHT=graph.HEIGHT,
+        )
+
+    def commit(self) -> str:
+        """A commit: what it says of itself, and what it changed against its first parent."""
+        repository, ref = self._repository(), self._path["commit_id"]
+        commit = repository.ref(ref).commit
+        sums, expired = None, None
+        try:
+            if commit.parents:
+                sums = self._sums(repository, "two-way", commit.parents[0], commit.id)
+        except (CommitExpired, NotReplicated) as error:
+            expired = error.message
+        refs, whole = repository.containing(commit.id)
+        return self._of_repository(
+            "commit.html",
+            f"Commit {commit.id[:SHORT]}",
+            repository,
+            tab="branches",
+            crumbs=[(f"commit {commit.id[:SHORT]}", None)],
+            commit=commit,
+            sums=sums,
+            expired=expired,
+            refs=refs,
+            whole=whole,
+            run_page=self._site.run_page(commit.metadata),
+            **self._change_links("commit", commit.id),
+        )
+
+    def compare(self) -> str:
+        """What differs between two refs, or what the right one changed since their merge base."""
+        repository = self._repository()
+        left, right = self._asked("left") or repository.default_branch, self._asked("right")
+        two_way = self._asked("two_way").lower() in {"1", "true", "on", "yes"}
+        names = [ref.id for ref in islice(repository.branches(), 200)] + [
+            ref.id for ref in islice(repository.tags(), 100)
+        ]
+        values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "sums": None}
+        if right:
+            heads = [repository.ref(ref).commit for ref in (left, right)]
+            values["sums"] = self._sums(repository, "two-way" if two_way else "since", *(head.id for head in heads))
+            values["heads"] = heads
+            values["apart"] = repository.divergence(heads[0].id, [heads[1].id])[0]
+        return self._of_repository(
+            "compare.html",
+            "Compare",
+            repository,
+            tab="compare",
+            **values,
+            **self._change_links("diff", left=left, right=right, two_way="true" if two_way else ""),
+        )
+
+    def uncommitted(self) -> str:
+        """What is staged on a branch and not committed."""
+        repository, ref = self._repository(), self._path["ref"]
+        prefix, after = self._asked("prefix"), self._asked("after")
+        found, more = repository.branch(ref).uncommitted_page(prefix, after=after, amount=STAGED)
+        return self._of_ref(
+            "uncommitted.html", ref, "uncommitted", changes=found, next_after=more, prefix=prefix, after=after
+        )
+
+    def tree(self) -> str:
+        """The folders and objects of a ref under a prefix."""
+        repository, ref = self._repository(), self._path["ref"]
+        prefix, after = self._asked("prefix"), self._asked("after")
+        found = list(islice(repository.ref(ref).list(prefix, after=after, delimiter="/"), OBJECTS + 1))
+        shown: list[Entry | CommonPrefix] = found[:OBJECTS]
+        return self._of_ref(
+            "tree.html",
+            ref,
+            "objects",
+            items=shown,
+            prefix=prefix,
+            folders=list(_folders(prefix)),
+            after=after,
+            next_after=shown[-1].path if len(found) > OBJECTS else None,
+        )
+
+    def contents(self) -> str:
+        """An object: what is known of it, and the beginning of its contents."""
+        repository, ref = self._repository(), self._path["ref"]
+        path = self._asked("path")
+        at = repository.ref(ref)
+        entry = at.stat(path)
+        shown, problem = None, None
+        try:
+            with at.open_entry(entry, verify=False) as file:
+                shown = preview(file, entry)
+        except LakeopsError as error:
+            problem = error.message
+        return self._of_ref(
+            "object.html",
+            ref,
+            "objects",
+            entry=entry,
+            shown=shown,
+            problem=problem,
+            folders=list(_folders(path)),
+            uri=f"lakefs://{repository.id}/{ref}/{path}",
+        )
+
+    def collection(self) -> str:
+        """Garbage collection: the rules in words, and the marks."""
+        repository = self._repository()
+        marks = repository.gc.marks()[:RECORDS]
+        most = max((mark.bytes for mark in marks), default=0)
+        return self._of_repository(
+            "gc.html",
+            "Garbage collection",
+            repository,
+            tab="gc",
+            rules=repository.gc.rules(),
+            grace=repository.gc.grace(),
+            marks=marks,
+            most=most,
+            registrations=repository.registrations(),
+        )
+
+    def mirror(self) -> str:
+        """How far a mirror is."""
+        repository = self._repository()
+        try:
+            status = Mirror.of(repository).status()
+        except NotAMirror:
+            status = None
+        refs = [] if status is None else [*status.branches.values(), *status.tags.values()]
+        return self._of_repository(
+            "mirror.html",
+            "Mirror",
+            repository,
+            tab="mirror",
+            status=status,
+            refs=sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS],
+            count=len(refs),
+            registrations=repository.registrations(),
+        )
+
+    # --- parts ---
+
+    def _asked(self, name: str) -> str:
+        """A value of the query; empty when it is not there. Raises ``InvalidInput``."""
+        found = self._query.get(name, "")
+        if len(found) > MOST_QUERY:
+            raise InvalidInput(f"{name!r} in the address is longer than {MOST_QUERY} characters")
+        return found
+
+    def _repository(self) -> Repository:
+        return self._lake.repository(self._path["repository"])
+
+    def _sums(self, repository: Repository, way: str, left: str, right: str) -> Sums:
+        prefix, after = self._asked("prefix"), self._asked("after")
+        return Sums.of(repository, way, left, right, prefix=prefix, after=after)
+
+    def _change_links(self, *parts: str, **query: str) -> dict[str, Any]:
+        """How the parts of a list of changes link to others: folders below, and what follows."""
+        return {"narrowed": lambda **more: self._to(*parts, **query, **more)}
+
+    def _to(self, *parts: str, **query: object) -> str:
+        """The address of a page of this repository."""
+        return address(self._site.root, self._path["repository"], *parts, **query)
+
+    def _of_ref(self, template: str, ref: str, view: str, **values: Any) -> str:  # noqa: ANN401
+        repository = self._repository()
+        is_branch = True
+        try:
+            repository.branch(ref)
+        except LakeopsError:
+            is_branch = False
+        crumbs: list[tuple[str, str | None]] = [(ref, self._to("ref", ref))]
+        return self._of_repository(
+            template, ref, repository, tab="branches", crumbs=crumbs, ref=ref, view=view, is_branch=is_branch, **values
+        )
+
+    def _of_repository(
+        self,
+        template: str,
+        title: str,
+        repository: Repository,
+        *,
+        tab: str,
+        crumbs: list[tuple[str, str | None]] | None = None,
+        **values: Any,  # noqa: ANN401
+    ) -> str:
+        trail = [(repository.id, self._to()), *(crumbs if crumbs is not None else [(title, None)])]
+        given = {"repository": repository, "to": self._to, "tab": tab, "crumbs": trail, **values}
+        return self._page(template, f"{title} · {repository.id}", **given)
+
+    def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
+        given = {"crumbs": [], "tab": None, "repository": None, **values}
+        return render(template, site=self._site, title=title, lake=self._lake_address, query=self._query, **given)
+
+    def _lake_address(self, *parts: str, **query: object) -> str:
+        """The address of a page of the lake."""
+        return address(self._site.root, *parts, **query)
+
+
+ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
+    ("/", Pages.repositories),
+    ("/_audit", Pages.audit),
+    ("/{repository}", Pages.branches),
+    ("/{repository}/tags", Pages.tags),
+    ("/{repository}/go", Pages.go),
+    ("/{repository}/ref/{ref}", Pages.history),
+    ("/{repository}/commit/{commit_id}", Pages.commit),
+    ("/{repository}/tree/{ref}", Pages.tree),
+    ("/{repository}/object/{ref}", Pages.contents),
+    ("/{repository}/uncommitted/{ref}", Pages.uncommitted),
+    ("/{repository}/diff", Pages.compare),
+    ("/{repository}/gc", Pages.collection),
+    ("/{repository}/mirror", Pages.mirror),
+    ("/{repository}/audit", Pages.audit),
+)
+"""The pages below a lake's address. No repository's name begins with an underscore."""
+
+
+def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
+    """The deletion of a branch or tag whose name means nothing else now; None for any other name."""
+    try:
+        last = next(iter(repository.reflog(name, limit=1)), None)
+    except LakeopsError:  # no name of a ref
+        return None
+    return None if last is None or last.old is None or last.new is not None else last
+
+
+def _folders(path: str) -> Iterator[tuple[str, str]]:
+    """The folders that a path lies in: their names, and their prefixes."""
+    end = path.find("/")
+    start = 0
+    while end >= 0:
+        yield path[start:end], path[: end + 1]
+        start, end = end + 1, path.find("/", end + 1)

@@ -1,0 +1,344 @@
+"""The pages of a lake, as ``lakeops ui`` serves them: what they show, page by page, and that all of it is text."""
+
+from __future__ import annotations
+
+import html
+import re
+import warnings
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("starlette")
+
+from lakeops import Lake, Repository
+from lakeops.web import pages, preview, sums
+from lakeops.web.render import HEADERS, address
+from lakeops.web.serve import application, listening
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its own, about its client
+    from starlette.testclient import TestClient
+
+EVIL = "<script>alert('x')</script>\u202e&\"x"
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    monkeypatch.setenv("LAKEOPS_FSYNC", "false")
+    with Lake.open(home=tmp_path / "lake") as opened:
+        yield opened
+
+
+@pytest.fixture
+def flights(lake: Lake) -> Repository:
+    """A history with merges, a tag, conflicts, uncommitted changes, and names that are hostile."""
+    repo = lake.create_repository("flights")
+    main = repo.branch("main")
+    for day in ("day=1", "day=2"):
+        load = repo.create_branch(f"load-{day}")
+        load.put(f"flights/{day}/part-0.csv", b"origin,delay\nEWR,5\nJFK,-2\n", content_type="text/csv")
+        load.commit(f"load {day}")
+        repo.merge(load.id, "main", message=f"publish {day}")
+    dev = repo.create_branch("dev")
+    main.put("README.md", b"main")
+    main.commit("main's words")
+    dev.put("README.md", b"dev")
+    dev.put(f"raw/{EVIL}", EVIL.encode())
+    dev.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
+    dev.put("later/a", b"1")
+    dev.delete("flights/day=1/part-0.csv")
+    repo.create_tag("v1", "main~1")
+    repo.delete_branch("load-day=1")
+    return repo
+
+
+@pytest.fixture
+def ask(lake: Lake) -> Iterator[Any]:
+    with TestClient(application(lake), base_url="http://127.0.0.1:8087") as client:
+        yield client.get
+
+
+def shown(answer: Any) -> str:
+    """What a person reads of a page."""
+    assert answer.status_code == 200, answer.text
+    body = answer.text.partition("<body>")[2]
+    return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body)))
+
+
+def test_every_link_leads_to_a_page(flights: Repository, ask: Any) -> None:
+    seen: set[str] = set()
+    waiting = ["/"]
+    while waiting:
+        at = waiting.pop()
+        seen.add(at)
+        answer = ask(at)
+        assert answer.status_code == 200, at
+        assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+        assert "<script>alert" not in answer.text
+        assert "\u202e" not in answer.text
+        found = {html.unescape(link) for link in re.findall(r'href="(/[^"]*)"', answer.text)}
+        waiting += found - seen - set(waiting)
+    assert len(seen) > 40
+    for view in ("/tags", "/tree/", "/object/", "/uncommitted/", "/diff", "/gc", "/mirror", "/audit", "/commit/"):
+        assert any(view in at for at in seen), view
+
+
+def test_looking_changes_nothing(flights: Repository, lake: Lake, ask: Any) -> None:
+    before = flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())
+    for path in ("/", "/flights", "/flights/ref/dev", "/flights/uncommitted/dev", "/flights/gc", "/flights/mirror"):
+        ask(path)
+    assert (flights.reflog(), list(flights.branch("dev").uncommitted()), list(lake.audit())) == before
+
+
+def test_nothing_but_get_is_answered(lake: Lake, flights: Repository) -> None:
+    with TestClient(application(lake), base_url="http://127.0.0.1") as client:
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            answer = client.request(method, "/flights")
+            assert answer.status_code == 405
+            assert answer.headers["cache-control"] == "no-store"
+
+
+def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository, ask: Any) -> None:
+    text = shown(ask("/flights"))
+    assert text.index(" main default") < text.index(" dev "), "the default branch comes first"
+    assert "1 ahead 1 behind" in text
+    assert "2 behind" in text, "load-day=2 lacks its own merge and a commit of main"
+    assert "not committed" in text
+    assert "load-day=2" in shown(ask("/flights?q=load"))
+    assert "dev" not in shown(ask("/flights?q=load")).partition("Last commit")[2]
+
+
+def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REFS", "COMMITS", "OBJECTS", "STAGED", "RECORDS"):
+        monkeypatch.setattr(pages, name, 2)
+    monkeypatch.setattr(sums, "LISTED", 1)
+    sums._known.clear()
+    for number in range(3):
+        flights.branch("dev").put(f"many/{number}", b"1")
+        flights.create_tag(f"t{number}", "main")
+
+    def every(path: str, pattern: str) -> list[str]:
+        found: list[str] = []
+        while path:
+            answer = ask(path)
+            assert answer.status_code == 200, path
+            found += re.findall(pattern, answer.text)
+            following = re.search(r'href="([^"]*)" rel="next"', answer.text)
+            path = html.unescape(following[1]) if following else ""
+        return found
+
+    commit = r'<a class="mono" href="/flights/commit/([0-9a-f]{64})">'
+    assert every("/flights/ref/main", commit) == [one.id for one in flights.walk(["main"], 100)[0]]
+    assert every("/flights/tags", r"<strong>([^<]*)</strong>") == ["t0", "t1", "t2", "v1"]
+    branches = every("/flights", r"<strong>([^<]*)</strong>")
+    assert set(branches) == {"main", "dev", "load-day=2"}
+    many = every("/flights/tree/dev?prefix=many/", r'title="(many/\d)"')
+    assert many == ["many/0", "many/1", "many/2"]
+    staged = [change.path for change in flights.branch("dev").uncommitted()]
+    assert every("/flights/uncommitted/dev", r'class="path" title="([^"]*)"') == staged
+    listed = every("/flights/diff?left=main~2&right=main&two_way=true", r'class="path" title="([^"]*)"')
+    assert listed == [change.path for change in flights.diff("main~2", "main")]
+    assert len(every("/flights/audit", r'<td class="num"><time')) == len(list(flights.audit()))
+
+
+def test_a_commit_sums_up_what_it_changed(flights: Repository, ask: Any) -> None:
+    head = flights.ref("dev").commit_id
+    text = shown(ask(f"/flights/commit/{head}"))
+    assert "second line" in text
+    assert "2 added" in text
+    assert "raw/ 1 · ·" in text, "folders with counts come before the list"
+    assert text.index("By folder") < text.index("Every path")
+    assert "dev Look" in text, "the refs that have it"
+    page = ask(f"/flights/commit/{head}").text
+    assert 'href="https://airflow.example/x"' in page
+    assert 'href="javascript' not in page
+    merge = shown(ask(f"/flights/commit/{flights.ref('v1').commit_id}"))
+    assert "(destination)" in merge
+    assert "(source)" in merge
+    assert " v1 " in merge
+    assert "history begins here" in shown(ask("/flights/commit/main~3"))
+
+
+def test_the_graph_draws_merges(flights: Repository, ask: Any) -> None:
+    page = ask("/flights/ref/main").text
+    assert page.count('aria-label="merge of 2 commits"') == 2
+    assert len(set(re.findall(r'cx="(\d+)" cy="18"', page))) == 2, "what was merged has a lane of its own"
+
+
+def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> None:
+    text = shown(ask("/flights/diff?left=main&right=dev"))
+    assert "1 path in conflict" in text
+    assert "1 ahead 1 behind" in text
+    assert "raw/" in shown(ask("/flights/diff?left=main&right=dev&prefix=raw/"))
+    assert "Choose what to compare" in shown(ask("/flights/diff"))
+    assert "Both are the same commit" in shown(ask("/flights/diff?left=main&right=main"))
+
+
+def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "COUNTED", 1)
+    sums._known.clear()
+    assert "at least 1 added" in shown(ask("/flights/diff?left=main~2&right=main&two_way=true"))
+    sums._known.clear()
+
+
+def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sums.Sums.of(flights, "two-way", flights.ref("main~1").commit_id, flights.ref("main").commit_id)
+    monkeypatch.setattr(Repository, "diff", None)
+    again = sums.Sums.of(flights, "two-way", flights.ref("main~1").commit_id, flights.ref("main").commit_id)
+    assert again is first
+
+
+def parquet(rows: int) -> bytes:
+    file = BytesIO()
+    pq.write_table(pa.table({"origin": ["EWR"] * rows, "delay": list(range(rows))}), file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "told"),
+    [
+        ("a.csv", b"origin,delay\nEWR,5\n", ["CSV", "origin delay", "EWR 5"]),
+        ("a.tsv", b"origin\tdelay\nEWR\t5\n", ["CSV", "origin delay"]),
+        ("a.json", b'{"b":[1,2]}', ["JSON", '"b": [']),
+        ("bad.json", b"{", ["not"]),
+        ("a.txt", "Zürich\n".encode(), ["Text", "Zürich"]),
+        ("a.bin", bytes(range(256)), ["Binary", "00 01 02"]),
+        ("empty", b"", ["The object is empty"]),
+        ("a.parquet", parquet(60), ["Parquet", "60 rows", "2 columns", "EWR 49", "int64", "The first 50 rows"]),
+        ("none.parquet", parquet(0), ["0 rows", "It has no rows", "origin null"]),
+        ("bad.parquet", b"PAR1" + b"\xff" * 40 + b"PAR1", ["Parquet", "footer is missing, or too large"]),
+        ("worse.parquet", b"PAR1" + b"\x15" * 40 + b"\x10\0\0\0PAR1", ["no Parquet file that can be read"]),
+        ("long.txt", b"x" * (preview.MOST_BYTES + 5), ["The first 65.5 kB of 65.5 kB"]),
+        ("cut.txt", "é".encode() * preview.MOST_BYTES, ["Text"]),
+        ("page.html", b"<script>alert(1)</script>", ["<script>alert(1)</script>"]),
+    ],
+)
+def test_an_object_is_shown_as_what_it_is(
+    flights: Repository, ask: Any, path: str, data: bytes, told: list[str]
+) -> None:
+    flights.branch("dev").put(path, data)
+    answer = ask(address("", "flights", "object", "dev", path=path))
+    text = shown(answer)
+    for words in told:
+        assert words in text
+    assert answer.text.count("<script>") == 1, "the page's own"
+
+
+def test_an_object_whose_contents_are_gone_says_so(flights: Repository, ask: Any) -> None:
+    entry = flights.ref("dev").stat("later/a")
+    Path(entry.physical_address.removeprefix("file://")).unlink()
+    assert "later/a" in shown(ask("/flights/object/dev?path=later/a"))
+    assert 'class="box bad"' in ask("/flights/object/dev?path=later/a").text
+
+
+def test_uncommitted_changes_are_what_a_commit_would_change(flights: Repository) -> None:
+    dev = flights.branch("dev")
+    dev.put("README.md", b"dev")  # the same contents again
+    found, more = dev.uncommitted_page()
+    assert (found, more) == (list(dev.uncommitted()), None)
+    assert [change.type.value for change in found] == ["removed", "added"]
+    one, after = dev.uncommitted_page(amount=1)
+    rest, _ = dev.uncommitted_page(after=after or "")
+    assert [*one, *rest] == found
+    assert dev.uncommitted_page("later/")[0] == list(dev.uncommitted("later/"))
+
+
+def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: Any) -> None:
+    text = shown(ask("/flights/ref/load-day=1"))
+    assert "Deleted" in text
+    assert "lakeops branch create" in text
+
+
+def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
+    answer = ask("/flights/go?ref=+main~1+", follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/flights/ref/main~1")
+    assert answer.headers["cache-control"] == "no-store"
+    assert ask("/flights/go?ref=//evil.example", follow_redirects=False).headers["location"].startswith("/flights/ref/")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/nosuch", 404, "no repository 'nosuch'"),
+        ("/flights/ref/nosuch", 404, "nosuch"),
+        ("/flights/ref/ma..in", 400, "ma..in"),
+        ("/flights/commit/feed", 404, "feed"),
+        ("/flights/diff?left=main&right=nosuch", 404, "nosuch"),
+        ("/flights/object/main?path=nosuch", 404, "nosuch"),
+        ("/flights/object/main", 400, "path"),
+        ("/flights/uncommitted/v1", 404, "v1"),
+        ("/flights/audit?before=x", 400, "number"),
+        ("/flights/tree/main?prefix=" + "x" * 3000, 400, "longer"),
+        ("/flights/tree/main?prefix=%00", 400, "NUL"),
+        ("/flights/ref/main?from=zz", 404, "zz"),
+        ("/flights/go", 400, "type a branch"),
+        ("/a/b/c/d", 404, "no page at this address"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_on_a_page(
+    flights: Repository, ask: Any, path: str, status: int, message: str
+) -> None:
+    answer = ask(path)
+    assert answer.status_code == status
+    assert message in html.unescape(answer.text)
+    assert "</html>" in answer.text
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+
+
+def test_an_expired_commit_is_gone(flights: Repository, lake: Lake, ask: Any) -> None:
+    lost = flights.branch("dev").commit_id
+    flights.delete_branch("dev")
+    lake.catalog.expire_commits("flights", [lost])
+    record = ask(f"/flights/commit/{lost}")
+    assert record.status_code == 200, "what the commit was is still known"
+    assert "is expired" in record.text
+    assert ask(f"/flights/diff?left=main&right={lost}&two_way=true").status_code == 410
+
+
+def test_an_error_that_nobody_expected_says_nothing_of_the_inside(
+    flights: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("s3cret")
+
+    monkeypatch.setattr(Repository, "walk", fail)
+    with TestClient(application(lake), base_url="http://localhost", raise_server_exceptions=False) as client:
+        answer = client.get("/flights/ref/main")
+    assert (answer.status_code, "s3cret" in answer.text) == (500, False)
+    assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
+
+
+def test_only_a_name_of_this_machine_is_answered(flights: Repository, ask: Any) -> None:
+    """A site that gives 127.0.0.1 a name of its own would otherwise read the pages through a visitor's browser."""
+    assert ask("/flights", headers={"host": "evil.example"}).status_code == 400
+    assert ask("/flights", headers={"host": "localhost:8087"}).status_code == 200
+
+
+def test_the_pages_listen_on_loopback_alone() -> None:
+    socket, at = listening(0)
+    with socket:
+        host, port = socket.getsockname()
+        assert (host, at) == ("127.0.0.1", f"http://127.0.0.1:{port}/")
+
+
+def test_collection_and_mirrors_are_told_in_words(flights: Repository, lake: Lake, ask: Any) -> None:
+    assert "There are no rules" in shown(ask("/flights/gc"))
+    flights.gc.set_rules({"default_retention_days": 21, "branches": [{"branch_id": "main", "retention_days": 365}]})
+    flights.gc.mark()
+    text = shown(ask("/flights/gc"))
+    assert "21 days" in text
+    assert "Nothing younger than 24 h, the grace period, is deleted" in text
+    assert "Branch main : commits are kept for 365 days" in text
+    assert "marked" in text
+    lake.create_mirror("copy", source=f"{lake.settings.home}#flights").sync()
+    text = shown(ask("/copy/mirror"))
+    assert "waits for replication" in text
+    assert " main branch " in text
+    assert "This repository is no mirror" in shown(ask("/flights/mirror"))
+    assert "Commits kept for it" in shown(ask("/flights/mirror"))
