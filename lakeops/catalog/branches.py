@@ -38,6 +38,7 @@ _NEW_BRANCH = new_ref(
     sealed_tokens=literal([], BRANCH.c.sealed_tokens.type),
     resets=literal(0),
     sealed_resets=literal(0),
+    intents=literal([], BRANCH.c.intents.type),
 )
 
 
@@ -59,7 +60,7 @@ class Branches(Part):
 
         def work(conn: Connection) -> BranchState:
             check_writable(conn, lock_repository(conn, repository_id), action="create-branch")
-            more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0}
+            more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
             self._insert_ref(conn, BRANCH, _NEW_BRANCH, values, more)
             self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
             return state

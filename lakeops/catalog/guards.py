@@ -347,6 +347,7 @@ class Part:
                 "sealed_tokens": [],
                 "resets": 0,
                 "sealed_resets": 0,
+                "intents": [],
             },
         )
 

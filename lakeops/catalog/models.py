@@ -127,7 +127,8 @@ class CommitRow(_Row, table=True):
 class BranchRow(_Row, table=True):
     """A branch: head, active staging token, sealed tokens (newest first) and how often staged rows were dropped.
 
-    ``sealed_resets`` counts those drops that took rows of sealed tokens away.
+    ``sealed_resets`` counts those drops that took rows of sealed tokens away. ``intents`` is what those asked for who
+    are about to commit sealed rows: token, committer, message, metadata, key and fingerprint of each.
     """
 
     __tablename__ = "lakeops_branch"
@@ -139,6 +140,7 @@ class BranchRow(_Row, table=True):
     sealed_tokens: list[str] = _json()
     resets: int = _number()
     sealed_resets: int = _number()
+    intents: list[list[Any]] = _json()
     row_digest: int | None = _digest()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lakeops.model.errors import KeyReused
 from lakeops.model.mirrors import Remaining
 from lakeops.model.owner import Identity
-from lakeops.model.records import Commit, Entry, Ref, Repository
+from lakeops.model.records import Along, Commit, Entry, Ref, Repository
 from lakeops.model.requests import difference
 
 if TYPE_CHECKING:
@@ -39,12 +39,37 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class Intent:
+    """What somebody who is about to commit sealed rows asked for: what their commit says, and under which key."""
+
+    committer: str
+    message: str
+    metadata: tuple[tuple[str, str], ...] = ()
+    key: str | None = None
+    fingerprint: str = ""
+
+    def same_call(self, other: Intent | None) -> bool:
+        """Whether both are of one call, or of one that was repeated."""
+        return self == other or (other is not None and self.key is not None and self.key == other.key)
+
+    @property
+    def along(self) -> Along:
+        """What a commit of somebody else keeps of it."""
+        return Along(self.committer, self.message, dict(self.metadata))
+
+
+Intents = tuple[tuple[str, Intent], ...]
+"""Sealed tokens, each with what somebody asked for whose rows are under it; a token may come several times."""
+
+
+@dataclass(frozen=True, slots=True)
 class BranchState:
     """A branch's row: its head and the tokens of its staging area.
 
     Reads go through ``staging_token``, then ``sealed_tokens`` (newest first), then the head. ``resets`` counts the
     times that staged rows were taken away, so that a call that worked with them notices.
     ``sealed_resets`` counts those that took rows of sealed tokens away: a commit in flight reads no other rows.
+    ``intents`` are of those who are about to commit sealed rows, in the order in which they began.
     """
 
     repository_id: str
@@ -54,6 +79,7 @@ class BranchState:
     sealed_tokens: tuple[str, ...] = ()
     resets: int = 0
     sealed_resets: int = 0
+    intents: Intents = ()
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -116,6 +142,7 @@ class Publish:
         actor: who did it.
         key: an idempotency key, and ``fingerprint`` what the call asked for.
         publisher: whose place in the branch's queue this is published at, if anybody's.
+        intent: what the caller asked for, as it is kept with sealed tokens; it is none of somebody else.
     """
 
     repository_id: str
@@ -131,6 +158,7 @@ class Publish:
     key: str | None = None
     fingerprint: str = ""
     publisher: str | None = None
+    intent: Intent | None = None
 
 
 @dataclass(frozen=True, slots=True)

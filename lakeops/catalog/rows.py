@@ -13,7 +13,7 @@ from zlib import crc32
 from sqlalchemy import Row, Table
 
 from lakeops.catalog.digests import DIGEST, row_digest
-from lakeops.catalog.records import BranchState, KeyRecord, Staged
+from lakeops.catalog.records import BranchState, Intent, Intents, KeyRecord, Staged
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
 from lakeops.model.errors import Corrupted
 from lakeops.model.mirrors import Mirror, MirrorRef, RefKind, Registration, Wait
@@ -161,10 +161,34 @@ def commit_values(repository_id: str, commit: Commit) -> dict[str, Any]:
 @decoding(BRANCH, 0, 1)
 def branch_record(row: Sequence[Any]) -> BranchState:
     """The branch of a row of its table, by position."""
-    repository_id, name, commit_id, staging_token, sealed_tokens, resets, sealed_resets, *_ = row
+    repository_id, name, commit_id, staging_token, sealed_tokens, resets, sealed_resets, intents, *_ = row
     words(name, commit_id, staging_token)
-    tokens = text_list(sealed_tokens)
-    return BranchState(repository_id, name, commit_id, staging_token, tokens, number(resets), number(sealed_resets))
+    return BranchState(
+        repository_id,
+        name,
+        commit_id,
+        staging_token,
+        text_list(sealed_tokens),
+        number(resets),
+        number(sealed_resets),
+        _intents(intents) if intents != [] else (),
+    )
+
+
+def _intents(value: object) -> Intents:
+    if type(value) is not list:
+        raise TypeError(f"{value!r:.80} is no list of intents")
+    found = []
+    for item in value:
+        token, committer, message, metadata, key, fingerprint = item
+        words(token, committer, message, fingerprint)
+        found.append((token, Intent(committer, message, tuple(text_map(metadata).items()), key, fingerprint)))
+    return tuple(found)
+
+
+def intent_values(intents: Intents) -> list[list[Any]]:
+    """Intents as a column value."""
+    return [[token, one.committer, one.message, dict(one.metadata), one.key, one.fingerprint] for token, one in intents]
 
 
 def branch_values(state: BranchState) -> dict[str, Any]:
@@ -177,6 +201,7 @@ def branch_values(state: BranchState) -> dict[str, Any]:
         "sealed_tokens": list(state.sealed_tokens),
         "resets": state.resets,
         "sealed_resets": state.sealed_resets,
+        "intents": intent_values(state.intents),
     }
     return {**values, DIGEST: row_digest(BRANCH, values)}
 

@@ -42,10 +42,20 @@ from lakeops.catalog.guards import (
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.protection import require_passed
 from lakeops.catalog.queue import check_turn, leave
-from lakeops.catalog.records import BranchAt, BranchState, KeyRecord, Publish, Sealed, Staged
-from lakeops.catalog.rows import AnyRow, branch_values, commit_values, from_ticks, key_record, staged_values, ticks
+from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Publish, Sealed, Staged
+from lakeops.catalog.rows import (
+    AnyRow,
+    branch_values,
+    commit_values,
+    from_ticks,
+    intent_values,
+    key_record,
+    staged_values,
+    ticks,
+)
 from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, STAGED_TALLY, UPLOAD
 from lakeops.model.errors import BranchMoved
+from lakeops.model.ids import with_along
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
@@ -126,18 +136,26 @@ class Staging(Part):
         return self.database.write(work, settle=run_again)
 
     def seal(
-        self, repository_id: str, branch: str, *, token: str, key: str | None = None, fingerprint: str = ""
+        self,
+        repository_id: str,
+        branch: str,
+        *,
+        token: str,
+        key: str | None = None,
+        fingerprint: str = "",
+        intent: Intent | None = None,
     ) -> Sealed:
         """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on.
 
         An active token without rows stays where it is. Recovery: sealed tokens are read by everyone and taken along
         by the next commit. Nothing is sealed when the call's idempotency key stands for a commit already, even if the
         branch takes no commits any more. Raises ``KeyReused`` when the key was used with another fingerprint.
+        ``intent`` is kept with the newest sealed token, for the case that somebody else commits it.
         """
 
         def work(conn: Connection) -> Sealed:
             repository = lock_repository(conn, repository_id)
-            state = lock_branch(conn, repository_id, branch, exclusive=True)
+            state = before = lock_branch(conn, repository_id, branch, exclusive=True)
             now, head = self.database.dialect.now(conn), find_head(conn, state)
             earlier = earlier_commit(conn, repository_id, key, fingerprint)
             if earlier is not None:
@@ -145,6 +163,8 @@ class Staging(Part):
             check_writable(conn, repository, action="seal", branch=branch)
             if state.staging_token != token and _any_row(conn, state, (state.staging_token,)):
                 state = replace(state, staging_token=token, sealed_tokens=state.tokens)
+            state = _with_intent(state, intent)
+            if state != before:
                 conn.execute(branch_update(state).values(branch_values(state)))
             return Sealed(state, head, now)
 
@@ -163,7 +183,8 @@ class Staging(Part):
             rest = without(now, tokens) if same else None
             if rest is None:
                 raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-            conn.execute(branch_update(now).values(sealed_tokens=list(rest)))
+            after = _only(now, rest)
+            conn.execute(branch_update(now).values(branch_values(after)))
             self._retire(conn, state.repository_id, tokens)
 
         if tokens:
@@ -186,7 +207,10 @@ class Staging(Part):
             if not count:
                 return 0
             sealed = any(token in dropped for token in state.sealed_tokens)
-            counts = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
+            counts: dict[str, Any] = {"resets": state.resets + 1, "sealed_resets": state.sealed_resets + sealed}
+            if state.intents:  # those whose rows are all gone have nothing left to commit
+                empty = [token for token in dropped if not _any_row(conn, state, (token,))]
+                counts["intents"] = intent_values(tuple(one for one in state.intents if one[0] not in empty))
             conn.execute(branch_update(state).values(**counts))
             self._record_move(conn, repository_id, branch, state.commit_id, state.commit_id, "reset", actor)
             return count
@@ -234,6 +258,22 @@ def without(state: BranchState, tokens: Sequence[str]) -> tuple[str, ...] | None
     """
     stay = len(state.sealed_tokens) - len(tokens)
     return state.sealed_tokens[:stay] if stay >= 0 and set(state.sealed_tokens[stay:]) == set(tokens) else None
+
+
+def _only(state: BranchState, sealed: tuple[str, ...]) -> BranchState:
+    """The branch with these of its sealed tokens, and what was asked for of them."""
+    return replace(state, sealed_tokens=sealed, intents=tuple(one for one in state.intents if one[0] in sealed))
+
+
+def _with_intent(state: BranchState, intent: Intent | None) -> BranchState:
+    """The branch with an intent kept at its newest sealed token; a call that is repeated has one."""
+    if intent is None or not state.sealed_tokens:
+        return state
+    others = tuple(one for one in state.intents if not one[1].same_call(intent))
+    if len(others) < len(state.intents):
+        kept = next(token for token, one in state.intents if one.same_call(intent))
+        return replace(state, intents=(*others, (kept, intent)))
+    return replace(state, intents=(*others, (state.sealed_tokens[0], intent)))
 
 
 def _mine(state: BranchState, tokens: Sequence[str]) -> tuple[Any, ...]:
@@ -301,7 +341,9 @@ class Publishing(Part):
         returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
         count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
         Recovery: none needed; staged rows of retired tokens are removed by ``purge_retired``.
+        What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
+        made: list[str] = []
 
         def work(conn: Connection) -> Commit:
             repository = lock_repository(conn, publish.repository_id)
@@ -320,8 +362,13 @@ class Publishing(Part):
             rest = _check_state(state, publish)
             check_started(repository, self.database.dialect.now(conn), publish.started)
             check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
-            commit = _insert_commit(conn, publish.repository_id, publish.commit)
-            _move_head(conn, publish, replace(state, commit_id=commit.id, sealed_tokens=rest))
+            # Others, whose rows are in it, may have begun to commit them until this moment.
+            taken = [one for token, one in state.intents if token in publish.consumed]
+            others = [one for one in dict.fromkeys(taken) if not one.same_call(publish.intent)]
+            said = with_along(publish.commit, [one.along for one in others])
+            made.append(said.id)
+            commit = _insert_commit(conn, publish.repository_id, said)
+            _move_head(conn, publish, replace(_only(state, rest), commit_id=commit.id))
             if publish.publisher is not None:
                 leave(conn, publish.repository_id, publish.branch, publish.publisher)
             self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
@@ -335,9 +382,12 @@ class Publishing(Part):
                 publish.actor,
             )
             self._remember(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
+            for one in others:
+                if one.key is not None and _find_key(conn, publish.repository_id, one.key) is None:
+                    self._remember(conn, publish.repository_id, one.key, one.fingerprint, commit.id)
             return commit
 
-        return self.database.write(work, settle=lambda conn: _published(conn, publish))
+        return self.database.write(work, settle=lambda conn: _published(conn, publish, made[-1]) if made else None)
 
     def key(self, repository_id: str, key: str) -> KeyRecord | None:
         """What an idempotency key stands for, if it was used."""
@@ -414,16 +464,16 @@ def _move_head(conn: Connection, publish: Publish, moved: BranchState) -> None:
         raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
 
 
-def _published(conn: Connection, publish: Publish) -> Commit | None:
+def _published(conn: Connection, publish: Publish, commit_id: str) -> Commit | None:
     move = select(REFLOG.c.sequence).where(
         REFLOG.c.repository_id == publish.repository_id,
         REFLOG.c.ref == publish.branch,
         REFLOG.c.old == publish.expected_head,
-        REFLOG.c.new == publish.commit.id,
+        REFLOG.c.new == commit_id,
     )
     if conn.execute(move.limit(1)).first() is None:
         return None
-    return find_commit(conn, publish.repository_id, publish.commit.id)
+    return find_commit(conn, publish.repository_id, commit_id)
 
 
 def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:

@@ -37,8 +37,8 @@ COMMIT = Table(
 )
 BRANCH = Table(
     "lakeops_branch", METADATA, text("repository_id", key=True), text("name", key=True), text("commit_id"),
-    text("staging_token"), json("sealed_tokens"), number("resets"), number("sealed_resets"), digest("row_digest"),
-    open_index("lakeops_branch"),
+    text("staging_token"), json("sealed_tokens"), number("resets"), number("sealed_resets"), json("intents"),
+    digest("row_digest"), open_index("lakeops_branch"),
 )
 TAG = Table(
     "lakeops_tag", METADATA, text("repository_id", key=True), text("name", key=True), text("commit_id"),

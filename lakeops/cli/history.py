@@ -27,7 +27,7 @@ from lakeops.cli.options import (
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
-from lakeops.model.records import Commit
+from lakeops.model.records import ALONG, Commit
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import counted, human_size, instant, moment
 
@@ -54,6 +54,8 @@ def commit(
     with session.progress(f"Committing {branch.id}"):
         made = branch.commit(message, metadata, idempotency_key=idempotency_key, allow_empty=allow_empty)
     session.answer(made, ["Committed to ", (branch.id, "green"), ":"], [""], *commit_lines(made))
+    if made.message != message and any(other.message == message for other in made.along):
+        session.note("Another commit at the same time took these changes along. It keeps this message and metadata.")
 
 
 @command(
@@ -245,7 +247,15 @@ def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:
     yield ("",)
     for line in commit.message.splitlines() or [""]:
         yield ("    ", line)
-    if commit.metadata:
+    metadata = {key: text for key, text in commit.metadata.items() if not key.startswith(ALONG)}
+    if metadata:
         yield ("",)
-        for key, text in sorted(commit.metadata.items()):
+        for key, text in sorted(metadata.items()):
             yield ("    ", (key, "cyan"), " = ", text)
+    for other in commit.along:
+        yield ("",)
+        yield ("    With changes of ", other.committer, ":")
+        for line in other.message.splitlines():
+            yield ("        ", line)
+        for key, text in sorted(other.metadata.items()):
+            yield ("        ", (key, "cyan"), " = ", text)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lakeops.model.errors import InvalidInput
-from lakeops.model.records import Commit
+from lakeops.model.records import ALONG, Along, Commit
 from lakeops.model.text import excerpt, flaw
 
 VERSION = "lakeops:commit:v1"
@@ -134,11 +135,31 @@ def make_commit(
     )
 
 
+def with_along(commit: Commit, others: Sequence[Along]) -> Commit:
+    """The commit with what other callers said whose changes it takes along, and with the id that this makes.
+
+    Once these take a mebibyte, the rest are cut to the beginnings of their messages.
+    """
+    if not others:
+        return commit
+    metadata, room = dict(commit.metadata), ALONG_BYTES
+    for number, other in enumerate(others, 1):
+        text = other.to_text()
+        room -= len(text.encode())
+        metadata[f"{ALONG}{number}"] = (
+            text if room >= 0 else replace(other, message=other.message[:100], metadata={}, cut=True).to_text()
+        )
+    made = replace(commit, metadata=metadata)
+    return replace(made, id=id_of(made))
+
+
 MAX_KEY_BYTES = 256
 OBJECT_METADATA_BYTES = 2 * 1024
 """All keys and values of one object, in UTF-8."""
 COMMIT_METADATA_BYTES = 64 * 1024
 """All keys and values of one commit, in UTF-8."""
+ALONG_BYTES = 1024 * 1024
+"""What a commit says of others' changes that it takes along, whole."""
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_CONTENT_TYPE_BYTES = 255
 MAX_CHECKSUM_BYTES = 256
@@ -187,8 +208,8 @@ def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_
     return dict(pairs)
 
 
-RESERVED = ("airflow_", "approved_by")
-"""How the keys of a commit's metadata begin that Airflow's provider alone sets."""
+RESERVED = ("airflow_", "approved_by", ALONG)
+"""How the keys of a commit's metadata begin that Airflow's provider, or lakeops itself, alone sets."""
 
 
 class Origin(dict[str, str]):
@@ -207,7 +228,9 @@ def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     reserved = [key for key in pairs if key.startswith(RESERVED)]
     if reserved and not isinstance(metadata, Origin):
-        raise InvalidInput(f"metadata key {excerpt(reserved[0])} is reserved: tasks of Airflow alone set it; rename it")
+        raise InvalidInput(
+            f"metadata key {excerpt(reserved[0])} is reserved: tasks of Airflow or lakeops alone set it; rename it"
+        )
     return pairs
 
 

@@ -6,6 +6,7 @@ Attribute names are the JSON keys of the public contract (lakeFS's API names). T
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
@@ -76,6 +77,39 @@ class Ref:
         return {"id": self.id, "commit_id": self.commit_id}
 
 
+ALONG = "lakeops.along."
+"""How the keys of a commit's metadata begin that say what other callers' changes it took along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """What a caller said of changes that somebody else's commit took along.
+
+    ``cut`` says that it was too long to be kept whole.
+    """
+
+    committer: str
+    message: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    cut: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Along:
+        """What a value of a commit's metadata says; one that nobody can read is taken for the message."""
+        try:
+            found = json.loads(text)
+            metadata = {str(key): str(value) for key, value in found["metadata"].items()}
+            return cls(str(found["committer"]), str(found["message"]), metadata, bool(found.get("cut")))
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls("", text)
+
+    def to_text(self) -> str:
+        """The same as a value of a commit's metadata."""
+        cut = {"cut": True} if self.cut else {}
+        parts = {"committer": self.committer, "message": self.message, "metadata": dict(self.metadata), **cut}
+        return json.dumps(parts, ensure_ascii=False, sort_keys=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """An immutable snapshot of a repository.
@@ -98,6 +132,12 @@ class Commit:
     meta_range_file: str = ""
     meta_range_digest: str = ""
     expired: bool = False
+
+    @property
+    def along(self) -> list[Along]:
+        """What other callers said whose changes this commit took along; see ``Branch.commit``."""
+        found = (self.metadata.get(f"{ALONG}{number}") for number in range(1, len(self.metadata) + 1))
+        return [Along.parse(text) for text in found if text is not None]
 
     @property
     def is_gone(self) -> bool:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.catalog.records import Intent
 from lakeops.model import graph
 from lakeops.model import ids as texts
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository
@@ -32,7 +33,7 @@ def commit(
     """Publish the uncommitted changes of the branch as one commit.
 
     What others stage meanwhile stays staged. When a commit that runs at the same time takes these changes along, that
-    commit is the result: they are published once.
+    commit is the result: they are published once. Its ``along`` then holds this call's committer, message and metadata.
 
     Args:
         message: what the commit is about; not empty.
@@ -49,7 +50,9 @@ def commit(
     """
     check_message(message)
     pairs = texts.check_commit_metadata(metadata)
-    move = Move(Request("commit", check_name(branch), message=message, metadata=pairs), idempotency_key)
+    request = Request("commit", check_name(branch), message=message, metadata=pairs)
+    asked = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
+    move = Move(request, idempotency_key, asked)
     mine: list[str] = []
 
     def plan(attempt: Attempt) -> Draft:
@@ -57,13 +60,16 @@ def commit(
         taken = _taken(ctx, mine, state.sealed_tokens)
         if taken is not None and not allow_empty:
             raise AlreadyPublished(taken)
-        mine[:] = mine or state.sealed_tokens
-        _, staged = ctx.catalog.staged_table(ctx.repository_id, branch, tokens=state.sealed_tokens)
+        # What was sealed after this call's own rows is left to those who sealed it: a commit a caller.
+        newest = next((place for place, token in enumerate(state.sealed_tokens) if token in mine), 0)
+        tokens = state.sealed_tokens[newest:]
+        mine[:] = mine or tokens
+        _, staged = ctx.catalog.staged_table(ctx.repository_id, branch, tokens=tokens)
         metarange, summary = apply_changes(ctx, attempt.head, staged, started=attempt.started)
         if not summary.total and not allow_empty:
-            ctx.catalog.discard(state, state.sealed_tokens)
+            ctx.catalog.discard(state, tokens)
             raise NoChanges(f"branch {branch!r} has no changes to commit")
-        return Draft(metarange, (attempt.head,), message, pairs, summary)
+        return Draft(metarange, (attempt.head,), message, pairs, summary, consumed=tokens)
 
     def overtaken() -> Commit | None:
         commit_id = ctx.catalog.taken_by(ctx.repository_id, mine[0]) if mine and not allow_empty else None

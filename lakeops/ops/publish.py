@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
-from lakeops.catalog.records import BranchState, Publish
+from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
@@ -57,10 +57,14 @@ def dirty(branch: str, path: str) -> DirtyBranch:
 
 @dataclass(frozen=True)
 class Move:
-    """What a caller asked for, and under which idempotency key. Raises ``InvalidInput`` for what is no key."""
+    """What a caller asked for, and under which idempotency key. Raises ``InvalidInput`` for what is no key.
+
+    ``intent`` is kept with the rows of a commit while they are sealed.
+    """
 
     request: Request
     key: str | None = None
+    intent: Intent | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None:
@@ -97,6 +101,7 @@ class Draft:
 
     ``rests_on`` are the commits whose ranges the metarange reuses. ``begun`` is when its first file was written, where
     that was before the attempt: files live under the deadline of the publish transaction from then on.
+    ``consumed`` are those of the sealed tokens that it takes; None: all of them.
     """
 
     metarange: MetarangeFile
@@ -106,6 +111,7 @@ class Draft:
     summary: Summary | None = None
     rests_on: tuple[Commit, ...] = field(default=())
     begun: datetime | None = None
+    consumed: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ def publish(ctx: Context, move: Move, plan: Draw, *, clean: bool = False, overta
     """
     passed = stopwatch()
     with suppress(BranchMoved):
-        return _attempt(ctx, move, plan, clean=clean, publisher=held(ctx, move.branch))
+        return _attempt(ctx, move, plan, clean=clean, publisher=held(ctx, move.branch), first=True)
     with in_line(ctx, move.branch) as place:
         place.took(passed())
         while True:
@@ -200,8 +206,10 @@ def replay(ctx: Context, move: Move) -> Commit | None:
     return ctx.catalog.commit(ctx.repository_id, record.commit_id)
 
 
-def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: str | None) -> Published:
-    attempt = _begin(ctx, move, clean=clean)
+def _attempt(
+    ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: str | None, first: bool = False
+) -> Published:
+    attempt = _begin(ctx, move, clean=clean, first=first)
     if isinstance(attempt, Published):
         return attempt
     try:
@@ -211,6 +219,7 @@ def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: st
             ctx.catalog.dequeue(ctx.repository_id, move.branch, publisher)
         return _taken_along(ctx, move, found.commit)
     state = _sealed(ctx, attempt)
+    consumed = state.sealed_tokens if draft.consumed is None else draft.consumed
     commit = make_commit(
         parents=draft.parents,
         committer=ctx.actor,
@@ -228,7 +237,7 @@ def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: st
             expected_head=attempt.head.id,
             sealed_resets=state.sealed_resets,
             commit=commit,
-            consumed=state.sealed_tokens,
+            consumed=consumed,
             live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
             started=min(attempt.started, draft.begun or attempt.started),
             action=move.action,
@@ -236,13 +245,19 @@ def _attempt(ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: st
             key=move.key,
             fingerprint=move.request.fingerprint,
             publisher=publisher,
+            intent=move.intent,
         )
     )
-    if published.id != commit.id:
+    if _said(published) != _said(commit):
         return Published(published, None, by_key=True)
-    if state.sealed_tokens:
+    if consumed:
         ctx.tidy(waiting=True)
     return Published(published, draft.summary)
+
+
+def _said(commit: Commit) -> tuple[object, ...]:
+    """What a commit says, but for what it took along."""
+    return commit.parents, commit.committer, commit.message, commit.creation_date, commit.meta_range_id
 
 
 def _taken_along(ctx: Context, move: Move, commit: Commit) -> Published:
@@ -252,12 +267,15 @@ def _taken_along(ctx: Context, move: Move, commit: Commit) -> Published:
     return Published(replay(ctx, move) or commit, None)
 
 
-def _begin(ctx: Context, move: Move, *, clean: bool) -> Attempt | Published:
+def _begin(ctx: Context, move: Move, *, clean: bool, first: bool) -> Attempt | Published:
     if clean:
         found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
         return Attempt(found.state, found.head, found.now, staged)
     token, asked = ctx.ids.new(), move.request.fingerprint
-    sealed = ctx.catalog.seal(ctx.repository_id, move.branch, token=token, key=move.key, fingerprint=asked)
+    intent = move.intent if first else None
+    sealed = ctx.catalog.seal(
+        ctx.repository_id, move.branch, token=token, key=move.key, fingerprint=asked, intent=intent
+    )
     if sealed.earlier is not None:
         return Published(sealed.earlier, None, by_key=True)
     return Attempt(sealed.state, sealed.head, sealed.now)

@@ -138,7 +138,7 @@ def _flaw(commit: Commit) -> str | None:
     ids.check_text("committer", commit.committer, at_most=MAX_COMMITTER_BYTES)
     ids.check_message(commit.message)
     # Imports add what they did to the caller's metadata.
-    ids.check_metadata(commit.metadata, at_most=2 * ids.COMMIT_METADATA_BYTES)
+    ids.check_metadata(commit.metadata, at_most=2 * (ids.COMMIT_METADATA_BYTES + ids.ALONG_BYTES))
     if not ids.EARLIEST <= commit.creation_date <= ids.LATEST:
         return f"its time, {commit.creation_date}, is no date"
     if not 1 <= commit.generation <= MAX_SEQUENCE:

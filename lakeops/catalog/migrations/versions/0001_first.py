@@ -89,6 +89,7 @@ def upgrade() -> None:
         _json("sealed_tokens"),
         _number("resets"),
         _number("sealed_resets"),
+        _json("intents"),
         _number("row_digest", nullable=True),
     )
     op.create_table("lakeops_tag", *_key("name"), _text("commit_id"), _number("row_digest", nullable=True))
