@@ -197,18 +197,30 @@ def reset(
     )
 
 
-@command(app, "revert", example="branch revert lakefs://flights/main main~1", progress=True)
+@command(app, "revert", example="branch revert lakefs://flights/main main~3..main", progress=True)
 def revert(
     session: Session,
     uri: BranchUri,
-    ref: Annotated[str, typer.Argument(metavar="REF", help="The commit to undo.", show_default=False)],
+    refs: Annotated[
+        list[str],
+        typer.Argument(metavar="REF...", help="What to undo: commits, newest first; or OLD..NEW.", show_default=False),
+    ],
     parent_number: ParentNumber = None,
+    message: Annotated[str | None, value("--message", "TEXT", "The commit's message.")] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> None:
-    """Undo what a commit did, with a new commit."""
+    """Undo what a commit did, with a new commit.
+
+    Several commits, or all commits between two, are undone by one new commit: all of them or none.
+    """
     branch = session.branch(uri)
-    with session.progress(f"Reverting {ref}"):
-        commit = branch.revert(ref_in(uri.repository, ref), parent_number)
-    session.answer(commit, ["Reverted ", ref, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
+    named = [ref_in(uri.repository, ref) for ref in refs]
+    what = ", ".join(refs)
+    with session.progress(f"Reverting {what}"):
+        commit = branch.revert(
+            named[0] if len(named) == 1 else named, parent_number, message=message, idempotency_key=idempotency_key
+        )
+    session.answer(commit, ["Reverted ", what, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
 
 
 def _show_move(session: Session, branch: Branch, head: Commit, target: Commit) -> None:

@@ -392,6 +392,68 @@ def rm(
     session.answer({"path": path, "removed": count}, [f"Removed {counted(count, 'object')} from ", (name, "green")])
 
 
+Source = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "What to take: an object, or a folder with --recursive.")]
+Place = Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where it shall be.")]
+Folder = Annotated[bool, flag("--recursive -r", "Take every object in the folder.")]
+
+
+@command(app, "cp", example="fs cp lakefs://flights/v1/raw/ lakefs://flights/dev/old/ --recursive")
+def cp(session: Session, source: Source, destination: Place, recursive: Folder = False) -> None:
+    """Put an object, or a folder, under another path too. Nothing is copied: both share the contents.
+
+    It is an uncommitted change of the destination's branch.
+    """
+    branch, ref, old, new = _two_places(session, source, destination)
+    count = branch.copy(old, new, ref=ref, recursive=recursive)
+    session.answer(
+        {"path": old, "destination": new, "objects": count},
+        [f"Copied {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"), ", not committed yet"],
+    )
+
+
+@command(app, "mv", example="fs mv lakefs://flights/dev/raw/a.csv lakefs://flights/dev/raw/b.csv")
+def mv(session: Session, source: Source, destination: Place, recursive: Folder = False) -> None:
+    """Give an object, or the objects of a folder, another path on a branch. Nothing is copied.
+
+    It is an uncommitted change of the branch.
+    """
+    branch, ref, old, new = _two_places(session, source, destination)
+    if ref != branch.id:
+        raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
+    count = branch.rename(old, new, recursive=recursive)
+    session.answer(
+        {"path": old, "destination": new, "objects": count},
+        [f"Moved {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"), ", not committed yet"],
+    )
+
+
+def _two_places(session: Session, source: LakeUri, destination: LakeUri) -> tuple[Branch, str, str, str]:
+    """The branch of the destination, the ref of the source, and both paths."""
+    repository, ref, old = source.with_prefix()
+    other, name, new = destination.with_prefix()
+    if repository != other:
+        raise InvalidInput(f"both must be in one repository, not in {repository!r} and {other!r}")
+    return session.lake.repository(repository).branch(name), ref, old, new
+
+
+@command(app, "update-metadata", example="fs update-metadata lakefs://flights/dev/raw/a.csv --meta source=radar")
+def update_metadata(
+    session: Session,
+    at: ObjectUri,
+    meta: Metadata = None,
+    remove: Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")] = None,
+    content_type: Annotated[str | None, value("--content-type", "TYPE", "The new content type.")] = None,
+) -> None:
+    """Change an object's metadata or content type. Its contents stay as they are.
+
+    It is an uncommitted change of the branch.
+    """
+    repository, name, path = at.with_path()
+    pairs = {**dict.fromkeys(remove or ()), **parse_metadata(meta)}
+    entry = session.lake.repository(repository).branch(name).update_metadata(path, pairs, content_type=content_type)
+    session.answer(entry, ["Changed ", path, " on ", (name, "green"), ", not committed yet"])
+
+
 def _delete_if_there(branch: Branch, path: str) -> int:
     """Delete the object that is called like a folder, if there is one."""
     if not path or path.endswith("/"):

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from lakeops.cli.options import BranchUri, IdempotencyKey, Metadata, ParentNumber, RefUri, parse_metadata, uri, value
+from lakeops.cli.options import (
+    BranchUri,
+    IdempotencyKey,
+    Metadata,
+    ParentNumber,
+    RefUri,
+    flag,
+    parse_metadata,
+    uri,
+    value,
+)
+from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.records import Strategy
 from lakeops.model.uris import LakeUri
@@ -24,6 +35,9 @@ def merge(
     ] = None,
     message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
     meta: Metadata = None,
+    squash: Annotated[bool, flag("--squash", "Make a commit with one parent: the source's commits stay out.")] = False,
+    no_commit: Annotated[bool, flag("--no-commit", "Show what the merge would do, and publish nothing.")] = False,
+    allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
     idempotency_key: IdempotencyKey = None,
 ) -> None:
     """Merge what a ref changed into a branch.
@@ -33,16 +47,28 @@ def merge(
     metadata = parse_metadata(meta)
     repository, ref, name = session.two_refs(source, destination)
     with session.progress(f"Merging {ref} into {name}"):
-        result = repository.merge(
-            ref, name, strategy=strategy, message=message, metadata=metadata, idempotency_key=idempotency_key
-        )
+        if no_commit:
+            result = repository.preview_merge(ref, name, strategy=strategy)
+        else:
+            result = repository.merge(
+                ref,
+                name,
+                strategy=strategy,
+                message=message,
+                metadata=metadata,
+                idempotency_key=idempotency_key,
+                squash=squash,
+                allow_empty=allow_empty,
+            )
     if result.up_to_date:
         session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
         return
     summary = result.summary
+    done: list[Styled] = ["Merged ", ref, " into ", (name, "green"), ": commit ", (result.reference or "", "yellow")]
+    would: list[Styled] = ["This would merge ", ref, " into ", (name, "green"), "; nothing was published"]
     session.answer(
         result,
-        ["Merged ", ref, " into ", (name, "green"), ": commit ", (result.reference or "", "yellow")],
+        would if no_commit else done,
         ["Summary: ", (f"{summary.added:,} added", "green"), ", ", (f"{summary.removed:,} removed", "red"), ", ",
          (f"{summary.changed:,} changed", "yellow")],
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lakeops.cli.completion import complete
 from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.uris import SCHEME, LakeUri
 
@@ -18,7 +19,7 @@ def _json_anywhere(context: typer.Context, given: bool) -> bool:
 
 def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for this
     """An argument that takes a ``lakefs://`` URI: how it is written, and what it stands for."""
-    return typer.Argument(parser=LakeUri.parse, metavar=shape, help=text, show_default=False)
+    return typer.Argument(parser=LakeUri.parse, metavar=shape, help=text, show_default=False, autocompletion=complete)
 
 
 def flag(name: str, text: str) -> Any:  # noqa: ANN401

@@ -168,6 +168,7 @@ class Repository:
     changed = verb(lambda: ops.diff.changed)
     compare = verb(lambda: ops.diff.since_merge_base)
     merge = verb(lambda: ops.merge.merge)
+    preview_merge = verb(lambda: ops.merge.preview_merge)
     cherry_pick = verb(lambda: ops.merge.cherry_pick)
     cherry_pick_changes = verb(lambda: ops.merge.of_cherry_pick)
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     import lakeops.ops.overlap
     import lakeops.ops.owner
     import lakeops.ops.put
+    import lakeops.ops.relink
     import lakeops.ops.replicate
     import lakeops.ops.repository
     import lakeops.ops.resolve

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lakeops.model.errors import InvalidRef, NoChanges
-from lakeops.model.ids import check_commit_metadata
+from lakeops.model import graph
+from lakeops.model.errors import InvalidInput, InvalidRef, NoChanges
+from lakeops.model.ids import check_commit_metadata, make_commit
 from lakeops.model.records import Change, Commit, MergeResult, Strategy, Summary
 from lakeops.model.requests import Request, check_amount
 from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
@@ -14,7 +15,8 @@ from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
 from lakeops.ops.publish import Attempt, Draft, Move, Published, apply_merge, first_look, publish, require_clean
-from lakeops.ops.resolve import check_name, lookup, overtaken, require_stageable, resolve_commit
+from lakeops.ops.resolve import check_name, lookup, overtaken, require_branch, require_stageable, resolve_commit
+from lakeops.ranges.write import MetarangeFile
 
 
 class UpToDate(Exception):
@@ -30,6 +32,8 @@ def merge(
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
+    squash: bool = False,
+    allow_empty: bool = False,
     on_head: Callable[[str], None] | None = None,
 ) -> MergeResult:
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
@@ -44,6 +48,10 @@ def merge(
         message: the commit's message; one that names both refs when left out.
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's result.
+        squash: make a commit with one parent, which keeps the source's id in its metadata (``squash-origin``). The
+            commits of the source do not become part of the destination's history, so merging it again compares with the
+            old merge base.
+        allow_empty: make a commit even when the source brings nothing.
         on_head: called with the id of the head that the merge commit is about to follow, again whenever somebody moves
             the branch first. What it raises ends the call, and nothing is published.
 
@@ -58,7 +66,8 @@ def merge(
     settle = check_strategy(strategy)
     text = check_message(message) if message is not None else f"Merge {source!r} into {destination!r}"
     pairs = check_commit_metadata(metadata)
-    parts = {"source": source, "strategy": settle.value if settle else ""}
+    options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
+    parts = {"source": source, "strategy": settle.value if settle else "", **options}
     move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
     ours = first_look(ctx, move, lambda: resolve_commit(ctx, source))
     if isinstance(ours, Published):
@@ -67,7 +76,7 @@ def merge(
     def plan(attempt: Attempt) -> Draft:
         names = (source, destination)
         sides = sides_of_merge(ctx, ours, attempt.head, names)
-        if sides.up_to_date:
+        if sides.up_to_date and not allow_empty:
             raise UpToDate
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
         if on_head is not None:
@@ -75,7 +84,11 @@ def merge(
         with overtaken(ctx, sides.commits):
             decision = decide(ctx, sides, settle, names)
             metarange, summary = apply_merge(ctx, decision.plan, ours, attempt.head, started=attempt.started)
-        return Draft(metarange, (attempt.head, ours), text, pairs, summary, rests_on=decision.rests_on)
+        if squash and not summary.total and not allow_empty:
+            raise UpToDate
+        parents = (attempt.head,) if squash else (attempt.head, ours)
+        said = {**pairs, "squash-origin": ours.id} if squash else pairs
+        return Draft(metarange, parents, text, said, summary, rests_on=decision.rests_on)
 
     try:
         published = publish(ctx, move, plan, clean=True)
@@ -84,14 +97,38 @@ def merge(
     return _result(ctx, published.commit, published.summary)
 
 
+def preview_merge(
+    ctx: Context, source: str, destination: str, *, strategy: str | Strategy | None = None
+) -> MergeResult:
+    """What ``merge`` would do now, worked out by the same function. Publishes nothing: ``reference`` is None.
+
+    Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``DirtyBranch``, ``NoMergeBase``.
+    """
+    settle, names = check_strategy(strategy), (source, destination)
+    ours, head = ctx.catalog.in_snapshot(
+        lambda: (resolve_commit(ctx, source), resolve_commit(ctx, require_branch(ctx, destination)))
+    )
+    sides = sides_of_merge(ctx, ours, head, names)
+    if sides.up_to_date:
+        return MergeResult(None, up_to_date=True, summary=Summary())
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, destination)
+    require_clean(ctx, destination, found.head, staged)
+    with overtaken(ctx, sides.commits):
+        return MergeResult(None, up_to_date=False, summary=decide(ctx, sides, settle, names).plan.summary)
+
+
 def _result(ctx: Context, commit: Commit, summary: Summary | None) -> MergeResult:
     return MergeResult(commit.id, up_to_date=False, summary=summary or summary_of(ctx, commit))
+
+
+MOST_REVERTED = 1000
+"""Commits that one revert takes back."""
 
 
 def revert(
     ctx: Context,
     branch: str,
-    ref: str,
+    ref: str | Sequence[str],
     parent_number: int | None = None,
     *,
     message: str | None = None,
@@ -99,32 +136,68 @@ def revert(
     idempotency_key: str | None = None,
     on_head: Callable[[str], None] | None = None,
 ) -> Commit:
-    """A new commit on the branch that undoes what the commit ``ref`` did.
+    """A new commit on the branch that undoes what a commit, or several, did.
+
+    Several are undone in one commit: all of them, or on a conflict none. They are undone in the given order, so name
+    the newest first. A range does so.
 
     Args:
-        ref: the commit to undo.
-        parent_number: of a merge commit, the parent to go back to, from 1.
-        message: the commit's message; one that names the commit that is undone when left out.
-        metadata: key/value pairs kept beside the id of the commit that is undone.
+        ref: the commit to undo; several of them; or a range ``OLD..NEW``: the commits of the first-parent history of
+            ``NEW`` that ``OLD`` does not have, newest first.
+        parent_number: of merge commits, the parent to go back to, from 1.
+        message: the commit's message; one that names what is undone when left out.
+        metadata: key/value pairs kept beside the ids of the commits that are undone (``revert-origin``).
         idempotency_key: a second call with the same key returns the first call's commit.
         on_head: as for ``merge``.
 
     Raises:
-        InvalidRef: a merge commit needs a parent number. The initial commit cannot be reverted.
+        InvalidRef: a merge commit needs a parent number. The initial commit cannot be reverted. A range is empty.
         MergeConflict: later commits changed the same paths.
         NoChanges: it is undone already.
         DirtyBranch: the branch has uncommitted changes.
     """
     given = _checked(message, metadata)
-    parts = {"source": ref, "parent number": str(parent_number or "")}
+    refs = [ref] if isinstance(ref, str) else list(ref)
+    parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
     move = Move(Request("revert", check_name(branch), parts, message, given), idempotency_key)
-    found = first_look(ctx, move, lambda: _step(ctx, ref, parent_number))
+    found = first_look(ctx, move, lambda: _undone(ctx, refs, parent_number))
     if isinstance(found, Published):
         return found.commit
-    undone, parent = found
-    text = message or f"Revert {undone.message.splitlines()[0]!r}"
-    origin = {"revert-origin": undone.id}
-    return _replay_change(ctx, move, _Replay(undone, parent, (ref, branch), text, {**given, **origin}, on_head))
+    titles = [undone.message.partition("\n")[0] for undone, _ in found]
+    text = message or f"Revert {titles[0]!r}"
+    if len(found) > 1:
+        text = message or "\n".join([f"Revert {len(found)} commits", "", *(f"* {title}" for title in titles)])
+    origin = {"revert-origin": " ".join(undone.id for undone, _ in found)}
+    steps = [(undone, parent) for undone, parent in found]
+    names = (" ".join(refs), branch)
+    return _replay_change(ctx, move, _Replay(steps, names, text, {**given, **origin}, on_head))
+
+
+def _undone(ctx: Context, refs: Sequence[str], parent_number: int | None) -> list[tuple[Commit, Commit]]:
+    """The commits that some refs and ranges name, each with the parent to go back to."""
+    steps: list[tuple[Commit, Commit]] = []
+    for ref in refs:
+        old, dots, new = ref.partition("..")
+        if not dots:
+            steps.append(_step(ctx, ref, parent_number))
+            continue
+        get = lookup(ctx).get
+        first, last = (resolve_commit(ctx, each, live=False) for each in (old, new))
+        before = len(steps)
+        for commit in graph.first_parents(get, last.id):
+            if graph.is_ancestor(get, commit.id, first.id):
+                break
+            number = parent_number if len(commit.parents) > 1 else None
+            steps.append((require_live(commit), _parent(ctx, commit, number, commit.id[:16])))
+            if len(steps) > MOST_REVERTED:
+                break
+        if len(steps) == before:
+            raise InvalidRef(f"{ref!r} is an empty range: {old!r} has all commits of {new!r}")
+    if not steps:
+        raise InvalidInput("name a commit to revert")
+    if len(steps) > MOST_REVERTED:
+        raise InvalidInput(f"these are more than {MOST_REVERTED:,} commits; revert them in several steps")
+    return steps
 
 
 def of_revert(ctx: Context, branch: str, ref: str, parent_number: int | None = None) -> Iterator[Change]:
@@ -176,7 +249,7 @@ def cherry_pick(
         "cherry-pick-committer": picked.committer,
     }
     return _replay_change(
-        ctx, move, _Replay(parent, picked, (ref, destination), message or picked.message, pairs, on_head)
+        ctx, move, _Replay([(parent, picked)], (ref, destination), message or picked.message, pairs, on_head)
     )
 
 
@@ -198,28 +271,49 @@ def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[st
 
 @dataclass(frozen=True)
 class _Replay:
-    base: Commit
-    source: Commit
+    """Changes to make one after the other, each from a base to a source."""
+
+    steps: Sequence[tuple[Commit, Commit]]
     names: tuple[str, str]
     message: str
     metadata: Mapping[str, str]
     on_head: Callable[[str], None] | None
 
 
-def _replay_change(ctx: Context, move: Move, step: _Replay) -> Commit:
+def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
     def plan(attempt: Attempt) -> Draft:
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
-        if step.on_head is not None:
-            step.on_head(attempt.head.id)
-        sides = Sides((step.base,), step.source, attempt.head)
-        with overtaken(ctx, sides.commits):
-            decision = decide(ctx, sides, None, step.names)
-            metarange, summary = apply_merge(ctx, decision.plan, step.source, attempt.head, started=attempt.started)
-        if not summary.total:
-            raise NoChanges(f"{move.action} of {step.names[0]!r} changes nothing on branch {move.branch!r}")
-        return Draft(metarange, (attempt.head,), step.message, step.metadata, summary, rests_on=decision.rests_on)
+        if replay.on_head is not None:
+            replay.on_head(attempt.head.id)
+        head, rests_on = attempt.head, dict[str, Commit]()
+        for base, source in replay.steps:
+            sides = Sides((base,), source, head)
+            with overtaken(ctx, (base, source, attempt.head)):
+                decision = decide(ctx, sides, None, replay.names)
+                metarange, summary = apply_merge(ctx, decision.plan, source, head, started=attempt.started)
+            rests_on.update((commit.id, commit) for commit in decision.rests_on)
+            head = _between(attempt.head, metarange)  # what the next step changes; nobody else ever sees it
+        if metarange.id == attempt.head.meta_range_id:
+            raise NoChanges(f"{move.action} of {replay.names[0]!r} changes nothing on branch {move.branch!r}")
+        counted = summary if len(replay.steps) == 1 else None
+        return Draft(
+            metarange, (attempt.head,), replay.message, replay.metadata, counted, rests_on=tuple(rests_on.values())
+        )
 
     return publish(ctx, move, plan, clean=True).commit
+
+
+def _between(head: Commit, metarange: MetarangeFile) -> Commit:
+    """A commit that holds a metarange which is written and not published."""
+    return make_commit(
+        parents=(head,),
+        committer=head.committer,
+        message="",
+        creation_date=head.creation_date,
+        meta_range_id=metarange.id,
+        meta_range_file=metarange.file,
+        meta_range_digest=metarange.digest,
+    )
 
 
 def _clean_head(ctx: Context, branch: str) -> Commit:

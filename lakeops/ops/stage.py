@@ -91,7 +91,7 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
     """
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch)
-    rows = _normalise(ctx, table)
+    rows = normalised(ctx, table)
     if rows.num_rows:
         objects = own_objects(ctx, rows["physical_address"])
         when_moved(ctx)(_link, ctx, branch, rows, objects, started)
@@ -174,7 +174,7 @@ def tombstones(paths: pa.ChunkedArray) -> pa.Table:
     return pa.table({"path": paths, "tombstone": dead, **nulls}, schema=STAGED_SCHEMA)
 
 
-def _normalise(ctx: Context, table: pa.Table) -> pa.Table:
+def normalised(ctx: Context, table: pa.Table) -> pa.Table:
     """The table as staged rows, sorted, every value checked; all of it without a loop over rows."""
     if not isinstance(table, pa.Table):
         raise InvalidInput(f"give a pyarrow.Table of objects, not {excerpt(table)}")

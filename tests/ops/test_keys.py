@@ -92,10 +92,13 @@ VERBS: dict[Callable[..., Any], list[tuple[dict[str, Any], list[str]]]] = {
         ({"source": "side"}, ["source"]),
         ({"destination": "side", "source": "main"}, ["ref", "source"]),
         ({"strategy": None}, ["strategy"]),
+        ({"squash": True}, ["squash"]),
+        ({"allow_empty": True}, ["allow empty"]),
     ],
     revert: [
         *TEXTS,
         ({"ref": "dev~1"}, ["source"]),
+        ({"ref": ["dev", "dev~1"]}, ["source"]),
         ({"parent_number": 1}, ["parent number"]),
         ({"branch": "side"}, ["ref"]),
     ],

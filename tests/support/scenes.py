@@ -108,6 +108,25 @@ def _check_revert(repo: Repository) -> None:
     assert len(list(repo.log("main"))) == 4
 
 
+def _prepare_several(repo: Repository) -> None:
+    _prepare_merge(repo)
+    for number in range(3):
+        _put_all(repo, "dev", {f"f00{number}": b"more", "f009": f"{number}".encode()})
+        repo.branch("dev").commit(f"more {number}")
+
+
+def _several(repo: Repository) -> None:
+    repo.branch("dev").revert("dev~2..dev", idempotency_key="r")
+    repo.merge("dev", "main", squash=True, idempotency_key="s")
+
+
+def _check_several(repo: Repository) -> None:
+    wanted = {**_files(20, "old"), "f001": b"dev", "dev": b"dev", "f000": b"more", "f009": b"0"}
+    assert tree(repo, "dev") == wanted
+    assert tree(repo, "main") == {**wanted, "f015": b"main"}
+    assert len(list(repo.log("main"))) == 4
+
+
 def _prepare_move(repo: Repository) -> None:
     _prepare_merge(repo)
     repo.create_tag("moved", "dev")
@@ -206,6 +225,7 @@ SCENES = {
         Scene("commit", _prepare_commit, _commit, _check_commit),
         Scene("merge", _prepare_merge, _merge, _check_merge),
         Scene("revert", _prepare_revert, _revert, _check_revert),
+        Scene("several", _prepare_several, _several, _check_several),
         Scene("move", _prepare_move, _move, _check_move),
         Scene("put", _prepare_put, _put, _check_put),
         Scene("output", _prepare_put, _output, _check_output),

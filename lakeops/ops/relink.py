@@ -1,0 +1,144 @@
+"""Objects copied, moved and described anew on a branch: as metadata alone, without reading or copying their contents.
+
+Two paths then share one physical object. Garbage collection keeps it as long as one of them needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.catalog.records import BranchState, Staged
+from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.ids import check_content_type, check_metadata
+from lakeops.model.names import as_folder, check_path
+from lakeops.model.records import Entry
+from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.ops.context import Context
+from lakeops.ops.gc.files import check_present, cleared, own_objects
+from lakeops.ops.publish import when_moved
+from lakeops.ops.resolve import require_stageable
+from lakeops.ops.stage import link_held_back, normalised, tombstones
+from lakeops.ops.view import entries, stat
+from lakeops.store import layout
+
+
+def copy(
+    ctx: Context, branch: str, source: str, destination: str, *, ref: str | None = None, recursive: bool = False
+) -> int:
+    """Stage an object, or a folder of objects, under other paths too. Nothing is copied. Returns how many.
+
+    Args:
+        source: the object's path; with ``recursive`` a folder.
+        destination: the path to stage it under; with ``recursive`` a folder. What is there is replaced.
+        ref: where the source is: any ref of the repository; the branch itself when left out.
+        recursive: copy every object in the folder.
+
+    Raises:
+        ObjectNotFound: there is nothing to copy.
+        InvalidPath: a new path breaks the rules.
+        InvalidInput: source and destination are the same.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+    """
+    return _relink(ctx, branch, source, destination, ref or branch, recursive=recursive, moves=False)
+
+
+def move(ctx: Context, branch: str, source: str, destination: str, *, recursive: bool = False) -> int:
+    """Stage an object, or a folder of objects, under other paths, and its deletion at the old ones; all at once.
+
+    Nothing is copied. Returns how many. Arguments and errors are those of ``copy``.
+    """
+    return _relink(ctx, branch, source, destination, branch, recursive=recursive, moves=True)
+
+
+def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, *, recursive: bool, moves: bool) -> int:
+    old, new = (as_folder(each) if recursive else check_path(each) for each in (source, destination))
+    if old == new and ref == branch:
+        raise InvalidInput(f"source and destination are both {old!r}")
+    started = require_stageable(ctx, branch).now
+    link_held_back(ctx, branch)
+
+    def once() -> int:
+        state = require_stageable(ctx, branch).state
+        found = _found(ctx, ref, old, recursive=recursive)
+        if not found.num_rows:
+            raise ObjectNotFound(f"there is nothing under {old!r} at {ref!r} of repository {ctx.repository_id!r}")
+        paths = found.column("path")
+        there = pc.binary_join_element_wise(new, pc.utf8_slice_codeunits(paths, len(old)), "")
+        rows = normalised(ctx, found.set_column(found.schema.get_field_index("path"), "path", there))
+        objects = own_objects(ctx, rows["physical_address"])
+        if moves:
+            gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))
+            rows = pa.concat_tables([rows, tombstones(gone)]).sort_by("path")
+        _put(ctx, branch, rows, objects, started, state if moves else None)
+        return int(found.num_rows)
+
+    return when_moved(ctx)(once)
+
+
+def _found(ctx: Context, ref: str, old: str, *, recursive: bool) -> pa.Table:
+    if recursive:
+        return entries(ctx, ref, old).read_all()
+    entry = stat(ctx, ref, old)
+    row = {**entry.to_json(), "metadata": list(entry.metadata.items())}
+    return pa.Table.from_pylist([{name: row[name] for name in ENTRY_SCHEMA.names}], schema=ENTRY_SCHEMA)
+
+
+def _put(
+    ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started: datetime, expected: BranchState | None
+) -> None:
+    clear = None
+    if len(objects):
+        clear = cleared(ctx, objects)
+        check_present(ctx, objects)  # after the look into the marks, as for stage
+    ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started, expected=expected, cleared=clear)
+
+
+def update_metadata(
+    ctx: Context,
+    branch: str,
+    path: str,
+    metadata: Mapping[str, str | None] | None = None,
+    *,
+    content_type: str | None = None,
+) -> Entry:
+    """Stage an object with other user metadata or another content type. Its contents stay as they are.
+
+    Args:
+        path: the object's path.
+        metadata: pairs to set; a pair whose value is None is removed. Other pairs stay.
+        content_type: the new content type.
+
+    Raises:
+        ObjectNotFound: there is no such object.
+        InvalidInput: the metadata breaks a rule, or nothing is asked for.
+    """
+    if not metadata and content_type is None:
+        raise InvalidInput("say which metadata or content type to set")
+    if content_type is not None:
+        check_content_type(content_type)
+    given = {} if metadata is None else dict(metadata)
+    started = require_stageable(ctx, branch).now
+    link_held_back(ctx, branch, path)
+
+    def once() -> Entry:
+        state = require_stageable(ctx, branch).state
+        entry = stat(ctx, branch, path)
+        pairs = {**entry.metadata, **given}
+        kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
+        changed = replace(entry, metadata=kept, content_type=content_type or entry.content_type)
+        address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
+        objects = own_objects(ctx, pa.chunked_array([[address]], pa.string()))
+        clear = None
+        if len(objects):
+            clear = cleared(ctx, objects)
+            check_present(ctx, objects)
+        row = Staged(path, replace(changed, physical_address=address))
+        ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, cleared=clear)
+        return changed
+
+    return when_moved(ctx)(once)

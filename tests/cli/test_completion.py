@@ -1,0 +1,66 @@
+"""What a shell offers while a URI is typed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from threading import Event
+
+import pytest
+
+from lakeops.cli import completion
+
+R = "lakefs://flights"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(completion, "PATIENCE", 60)
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("", [R]),
+        ("lake", [R]),
+        ("lakefs://fl", [R]),
+        ("lakefs://x", []),
+        (f"{R}/", [f"{R}/dev", f"{R}/main", f"{R}/v1"]),
+        (f"{R}/ma", [f"{R}/main"]),
+        (f"{R}/main/", [f"{R}/main/raw/", f"{R}/main/readme.md"]),
+        (f"{R}/main/raw/a", [f"{R}/main/raw/a.csv"]),
+        (f"{R}/main~1/raw/", [f"{R}/main~1/raw/a.csv"]),
+        ("//flights/ma", ["//flights/main"]),
+        ("other", []),
+        (f"{R}/nosuch/", []),
+        ("lakefs://nosuch/", []),
+        ("lakefs://fl\0/", []),
+        ("lakefs://" + "x" * 9000 + "/\ud800/", []),
+    ],
+)
+def test_what_is_offered(flights, typed, offered):
+    assert completion.complete(typed) == offered
+
+
+def test_it_is_quiet_without_a_lake(home, monkeypatch, capfd):
+    monkeypatch.setenv("LAKEOPS_DATABASE_URL", "nonsense")
+    assert completion.complete(f"{R}/") == []
+    assert not home.exists()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_does_not_keep_anybody_waiting(flights, monkeypatch):
+    monkeypatch.setattr(completion, "PATIENCE", 0)
+    answered = Event()
+    monkeypatch.setattr(completion, "_offers", lambda _: [str(answered.wait())])
+    assert completion.complete(R) == []
+    answered.set()
+
+
+def test_a_shell_is_answered(flights):
+    typed = {"_LAKEOPS_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"lakeops log {R}/ma"}
+    code = "import lakeops.cli.completion as c; c.PATIENCE = 60; from lakeops.cli import main; main()"
+    command, environment = [sys.executable, "-c", code], {**os.environ, **typed}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (f"{R}/main" in done.stdout.replace("\\", ""), done.stderr) == (True, "")

@@ -1,0 +1,137 @@
+"""Objects copied, moved and described anew, without their contents being read."""
+
+from __future__ import annotations
+
+import pytest
+from support.scenes import tree
+
+from lakeops import Branch, Repository
+from lakeops.model.errors import (
+    InvalidInput,
+    InvalidPath,
+    LakeopsError,
+    NoChanges,
+    ObjectNotFound,
+    ProtectedBranch,
+    RefNotFound,
+)
+
+
+@pytest.fixture
+def main(repo: Repository) -> Branch:
+    branch = repo.branch("main")
+    for number in range(30):
+        branch.put(f"raw/{number:02}", f"{number}".encode(), metadata={"n": f"{number}"}, content_type="text/plain")
+    branch.put("raw", b"an object that is called like a folder")
+    branch.commit("load")
+    branch.put("raw/99", b"staged")
+    branch.delete("raw/00")
+    return branch
+
+
+def addresses(branch: Branch) -> dict[str, str]:
+    return {entry.path: entry.physical_address for entry in branch.list()}
+
+
+def test_a_folder_is_copied_as_the_branch_shows_it(repo: Repository, main: Branch) -> None:
+    before, data = addresses(main), tree(repo, "main")
+    stored = {item.key for item in repo._ctx.store.list("data/")}
+    assert main.copy("raw", "old/", recursive=True) == 30
+    shown = tree(repo, "main")
+    assert shown == {**data, **{f"old/{path[4:]}": text for path, text in data.items() if path.startswith("raw/")}}
+    assert addresses(main)["old/99"] == before["raw/99"]
+    assert main.stat("old/05").metadata == {"n": "5"}
+    assert main.stat("old/05").mtime == main.stat("raw/05").mtime
+    assert {item.key for item in repo._ctx.store.list("data/")} == stored, "no object was written"
+    main.commit("copied")
+    assert [finding for finding in repo.fsck(data=True) if finding.severity.value != "info"] == []
+    with pytest.raises(NoChanges):
+        main.copy("raw", "old", recursive=True)
+        main.commit("the same again")
+
+
+def test_a_folder_moves_all_at_once(repo: Repository, main: Branch) -> None:
+    data = tree(repo, "main")
+    assert main.rename("raw", "raw/sub", recursive=True) == 30
+    assert tree(repo, "main") == {
+        (f"raw/sub/{path[4:]}" if path.startswith("raw/") else path): text for path, text in data.items()
+    }
+    main.commit("moved")
+    assert main.rename("raw/sub/", "raw/", recursive=True) == 30
+    assert tree(repo, "main") == data
+
+
+def test_one_object(repo: Repository, main: Branch) -> None:
+    assert main.copy("raw/01", "raw/02") == 1
+    assert main.read("raw/02") == b"1"
+    main.rename("raw", "other")
+    assert (main.exists("raw"), main.exists("raw/01"), main.read("other")[:2]) == (False, True, b"an")
+    assert main.copy("raw/00", "back", ref="main@") == 1, "from any ref"
+    assert main.read("back") == b"0"
+
+
+def test_what_cannot_be_copied(repo: Repository, main: Branch) -> None:
+    before = tree(repo, "main")
+    repo.create_branch("prod")
+    repo.protect("prod")
+    calls = [
+        (lambda: main.copy("nosuch", "x"), ObjectNotFound),
+        (lambda: main.copy("nosuch/", "x", recursive=True), ObjectNotFound),
+        (lambda: main.copy("raw/00", "x"), ObjectNotFound),
+        (lambda: main.copy("raw/01", "x", ref="nosuch"), RefNotFound),
+        (lambda: main.copy("raw/01", "raw/01"), InvalidInput),
+        (lambda: main.rename("raw", "raw/", recursive=True), InvalidInput),
+        (lambda: main.copy("raw/01", "\0"), InvalidPath),
+        (lambda: main.copy("raw/01", ""), InvalidPath),
+        (lambda: main.copy("raw", "x" * 1023, recursive=True), InvalidPath),
+        (lambda: repo.branch("prod").copy("raw/01", "x"), ProtectedBranch),
+        (lambda: repo.branch("prod").update_metadata("raw/01", {"a": "b"}), ProtectedBranch),
+        (lambda: main.update_metadata("raw/01"), InvalidInput),
+        (lambda: main.update_metadata("raw/01", {"": "b"}), InvalidInput),
+        (lambda: main.update_metadata("raw/01", {"a": "b" * 3000}), InvalidInput),
+        (lambda: main.update_metadata("raw/01", content_type="a\nb"), InvalidInput),
+        (lambda: main.update_metadata("nosuch", {"a": "b"}), ObjectNotFound),
+    ]
+    for call, error in calls:
+        with pytest.raises(error):
+            call()
+        assert issubclass(error, LakeopsError)
+    assert tree(repo, "main") == before
+
+
+def test_metadata_is_changed_beside_the_contents(repo: Repository, main: Branch) -> None:
+    before = main.stat("raw/07")
+    after = main.update_metadata("raw/07", {"n": None, "source": "radar"}, content_type="text/csv")
+    assert after == main.stat("raw/07")
+    assert (after.metadata, after.content_type) == ({"source": "radar"}, "text/csv")
+    assert (after.checksum, after.physical_address) == (before.checksum, before.physical_address)
+    assert ("changed", "raw/07") in [(change.type.value, change.path) for change in main.uncommitted()]
+    main.update_metadata("raw/07", {"more": "1"})
+    assert main.stat("raw/07").metadata == {"source": "radar", "more": "1"}
+    main.update_metadata("raw/99", {"staged": "too"})
+    main.commit("described")
+    assert repo.ref("main@").stat("raw/99").metadata == {"staged": "too"}
+
+
+def test_what_moved_meanwhile_is_seen(repo: Repository, main: Branch) -> None:
+    inner = repo._ctx.catalog.put_staged
+
+    def put_staged(*args, **kwargs):
+        repo._ctx.catalog.put_staged = inner  # type: ignore[method-assign]
+        main.commit("meanwhile")
+        main.put("raw/late", b"1")
+        return inner(*args, **kwargs)
+
+    repo._ctx.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    assert main.rename("raw", "new", recursive=True) == 31
+    assert main.read("new/late") == b"1"
+    assert [path for path in tree(repo, "main") if path.startswith("raw/")] == []
+
+
+def test_collection_keeps_what_two_paths_share(repo: Repository, main: Branch, clock) -> None:
+    main.rename("raw", "new", recursive=True)
+    main.commit("moved")
+    repo.gc.set_rules({"default_retention_days": 1})
+    clock.advance(days=30)
+    repo.gc.sweep(repo.gc.mark().id)
+    assert len(tree(repo, "main")) == 31
