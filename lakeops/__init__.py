@@ -20,7 +20,19 @@ from typing import TYPE_CHECKING
 
 from lakeops.model import errors as _errors
 from lakeops.model.errors import *  # noqa: F403 - the whole tree, which names itself
-from lakeops.model.records import Change, ChangeType, Commit, CommonPrefix, Entry, MergeResult, Split, Strategy, Summary
+from lakeops.model.records import (
+    Change,
+    ChangeType,
+    Commit,
+    CommonPrefix,
+    Entry,
+    MergeResult,
+    Split,
+    Strategy,
+    Summary,
+    Version,
+    Written,
+)
 from lakeops.version import __version__
 
 if TYPE_CHECKING:
@@ -43,6 +55,8 @@ __all__ = [
     "Split",
     "Strategy",
     "Summary",
+    "Version",
+    "Written",
     "__version__",
 ]
 __all__ += _errors.__all__

@@ -56,6 +56,8 @@ MODULES = {
     "merge": ("merge", HISTORY),
     "cherry-pick": ("merge", HISTORY),
     "log": ("history", HISTORY),
+    "blame": ("blame", HISTORY),
+    "history": ("blame", HISTORY),
     "show": ("history", HISTORY),
     "merge-base": ("history", HISTORY),
     "reflog": ("history", HISTORY),

@@ -46,6 +46,8 @@ class Readable:
     pass_check = ref_verb(lambda: ops.branch.pass_check)
     withdraw_check = ref_verb(lambda: ops.branch.withdraw_check)
     passed_checks = ref_verb(lambda: ops.branch.passed_checks)
+    blame = ref_verb(lambda: ops.blame.blame)
+    history = ref_verb(lambda: ops.blame.history)
 
 
 class Ref(Readable):

@@ -36,6 +36,7 @@ class LatePackage:
 
 if TYPE_CHECKING:
     import lakeops.ops.audit
+    import lakeops.ops.blame
     import lakeops.ops.branch
     import lakeops.ops.commit
     import lakeops.ops.diff

@@ -292,6 +292,58 @@ class Summary:
         return {"added": self.added, "removed": self.removed, "changed": self.changed}
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object and the commit that wrote it.
+
+    ``boundary`` says that retention took what was before the commit, so that an earlier one may have written it.
+    """
+
+    path: str
+    size_bytes: int
+    commit: Commit
+    boundary: bool
+
+    @property
+    def dag_run(self) -> dict[str, str | None] | None:
+        """The run of an Airflow DAG that made the commit: ``dag_id``, ``run_id``, ``task_id`` and ``link``.
+
+        The link leads to the task's log. It is None where Airflow did not know its own address.
+        """
+        made = self.commit.metadata
+        if "airflow_dag_id" not in made:
+            return None
+        return {name: made.get(f"airflow_{name}") for name in ("dag_id", "run_id", "task_id", "link")}
+
+    def to_json(self) -> dict[str, Any]:
+        """The object, and who wrote it."""
+        return {
+            "path": self.path,
+            "size_bytes": self.size_bytes,
+            "commit_id": self.commit.id,
+            "committer": self.commit.committer,
+            "creation_date": self.commit.creation_date,
+            "message": self.commit.message,
+            "dag_run": self.dag_run,
+            "boundary": self.boundary,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Version(Written):
+    """An object as one commit wrote it, or the one that it removed.
+
+    With ``boundary`` the type is ``added`` where no parent could be read.
+    """
+
+    type: ChangeType
+    checksum: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The same, with what the commit did."""
+        return {"type": self.type.value, "checksum": self.checksum, **Written.to_json(self)}
+
+
 class Strategy(StrEnum):
     """Which side settles every conflict of a merge. A deletion counts as a side's state."""
 

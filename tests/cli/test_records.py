@@ -23,6 +23,7 @@ AUDIT = {
     "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
 }  # fmt: skip
 REFLOG = {"sequence", "ref", "old", "new", "action", "actor", "at"}
+WRITTEN = {"path", "size_bytes", "commit_id", "committer", "creation_date", "message", "dag_run", "boundary"}
 
 R = "lakefs://flights"
 ONE, MANY, LINES = "one", "many", "lines"
@@ -68,6 +69,8 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "import": (["--from", "incoming", "--to", f"{R}/main/raw", "-m", "take over"], ONE, COMMIT),
     "commit": ([f"{R}/dev", "-m", "go"], ONE, COMMIT),
     "log": ([f"{R}/main"], LINES, COMMIT),
+    "blame": ([f"{R}/main/raw/"], LINES, WRITTEN),
+    "history": ([f"{R}/main/raw/a.csv"], LINES, {*WRITTEN, "type", "checksum"}),
     "show commit": ([f"{R}/v1"], ONE, COMMIT),
     "merge-base": ([f"{R}/main", f"{R}/dev"], ONE, COMMIT),
     "reflog": ([R], LINES, REFLOG),

@@ -1,0 +1,261 @@
+"""Who wrote what a ref shows: the commit that wrote each object, and every commit that wrote one of them.
+
+Both walk from child to parent and follow merges as git does: at a merge, the first parent that has the same object is
+followed. Ranges that a commit shares with its parent are left unread, so the cost grows with what commits changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.errors import CommitExpired, ObjectNotFound
+from lakeops.model.graph import CommitSource
+from lakeops.model.names import check_path, check_prefix
+from lakeops.model.records import ChangeType, Commit, Entry, Version, Written
+from lakeops.model.requests import check_amount
+from lakeops.ops.context import Context
+from lakeops.ops.resolve import lookup, overtaken, resolve_commit, watched
+from lakeops.ranges.align import Positions
+from lakeops.ranges.diff import diff
+
+PAGE = 100_000
+"""About so many objects are traced in one walk over the history. Memory holds their paths and a number for each."""
+
+
+def blame(ctx: Context, ref: str, prefix: str = "", *, after: str = "", amount: int | None = None) -> Iterator[Written]:
+    """The objects under a prefix by path, each with the commit that wrote it. They are traced while you iterate.
+
+    Uncommitted changes are not looked at. The same contents put again are no new object.
+
+    Args:
+        prefix: what the paths begin with.
+        after: the last path of an earlier call. Only what follows it in byte order is listed.
+        amount: how many objects at most.
+
+    Raises:
+        RefNotFound, CommitExpired: there is no such commit, or retention took it.
+    """
+    check_prefix(prefix)
+    check_prefix(after)
+    most = sys.maxsize if amount is None else check_amount(amount, "the amount of objects")
+    start = resolve_commit(ctx, ref)
+    get = lookup(ctx).get
+
+    def found() -> Iterator[Written]:
+        for page in _pages(ctx.reader.scan(ctx.metarange(start), prefix, after), most):
+            writers, commits = _trace(ctx, get, start, page["path"].combine_chunks())
+            columns = zip(*(column.to_pylist() for column in page.columns), writers.tolist(), strict=True)
+            for path, size, writer in columns:
+                yield Written(path, size, *commits[writer])
+
+    return watched(ctx, (start,), found() if most else iter(()))
+
+
+def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """Paths and sizes of the first rows: pages of ``PAGE`` rows, or more by less than one batch."""
+    held: list[pa.Table] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch.select(["path", "size_bytes"]).slice(0, most - rows))
+        rows += held[-1].num_rows
+        if rows >= most:
+            break
+        if sum(one.num_rows for one in held) >= PAGE:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _trace(
+    ctx: Context, get: CommitSource, start: Commit, paths: pa.Array
+) -> tuple[Positions, list[tuple[Commit, bool]]]:
+    """For each path the number of the commit that wrote its object, and these commits.
+
+    Args:
+        ctx: the repository.
+        get: its commits.
+        start: a commit that has an object at each of the paths.
+        paths: in order.
+    """
+    writers = np.zeros(len(paths), np.int64)
+    commits: list[tuple[Commit, bool]] = []
+    # Which paths have the object that ``start`` has, by commit. A path is with one commit at a time.
+    waiting = {start.id: np.arange(len(paths))}
+    queue = [_by_generation(start)]
+    while queue:
+        commit = heappop(queue)[-1]
+        rest = waiting.pop(commit.id)
+        unknown = False
+        for parent in dict.fromkeys(commit.parents):
+            if not len(rest):
+                break
+            before = get(parent)
+            try:
+                same, rest = _same(ctx, before, commit, paths, rest)
+            except CommitExpired:
+                unknown = True
+                continue
+            if not len(same):
+                continue
+            if parent in waiting:
+                waiting[parent] = np.sort(np.concatenate([waiting[parent], same]))
+            else:
+                waiting[parent] = same
+                heappush(queue, _by_generation(before))
+        if len(rest):
+            writers[rest] = len(commits)
+            commits.append((commit, unknown))
+    return writers, commits
+
+
+def _same(
+    ctx: Context, before: Commit, after: Commit, paths: pa.Array, which: Positions
+) -> tuple[Positions, Positions]:
+    """Those of some paths that have the same object in two commits, and the others. All are there in ``after``.
+
+    Only ranges that the commits do not share and that hold one of these paths are opened.
+    """
+    with overtaken(ctx, (before, after)):
+        old, new = ctx.metaranges(before, after)
+        changed = new.without(old)
+        if not len(changed):
+            return which, which[:0]
+        ends = new.table.select(["first_path", "last_path"]).take(pa.array(changed))
+        first = np.searchsorted(which, pc.search_sorted(paths, ends["first_path"]).to_numpy())
+        last = np.searchsorted(which, pc.search_sorted(paths, ends["last_path"], side="right").to_numpy())
+        hit = first < last
+        new, first, last = new.only(changed[hit]), first[hit], last[hit]
+        if not len(new):
+            return which, which[:0]
+        old = old.only(old.without(new))
+        old = old.only(np.flatnonzero(old.beside(new)))
+        met = new.beside(old)
+        # Where the earlier commit has no range beside, everything is new, and nothing need be read.
+        alone = [np.arange(*span) for span in zip(first[~met], last[~met], strict=True)]
+        found = [batch["path"] for batch in diff(ctx.reader, old, new.only(np.flatnonzero(met)))]
+    places = np.sort(np.concatenate([_places(which, paths, pa.chunked_array(found, pa.string())), *alone]))
+    return np.delete(which, places), which[places]
+
+
+def _places(which: Positions, paths: pa.Array, changed: pa.ChunkedArray) -> Positions:
+    """Where in ``which`` the changed ones of its paths are."""
+    places: Positions = pc.search_sorted(paths, changed).to_numpy().astype(np.int64)
+    at = np.minimum(places, len(paths) - 1)
+    rows = at[pc.equal(paths.take(pa.array(at)), changed.combine_chunks()).to_numpy(zero_copy_only=False)]
+    found = np.minimum(np.searchsorted(which, rows), len(which) - 1)
+    own: Positions = found[which[found] == rows]
+    return own
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a commit has at a path, and the range and row group that say so; empty where no range covers the path."""
+
+    entry: Entry | None
+    range_id: bytes = b""
+    group: bytes = b""
+
+
+def history(ctx: Context, ref: str, path: str, *, amount: int | None = None) -> Iterator[Version]:
+    """The commits that wrote or removed an object, children before parents. They are found while you iterate.
+
+    A merge is one of them when it has another object than each of its parents. Uncommitted changes are not looked at.
+
+    Args:
+        path: the object's path; there need not be an object at the ref.
+        amount: how many commits at most.
+
+    Raises:
+        RefNotFound, CommitExpired: there is no such commit, or retention took it.
+        ObjectNotFound: none of the commits that the ref leads to has an object at the path.
+    """
+    check_path(path)
+    most = None if amount is None else min(check_amount(amount, "the amount of commits"), sys.maxsize)
+    start = resolve_commit(ctx, ref)
+    get = lookup(ctx).get
+
+    def found() -> Iterator[Version]:
+        known = False
+        with overtaken(ctx, (start,)):
+            seen = {start.id: _look(ctx, start, path, _Seen(None))}
+        queue = [_by_generation(start)]
+        passed: set[str] = {start.id}
+        while queue:
+            commit = heappop(queue)[-1]
+            here = seen.pop(commit.id)
+            version, follow = _step(ctx, commit, here, [get(parent) for parent in dict.fromkeys(commit.parents)], path)
+            known = known or version is not None
+            if version is not None:
+                yield version
+            for parent, there in follow:
+                if parent.id not in passed:
+                    passed.add(parent.id)
+                    seen[parent.id] = there
+                    heappush(queue, _by_generation(parent))
+        if not known:
+            raise ObjectNotFound(f"no commit that {ref!r} of repository {ctx.repository_id!r} leads to has {path!r}")
+
+    return islice(found(), most)
+
+
+def _step(
+    ctx: Context, commit: Commit, here: _Seen, parents: list[Commit], path: str
+) -> tuple[Version | None, list[tuple[Commit, _Seen]]]:
+    """What a commit did to an object, and the parents to go on at, with what they have."""
+    others: list[tuple[Commit, _Seen]] = []
+    unknown = False
+    for parent in parents:
+        try:
+            with overtaken(ctx, (parent,)):
+                there = _look(ctx, parent, path, here)
+        except CommitExpired:
+            unknown = True
+            continue
+        if _identity(there) == _identity(here):
+            return None, [(parent, there)]
+        others.append((parent, there))
+    before = others[0][1].entry if others else None
+    shown = here.entry or before
+    if shown is None:
+        return None, others
+    kind = ChangeType.REMOVED if here.entry is None else ChangeType.ADDED if before is None else ChangeType.CHANGED
+    return Version(path, shown.size_bytes, commit, unknown, kind, shown.checksum), others
+
+
+def _identity(seen: _Seen) -> object:
+    return None if seen.entry is None else seen.entry.identity
+
+
+def _look(ctx: Context, commit: Commit, path: str, known: _Seen) -> _Seen:
+    """What a commit has at a path. Nothing is read where ``known`` says it of the same range or row group."""
+    key = path.encode()
+    metarange = ctx.metarange(commit)
+    index = metarange.find(key)
+    if index == len(metarange) or metarange.first_paths[index] > key:
+        return _Seen(None)
+    row = metarange.row(index)
+    if row.id == known.range_id:
+        return known
+    file = ctx.reader.open(row, whole=False)
+    number = file.end.group_of(key)
+    digest = file.marks[number].digest
+    if digest == known.group:
+        return _Seen(known.entry, row.id, digest)
+    group = ctx.reader.group(file, number)
+    at = group.paths.first_at(key)
+    entry = group.rows[at] if at < len(group.paths) and group.paths[at] == key else None
+    return _Seen(entry, row.id, digest)
+
+
+def _by_generation(commit: Commit) -> tuple[int, int, str, Commit]:
+    """Orders a queue so that a commit comes after all commits that descend from it."""
+    return (-commit.generation, -commit.creation_date, commit.id, commit)

@@ -1,0 +1,241 @@
+"""Who wrote what: against a walk that compares whole contents, and by the ranges that were opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from support.scenes import tree
+
+from lakeops import ChangeType, Lake, Repository
+from lakeops.model.errors import CommitExpired, InvalidInput, InvalidPath, ObjectNotFound, RefNotFound
+from lakeops.model.ids import Origin
+from lakeops.ops import blame as verbs
+from lakeops.ranges.read import RangeReader
+from lakeops.testing import ManualClock
+
+PATHS = [f"{folder}/{number}" for folder in ("a", "ab", "b") for number in range(9)] + ["a", "top"]
+
+
+@pytest.fixture
+def told(clock: ManualClock, repo: Repository) -> Callable[[int], Repository]:
+    """Twenty-four random steps on three branches, a third of them merges."""
+
+    def tell(seed: int) -> Repository:
+        draw = Random(seed)
+        for name in ("left", "right"):
+            repo.create_branch(name)
+        for step in range(24):
+            clock.advance(seconds=draw.choice((0, 1, 60)))
+            name = draw.choice(["main", "left", "right"])
+            if step % 3 == 2:
+                other = draw.choice([each for each in ("main", "left", "right") if each != name])
+                repo.merge(other, name, strategy=draw.choice(["source-wins", "dest-wins"]))
+                continue
+            branch = repo.branch(name)
+            for path in draw.sample(PATHS, 5):
+                if draw.random() < 0.3 and branch.exists(path):
+                    branch.delete(path)
+                else:
+                    branch.put(path, f"{draw.randrange(3)}".encode())
+            branch.commit(f"step {step}", allow_empty=True)
+        return repo
+
+    return tell
+
+
+class Naive:
+    """The same questions, answered by comparing the whole contents of commits, one path at a time."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._commits = {commit.id: commit for ref in repo.branches() for commit in repo.log(ref.id)}
+        self.trees = {commit_id: tree(repo, commit_id) for commit_id in self._commits}
+
+    def writer(self, commit_id: str, path: str) -> str:
+        for parent in self._commits[commit_id].parents:
+            if self.trees[parent].get(path) == self.trees[commit_id][path]:
+                return self.writer(parent, path)
+        return commit_id
+
+    def versions(self, commit_id: str, path: str) -> set[str]:
+        parents = self._commits[commit_id].parents
+        here = self.trees[commit_id].get(path)
+        for parent in parents:
+            if self.trees[parent].get(path) == here:
+                return self.versions(parent, path)
+        before = set().union(*(self.versions(parent, path) for parent in parents))
+        return before | ({commit_id} if here is not None or parents else set())
+
+
+@pytest.mark.parametrize(("seed", "page"), [(0, 3), (1, 7), (2, 100_000)])
+def test_the_naive_walk_gives_the_same(
+    told: Callable[[int], Repository], monkeypatch: pytest.MonkeyPatch, seed: int, page: int
+) -> None:
+    monkeypatch.setattr(verbs, "PAGE", page)
+    repo = told(seed)
+    naive = Naive(repo)
+    for name in ("main", "left", "right"):
+        head = repo.branch(name).commit_id
+        found = list(repo.ref(name).blame())
+        assert [(one.path, one.commit.id) for one in found] == [
+            (path, naive.writer(head, path)) for path in sorted(naive.trees[head])
+        ]
+        assert not any(one.boundary for one in found)
+        assert list(repo.ref(name).blame("a")) == [one for one in found if one.path.startswith("a")]
+        rest = [one for one in found if one.path.startswith("a") and one.path > "a/4"]
+        assert list(repo.branch(name).blame("a", after="a/4", amount=3)) == rest[:3]
+        for path in PATHS[::3]:
+            if not any(path in tree for tree in naive.trees.values()):
+                continue
+            wanted = naive.versions(head, path)
+            if not wanted:
+                with pytest.raises(ObjectNotFound):
+                    list(repo.ref(name).history(path))
+                continue
+            versions = list(repo.ref(name).history(path))
+            assert {one.commit.id for one in versions} == wanted
+            assert len(versions) == len(wanted)
+            generations = [one.commit.generation for one in versions]
+            assert generations == sorted(generations, reverse=True)
+            assert list(repo.ref(name).history(path, amount=1)) == versions[:1]
+
+
+def test_what_each_version_was(repo: Repository) -> None:
+    main = repo.branch("main")
+    for data in (b"1", b"two", None, b"4"):
+        if data is None:
+            main.delete("x")
+        else:
+            main.put("x", data)
+        main.put("other", data or b"")
+        main.commit(f"{data!r}")
+    kinds = [(one.type, one.size_bytes) for one in main.history("x")]
+    assert kinds == [
+        (ChangeType.ADDED, 1),
+        (ChangeType.REMOVED, 3),
+        (ChangeType.CHANGED, 3),
+        (ChangeType.ADDED, 1),
+    ]
+    assert next(main.history("x")).checksum == main.stat("x").checksum
+
+
+def test_the_same_contents_put_again_are_no_new_object(repo: Repository) -> None:
+    main = repo.branch("main")
+    main.put("x", b"1")
+    first = main.commit("first")
+    main.put("x", b"1")
+    main.put("y", b"1")
+    second = main.commit("second")
+    assert [(one.path, one.commit) for one in main.blame()] == [("x", first), ("y", second)]
+    assert [one.commit for one in main.history("x")] == [first]
+    main.put("x", b"1", metadata={"k": "v"})
+    third = main.commit("third")
+    assert [one.commit for one in main.history("x")] == [third, first]
+
+
+class Opened:
+    """Counts the ranges that readers open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: list[str] = []
+        for name in ("open", "table"):
+            monkeypatch.setattr(RangeReader, name, self._counted(getattr(RangeReader, name)))
+
+    def _counted(self, method: Callable[..., object]) -> Callable[..., object]:
+        def call(reader: RangeReader, row, **options: object) -> object:
+            self.files.append(row.file)
+            return method(reader, row, **options)
+
+        return call
+
+
+def test_ranges_that_commits_share_are_not_opened(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = repo.branch("main")
+    for number in range(200):
+        main.put(f"o{number:03}", b"1")
+    main.commit("all")
+    for number in range(20):
+        main.put(f"o{number * 10:03}", b"2")
+        main.commit(f"change {number}")
+    ranges = len(repo._ctx.metarange(main.head))
+    assert ranges > 20
+    opened = Opened(monkeypatch)
+    found = list(main.blame())
+    assert len({one.commit.id for one in found}) == 21
+    # Each range once for its rows, and one of either side for each commit that changed one.
+    assert len(opened.files) <= ranges + 2 * 20
+    opened.files.clear()
+    assert [one.commit.message for one in main.history("o100")] == ["change 10", "all"]
+    assert len(opened.files) <= 2, "one range as it is, and as it was before"
+    opened.files.clear()
+    part = list(main.blame("o10"))
+    assert [one.path for one in part] == [f"o10{number}" for number in range(10)]
+    assert len(opened.files) <= 16, "only the ranges of the prefix, before and after the one change there"
+
+
+def test_what_retention_took_is_a_boundary(lake: Lake, repo: Repository) -> None:
+    main = repo.branch("main")
+    made = []
+    for number in range(4):
+        main.put(f"o{number}", b"1")
+        main.put("x", f"{number}".encode())
+        made.append(main.commit(f"{number}"))
+    lake.catalog.expire_commits("repo", [made[1].id])
+    assert [(one.path, one.commit.message, one.boundary) for one in main.blame()] == [
+        ("o0", "2", True),
+        ("o1", "2", True),
+        ("o2", "2", True),
+        ("o3", "3", False),
+        ("x", "3", False),
+    ]
+    versions = [(one.type.value, one.commit.message, one.boundary) for one in main.history("x")]
+    assert versions == [("changed", "3", False), ("added", "2", True)]
+    with pytest.raises(CommitExpired):
+        repo.ref(made[1].id).blame()
+    with pytest.raises(CommitExpired):
+        repo.ref(made[1].id).history("x")
+
+
+def test_uncommitted_changes_are_not_looked_at(repo: Repository) -> None:
+    main = repo.branch("main")
+    assert list(main.blame()) == []
+    main.put("x", b"1")
+    assert list(main.blame()) == []
+    with pytest.raises(ObjectNotFound, match="leads to has 'x'"):
+        list(main.history("x"))
+
+
+def test_the_dag_run_is_told(repo: Repository) -> None:
+    run = Origin({"airflow_dag_id": "load", "airflow_run_id": "r1", "airflow_task_id": "publish"})
+    main = repo.branch("main")
+    main.put("x", b"1")
+    main.commit("by hand")
+    main.put("y", b"1")
+    main.commit("by a task", metadata=Origin({**run, "airflow_link": "https://airflow/log", "rows": "1"}))
+    main.put("z", b"1")
+    main.commit("by a task without a link", metadata=run)
+    told = {"dag_id": "load", "run_id": "r1", "task_id": "publish"}
+    assert [one.to_json()["dag_run"] for one in main.blame()] == [
+        None,
+        {**told, "link": "https://airflow/log"},
+        {**told, "link": None},
+    ]
+
+
+def test_bad_input(repo: Repository) -> None:
+    main = repo.branch("main")
+    for given, error in (
+        ({"prefix": "\0"}, InvalidPath),
+        ({"after": "\ud800"}, InvalidPath),
+        ({"amount": -1}, InvalidInput),
+        ({"amount": True}, InvalidInput),
+    ):
+        with pytest.raises(error):
+            main.blame(**given)
+    for given, error in (({"path": ""}, InvalidPath), ({"path": "x", "amount": -1}, InvalidInput)):
+        with pytest.raises(error):
+            main.history(**given)
+    with pytest.raises(RefNotFound):
+        repo.ref("nosuch").blame()
+    assert list(main.blame(amount=0)) == []
