@@ -63,6 +63,7 @@ MODULES = {
     "reflog": ("history", HISTORY),
     "ui": ("ui", HISTORY),
     "audit": ("audit", HOUSE),
+    "gateway": ("gateway", OBJECTS),
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),
     "fsck": ("fsck", HOUSE),

@@ -33,9 +33,11 @@ class Readable:
 
     def exists(self, path: str) -> bool:
         """Whether there is an object at a path."""
-        return ops.view.find(self._ctx, self.id, path) is not None
+        return self.find(path) is not None
 
+    find = ref_verb(lambda: ops.view.find)
     read = ref_verb(lambda: ops.view.read)
+    read_entry = verb(lambda: ops.view.read_entry)
     open = ref_verb(lambda: ops.view.open_object)
     open_entry = verb(lambda: ops.view.open_entry)
     stat = ref_verb(lambda: ops.view.stat)

@@ -107,7 +107,12 @@ def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> by
         CommitExpired: retention rules no longer keep the commit.
         Corrupted: size or contents differ from what was recorded.
     """
-    return recorded.read(*_recorded(ctx, stat(ctx, ref, path), verify))
+    return read_entry(ctx, stat(ctx, ref, path), verify=verify)
+
+
+def read_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> bytes:
+    """The contents of an entry from an earlier ``stat`` or ``list``, checked like those of ``read``."""
+    return recorded.read(*_recorded(ctx, entry, verify))
 
 
 def open_object(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> recorded.ObjectFile:

@@ -100,7 +100,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 
 ELSEWHERE = [
     "db grants",  # on PostgreSQL
-    *("fs presign", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
+    *("fs presign", "gateway", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
     *(
         f"mirror {verb}"
         for verb in ("create", "sync", "status", "skip", "patience", "list", "delete", "registrations", "drop")
@@ -109,7 +109,7 @@ ELSEWHERE = [
     "mirror prove",
     "ui",
 ]
-"""Tested elsewhere: for its error, on servers in place of S3, with a mark, between two lakes."""
+"""Tested elsewhere: for its error, as a process, on servers in place of S3, with a mark, between two lakes."""
 
 
 def leaves(command: Any, name: str = "") -> Iterator[str]:

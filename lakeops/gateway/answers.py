@@ -1,0 +1,145 @@
+"""What the gateway says: XML as S3 writes it, headers of objects, and refusals with S3's codes.
+
+Keys, metadata and messages come from whoever wrote them. None of them can end an element, a header or a line.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.header import Header
+from email.utils import formatdate
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+from lakeops.model.errors import (
+    CommitExpired,
+    InvalidInput,
+    InvalidRef,
+    LakeopsError,
+    ObjectCollected,
+    RefNotFound,
+    RepositoryNotFound,
+    Transient,
+)
+from lakeops.model.ids import algorithm_of
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
+from lakeops.model.text import safe
+
+NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_LAST_MOMENT = 253402300799
+
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROLS = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
+
+
+class Refused(Exception):
+    """A request that is not answered, with the status and the code that S3 has for it."""
+
+    def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = safe(message)
+        self.headers = dict(headers or {})
+
+
+def refusal(error: LakeopsError) -> Refused:
+    """The refusal that stands for an error of lakeops.
+
+    Only what was never there is "not found". What has expired or is damaged has another code, so that no program takes
+    it for an empty table.
+    """
+    match error:
+        case RepositoryNotFound():
+            return Refused(404, "NoSuchBucket", error.message)
+        case RefNotFound() | InvalidRef():
+            return Refused(404, "NoSuchKey", error.message)
+        case CommitExpired() | ObjectCollected():
+            return Refused(403, "InvalidObjectState", error.message)
+        case InvalidInput():
+            return Refused(400, "InvalidArgument", error.message)
+        case Transient():
+            return Refused(503, "ServiceUnavailable", error.message)
+    return Refused(500, "InternalError", error.message)
+
+
+def element(name: str, content: str | int | bool) -> str:
+    """An element that holds text. Control characters become references, as S3 writes them."""
+    text = str(content).lower() if isinstance(content, bool) else str(content)
+    return f"<{name}>{_CONTROLS.sub(lambda found: f'&#x{ord(found[0]):x};', escape(text))}</{name}>"
+
+
+def nest(name: str, inner: Iterable[str]) -> str:
+    """An element that holds elements."""
+    return f"<{name}>{''.join(inner)}</{name}>"
+
+
+def document(name: str, inner: Iterable[str]) -> bytes:
+    """A whole answer."""
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} xmlns="{NAMESPACE}">{"".join(inner)}</{name}>'.encode()
+
+
+def error_document(refused: Refused, resource: str, request_id: str) -> bytes:
+    """A refusal; S3 writes it without a namespace."""
+    inner = (
+        element("Code", refused.code),
+        element("Message", refused.message),
+        element("Resource", resource),
+        element("RequestId", request_id),
+    )
+    return ('<?xml version="1.0" encoding="UTF-8"?>\n' + nest("Error", inner)).encode()
+
+
+def url_encoded(text: str) -> str:
+    """A key as ``encoding-type=url`` asks for it."""
+    return quote(text, safe="/")
+
+
+def timestamp(seconds: int) -> str:
+    """Unix seconds as listings write them."""
+    return datetime.fromtimestamp(min(max(seconds, 0), _LAST_MOMENT), UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def etag(entry: Entry) -> str:
+    """A quoted mark of the contents. It never looks like an MD5, which some clients would compute and compare."""
+    known = algorithm_of(entry.checksum) == "sha256"
+    return f'"{entry.checksum if known else hashlib.sha256(entry.checksum.encode()).hexdigest()}"'
+
+
+def object_headers(entry: Entry) -> dict[str, str]:
+    """The headers of an object, but for those that depend on the range."""
+    return {
+        "etag": etag(entry),
+        "last-modified": formatdate(min(max(entry.mtime, 0), _LAST_MOMENT), usegmt=True),
+        "content-type": entry.content_type if _is_plain(entry.content_type) else DEFAULT_CONTENT_TYPE,
+        "accept-ranges": "bytes",
+        **dict(_metadata(entry.metadata)),
+    }
+
+
+def checksum_headers(entry: Entry) -> dict[str, str]:
+    """The SHA-256 of the whole contents, for clients that ask for it and compare it themselves."""
+    if algorithm_of(entry.checksum) != "sha256":
+        return {}
+    encoded = base64.b64encode(bytes.fromhex(entry.checksum)).decode()
+    return {"x-amz-checksum-sha256": encoded, "x-amz-checksum-type": "FULL_OBJECT"}
+
+
+def _metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    missing = 0
+    for key, value in metadata.items():
+        if _TOKEN.fullmatch(key):
+            shown = value if _is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
+            yield f"x-amz-meta-{key.lower()}", shown
+        else:
+            missing += 1
+    if missing:
+        yield "x-amz-missing-meta", str(missing)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and text == text.strip()

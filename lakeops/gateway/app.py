@@ -1,0 +1,219 @@
+"""The application: from a request to the repository, the ref and the path that it names, and to an answer.
+
+An answer is made in a thread, because the catalog and the stores block. The event loop only sends.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
+
+from lakeops.gateway import listing, objects
+from lakeops.gateway.answers import Refused, document, element, error_document, nest, refusal, timestamp
+from lakeops.gateway.signature import Signed, verify
+from lakeops.model.clock import Ids
+from lakeops.model.errors import LakeopsError
+from lakeops.model.records import Credentials
+from lakeops.model.text import excerpt, masked, safe
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from lakeops.lake import Lake, Repository
+
+log = logging.getLogger(__name__)
+
+REGION = "us-east-1"
+_MAX_PARAMETERS = 100
+_LISTING = {"continuation-token", "delimiter", "encoding-type", "fetch-owner", "list-type", "marker", "max-keys"}
+_KNOWN = _LISTING | {"location", "prefix", "start-after", "x-id"}
+"""Parameters that are answered, beside those of a signature. Any other one may ask for something that is not here."""
+
+_INSTEAD = (
+    "this gateway only reads; write with lakeops fs upload, branch.put or branch.output, or fsspec's lakefs:// URLs, "
+    "and publish with lakeops commit"
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: what is signed of it, and the names in it."""
+
+    signed: Signed
+
+    @classmethod
+    def of(cls, scope: Scope) -> Asked:
+        """The request of an ASGI scope. Raises ``Refused`` for what is no UTF-8."""
+        try:
+            path = unquote(scope["raw_path"].decode("ascii"), errors="strict")
+            query = parse_qsl(
+                scope["query_string"].decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=_MAX_PARAMETERS,
+            )
+            headers = [(name.decode("ascii").lower(), _text(value)) for name, value in scope["headers"]]
+        except ValueError:
+            raise Refused(400, "InvalidURI", "the path or the query is not UTF-8, or has too many parts") from None
+        if not path.startswith("/"):
+            raise Refused(400, "InvalidURI", "the path must begin with /")
+        return cls(Signed(scope["method"], path, query, headers))
+
+    @cached_property
+    def bucket(self) -> str:
+        """The repository, empty where none is named."""
+        return self.signed.path[1:].partition("/")[0]
+
+    @cached_property
+    def key(self) -> str:
+        """The ref and the path, empty where none are named."""
+        return self.signed.path[1:].partition("/")[2]
+
+    @cached_property
+    def query(self) -> dict[str, str]:
+        """The parameters; the last of equal ones counts."""
+        return dict(self.signed.query)
+
+    @cached_property
+    def headers(self) -> dict[str, str]:
+        """The headers; the last of equal ones counts."""
+        return dict(self.signed.headers)
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+class Gateway:
+    """An ASGI application that answers S3's reading requests from a lake.
+
+    Args:
+        lake: where the repositories are.
+        keys: what requests must be signed with. None takes unsigned ones, if they are addressed to this machine itself.
+    """
+
+    def __init__(self, lake: Lake, keys: Credentials | None = None) -> None:
+        self._lake = lake
+        self._keys = keys
+        self._ids = Ids()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        response = await run_in_threadpool(self.answer, scope)
+        try:
+            await response(scope, receive, send)
+        except ClientDisconnect:
+            pass
+        except (LakeopsError, EOFError) as error:
+            # The status is sent already. The server breaks the connection off, so the client misses bytes and says so.
+            log.error("%s: broken off: %s", _shown(scope), error)  # noqa: TRY400 - it is foreseen
+
+    def answer(self, scope: Scope) -> Response:
+        """The answer to a request, an error included. It raises nothing."""
+        request_id = self._ids.new()
+        try:
+            response = self._answer(Asked.of(scope))
+        except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
+            refused = _refused(error)
+            if refused.status in {500, 503}:
+                log.error("%s: %s", _shown(scope), refused.message)  # noqa: TRY400 - the message says it
+            # An answer to HEAD has no body, and one to a request for what has not changed has none either.
+            bare = scope["method"] == "HEAD" or refused.status == 304
+            path = safe(unquote(scope["raw_path"].decode("latin-1")))
+            body = b"" if bare else error_document(refused, path, request_id)
+            headers = refused.headers if bare else {**refused.headers, "content-type": "application/xml"}
+            response = Response(body, refused.status, headers)
+        response.headers["x-amz-request-id"] = request_id
+        if any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"]):
+            # The body is not read, and a client that waits for 100 Continue may leave it out. Then nobody can tell
+            # where the next request of the connection begins.
+            response.headers["connection"] = "close"
+        return response
+
+    def _answer(self, asked: Asked) -> Response:
+        if self._keys is not None:
+            verify(asked.signed, self._keys, self._lake.clock.now())
+        elif not is_loopback(asked.headers.get("host", "")):
+            # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
+            raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
+        if asked.signed.method not in {"GET", "HEAD"}:
+            raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
+        other = sorted(name for name in asked.query.keys() - _KNOWN if not name.startswith("X-Amz-"))
+        if other:
+            raise Refused(501, "NotImplemented", f"this gateway does not know {excerpt(', '.join(other))}")
+        if not asked.bucket:
+            return self._buckets(asked)
+        repository = self._lake.repository(asked.bucket)
+        return _object(repository, asked) if asked.key else _bucket(repository, asked)
+
+    def _buckets(self, asked: Asked) -> Response:
+        if asked.signed.method == "HEAD":
+            raise Refused(405, "MethodNotAllowed", "HEAD needs a bucket", {"allow": "GET"})
+        found = (one.record for one in self._lake.repositories() if one.id.startswith(asked.query.get("prefix", "")))
+        buckets = [
+            nest("Bucket", (element("Name", one.id), element("CreationDate", timestamp(one.creation_date))))
+            for one in found
+        ]
+        owner = nest("Owner", [element("ID", "lakeops")])
+        return _xml(document("ListAllMyBucketsResult", [owner, nest("Buckets", buckets)]))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name, with or without a port, is one that a machine calls itself by."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _bucket(repository: Repository, asked: Asked) -> Response:
+    if asked.signed.method == "HEAD":
+        return Response(headers={"x-amz-bucket-region": REGION})
+    if "location" in asked.query:
+        return _xml(document("LocationConstraint", []))  # what S3 says for us-east-1
+    return _xml(listing.answer(repository, asked.query))
+
+
+def _object(repository: Repository, asked: Asked) -> Response:
+    name, _, path = asked.key.partition("/")
+    ref = repository.ref(name)
+    entry = ref.find(path) if path else None
+    if entry is None:
+        raise Refused(404, "NoSuchKey", f"no object {path!r} at {name!r} of repository {repository.id!r}")
+    objects.check_conditions(entry, asked.headers)
+    part = objects.part_of(entry, asked.headers.get("range"))
+    status, headers = 206 if part.is_range else 200, objects.headers_of(entry, part, asked.headers)
+    if asked.signed.method == "HEAD":
+        return Response(None, status, headers)
+    body = objects.contents(ref, entry, part)
+    return Response(body, status, headers) if isinstance(body, bytes) else StreamingResponse(body, status, headers)
+
+
+def _xml(body: bytes) -> Response:
+    return Response(body, headers={"content-type": "application/xml"})
+
+
+def _refused(error: Exception) -> Refused:
+    match error:
+        case Refused():
+            return error
+        case LakeopsError():
+            return refusal(error)
+    return Refused(500, "InternalError", masked(f"unexpected {type(error).__name__}: {error}"))
+
+
+def _shown(scope: Scope) -> str:
+    """A request in the log: without its query, which may hold a signature."""
+    return safe(f"{scope['method']} {scope['raw_path'].decode('latin-1')}")

@@ -1,0 +1,80 @@
+"""Serving the gateway: where it may listen, and the process that answers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from lakeops.model.errors import InvalidInput, InvalidSettings, Unsupported
+from lakeops.model.records import Credentials
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from lakeops.lake import Lake
+    from lakeops.settings import Settings
+
+_MIN_SECRET = 16
+_BACKLOG = 512
+
+
+def keys_of(settings: Settings) -> Credentials | None:
+    """What requests must be signed with, where the settings have keys. Raises ``InvalidSettings``."""
+    name, secret = settings.gateway_access_key, settings.gateway_secret_key
+    if name is None and secret is None:
+        return None
+    if name is None or secret is None:
+        raise InvalidSettings("gateway_access_key and gateway_secret_key go together; set both or none")
+    if "/" in name or not name.isascii() or not name.isprintable() or "," in name or " " in name:
+        raise InvalidSettings("gateway_access_key must be ASCII without spaces, commas and slashes")
+    if len(secret.get_secret_value()) < _MIN_SECRET:
+        raise InvalidSettings(f"gateway_secret_key is too short; give at least {_MIN_SECRET} characters")
+    return Credentials(name, secret.get_secret_value())
+
+
+@contextmanager
+def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[socket.socket]:
+    """A socket that takes connections at an address; without keys only one that no other machine reaches.
+
+    Raises:
+        InvalidInput: it cannot be listened there.
+        InvalidSettings: others would reach it, and there are no keys.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        opened = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no address"
+        raise InvalidInput(f"cannot listen at {host}:{port}: {reason}") from None
+    with opened:
+        # The address is looked at, and not the name: a name may lead anywhere.
+        if keys is None and not ip_address(opened.getsockname()[0]).is_loopback:
+            raise InvalidSettings(
+                f"{host} can be reached from other machines; set gateway_access_key and gateway_secret_key, "
+                "or listen at 127.0.0.1"
+            )
+        yield opened
+
+
+def server_of(lake: Lake, keys: Credentials | None) -> uvicorn.Server:
+    """A server that is ready to run. Raises ``Unsupported`` without the extra."""
+    try:
+        import uvicorn
+
+        from lakeops.gateway.app import Gateway
+    except ImportError:
+        raise Unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
+    # No access log: the query of a presigned URL is a key to the object.
+    config = uvicorn.Config(
+        Gateway(lake, keys),
+        access_log=False,
+        lifespan="off",
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=10,
+        ws="none",
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,189 @@
+"""Signature Version 4, verified: botocore signs what came with the secret key, and the two signatures are compared.
+
+botocore holds the algorithm. What is decided here is which parts of a request a signature must cover, and for how long
+it counts. A request is signed in its headers or, as a presigned URL, in its query.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from lakeops.gateway.answers import Refused
+from lakeops.model.records import Credentials
+
+if TYPE_CHECKING:
+    from botocore.awsrequest import AWSRequest
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+SKEW = timedelta(minutes=15)
+"""How far a signature's time may be from the gateway's clock, as in S3."""
+LONGEST = timedelta(days=7)
+"""How long a presigned URL may count, as in S3."""
+
+_HEADER = re.compile(r"AWS4-HMAC-SHA256 +Credential=([^, ]+), *SignedHeaders=([^, ]+), *Signature=([0-9a-f]{64})")
+_UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The parts of a request that a signature covers.
+
+    Attributes:
+        method: ``GET`` and the like.
+        path: the decoded path.
+        query: names and values, decoded, in the order in which they came.
+        headers: names in lower case, and values, in the order in which they came.
+    """
+
+    method: str
+    path: str
+    query: Sequence[tuple[str, str]]
+    headers: Sequence[tuple[str, str]]
+
+    def header(self, name: str) -> str | None:
+        """The first value of a header."""
+        return next((value for key, value in self.headers if key == name), None)
+
+    def parameter(self, name: str) -> str:
+        """The one value of a query parameter. Raises ``Refused`` unless there is exactly one."""
+        found = [value for key, value in self.query if key == name]
+        if len(found) != 1:
+            raise Refused(400, "AuthorizationQueryParametersError", f"a presigned URL has exactly one {name}")
+        return found[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a request says of its own signature."""
+
+    credential: str
+    timestamp: str
+    signed_headers: frozenset[str]
+    signature: str = field(repr=False)
+
+
+def verify(request: Signed, keys: Credentials, now: datetime) -> None:
+    """Returns when the request was signed with these keys, not too long ago.
+
+    Raises:
+        Refused: it was not, with the code that S3 has for the reason.
+    """
+    if any(key == "X-Amz-Algorithm" for key, _ in request.query):
+        claim, payload = _presigned(request, now)
+    else:
+        claim, payload = _in_headers(request, now)
+    access_key, date, region = _scope(claim)
+    if not hmac.compare_digest(access_key.encode(), keys.access_key.encode()):
+        raise Refused(403, "InvalidAccessKeyId", "the gateway does not know this access key")
+    expected = _signature(request, claim, keys, region, payload)
+    if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
+        raise Refused(
+            403,
+            "SignatureDoesNotMatch",
+            "the signature is not that of this request: compare the secret key, and let a proxy pass on Host unchanged",
+        )
+    if date != claim.timestamp[:8]:
+        raise Refused(403, "SignatureDoesNotMatch", "the credential's date is not that of the signature")
+
+
+def _in_headers(request: Signed, now: datetime) -> tuple[_Claim, str]:
+    given = request.header("authorization")
+    if (given or "").startswith("AWS ") or any(key == "AWSAccessKeyId" for key, _ in request.query):
+        raise Refused(400, "InvalidRequest", "signatures of version 2 are not taken; sign with version 4 (s3v4)")
+    if given is None:
+        raise Refused(403, "AccessDenied", "this gateway takes signed requests only; configure its access key")
+    found = _HEADER.fullmatch(given.strip())
+    if found is None:
+        raise Refused(400, "InvalidRequest", f"the Authorization header is not one of {ALGORITHM}")
+    timestamp = request.header("x-amz-date") or ""
+    if abs(now - _moment(timestamp)) > SKEW:
+        raise Refused(403, "RequestTimeTooSkewed", "the request's time is more than 15 minutes from the gateway's")
+    payload = request.header("x-amz-content-sha256")
+    if payload is None:
+        raise Refused(400, "InvalidRequest", "the header x-amz-content-sha256 is missing")
+    claim = _Claim(found[1], timestamp, _covered(request, found[2]), found[3])
+    return claim, payload
+
+
+def _presigned(request: Signed, now: datetime) -> tuple[_Claim, str]:
+    if request.header("authorization") is not None:
+        raise Refused(400, "InvalidArgument", "a request is signed in its headers or in its query, not in both")
+    if request.parameter("X-Amz-Algorithm") != ALGORITHM:
+        raise Refused(400, "AuthorizationQueryParametersError", f"X-Amz-Algorithm must be {ALGORITHM}")
+    timestamp, seconds = request.parameter("X-Amz-Date"), request.parameter("X-Amz-Expires")
+    if not re.fullmatch(r"[0-9]{1,6}", seconds) or not 0 < int(seconds) <= LONGEST.total_seconds():
+        raise Refused(400, "AuthorizationQueryParametersError", "X-Amz-Expires must be 1 to 604800 seconds")
+    begun = _moment(timestamp)
+    if begun - now > SKEW:
+        raise Refused(403, "AccessDenied", "the presigned URL does not count yet")
+    if now > begun + timedelta(seconds=int(seconds)):
+        raise Refused(403, "AccessDenied", "Request has expired")
+    claim = _Claim(
+        request.parameter("X-Amz-Credential"),
+        timestamp,
+        _covered(request, request.parameter("X-Amz-SignedHeaders")),
+        request.parameter("X-Amz-Signature"),
+    )
+    return claim, request.header("x-amz-content-sha256") or _UNSIGNED
+
+
+def _covered(request: Signed, listed: str) -> frozenset[str]:
+    """The headers that the signature covers; it must cover ``Host`` and every ``x-amz-`` header that came."""
+    covered = frozenset(listed.split(";"))
+    came = {name for name, _ in request.headers}
+    needed = {"host"} | {name for name in came if name.startswith("x-amz-")}
+    if not needed <= covered:
+        missing = ", ".join(sorted(needed - covered))
+        raise Refused(403, "AccessDenied", f"these headers must be signed and are not: {missing}")
+    if "x-amz-security-token" in came or any(key == "X-Amz-Security-Token" for key, _ in request.query):
+        raise Refused(400, "InvalidToken", "the gateway's keys have no session token; leave it out")
+    return covered
+
+
+def _scope(claim: _Claim) -> tuple[str, str, str]:
+    """Access key, date and region of the credential. Any region will do, because the gateway has none."""
+    parts = claim.credential.split("/")
+    if len(parts) < 5 or parts[-2:] != ["s3", "aws4_request"]:
+        raise Refused(400, "AuthorizationHeaderMalformed", "the credential must end in DATE/REGION/s3/aws4_request")
+    return "/".join(parts[:-4]), parts[-4], parts[-3]
+
+
+def _moment(timestamp: str) -> datetime:
+    if not re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", timestamp):
+        raise Refused(403, "AccessDenied", "a signed request has x-amz-date as 20260131T235959Z")
+    try:
+        return datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        raise Refused(403, "AccessDenied", "x-amz-date is no date") from None
+
+
+def _signature(request: Signed, claim: _Claim, keys: Credentials, region: str, payload: str) -> str:
+    from botocore.auth import S3SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.compat import HTTPHeaders
+    from botocore.credentials import Credentials as Botos
+
+    headers = HTTPHeaders()
+    for name, value in request.headers:
+        if name in claim.signed_headers:
+            headers.add_header(name, value)
+
+    class Signer(S3SigV4Auth):
+        def headers_to_sign(self, _: AWSRequest) -> HTTPHeaders:
+            return headers  # botocore would leave some out, which other programs sign
+
+        def payload(self, _: AWSRequest) -> str:
+            return payload
+
+    signer = Signer(Botos(keys.access_key, keys.secret_key), "s3", region)
+    # Clients escape paths and queries differently on the wire. They all sign this form.
+    query = "&".join(f"{quote(key, '')}={quote(value, '')}" for key, value in request.query if key != "X-Amz-Signature")
+    again = AWSRequest(method=request.method, url=f"http://gateway{quote(request.path, '/')}?{query}")
+    again.context["timestamp"] = claim.timestamp
+    return str(signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again))

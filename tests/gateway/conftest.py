@@ -1,0 +1,77 @@
+"""Gateways: one as a process that all tests share, and others in threads of this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from services.process import die_with_parent
+from support.served import KEYS, Served, fill
+
+from lakeops import Lake, Settings
+from lakeops.gateway.server import listening, server_of
+from lakeops.model.records import Credentials
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """``lakeops gateway`` as a process that takes signed requests only."""
+    home = tmp_path_factory.mktemp("gateway")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKEOPS_")}
+    environment |= {"LAKEOPS_HOME": str(home), "LAKEOPS_GATEWAY_ACCESS_KEY": KEYS.access_key}
+    environment |= {"LAKEOPS_GATEWAY_SECRET_KEY": KEYS.secret_key}
+    with Lake.open(settings=Settings.model_construct(home=home, fsync=False, committer="tester")) as lake:
+        repo = fill(lake)
+        with subprocess.Popen(
+            [sys.executable, "-m", "lakeops", "gateway", "--port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=home,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - one thread, at the beginning of a session
+        ) as process:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            assert said["signed"] is True
+            yield Served(said["url"], repo)
+            process.terminate()
+            assert process.wait() in {0, -15}
+
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts gateways in threads of this process; gives their URLs."""
+    with ExitStack() as started:
+        yield lambda lake, keys=None: started.enter_context(_running(lake, keys))
+
+
+@contextmanager
+def _running(lake: Lake, keys: Credentials | None) -> Iterator[str]:
+    server = server_of(lake, keys)
+    with listening("127.0.0.1", 0, keys=keys) as opened:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{opened.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture
+def no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the person who runs the tests."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

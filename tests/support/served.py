@@ -1,0 +1,59 @@
+"""What gateways of tests serve: a repository whose names are hard to spell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakeops import Lake, Repository
+from lakeops.model.records import Credentials
+
+KEYS = Credentials("reader", "a secret of the tests: +/=~")
+
+ODD = (
+    "a b.txt",
+    "a+b.txt",
+    "a%2Fb.txt",
+    "~é@main.txt",
+    "Ünï/çø∂é.txt",
+    "x&y<z>'\".txt",
+    "tab\there.txt",
+    "/",
+    "//x",
+    "../up",
+)
+BIG = bytes(range(256)) * 12_000
+"""About 3 MiB: more than one piece."""
+
+
+def fill(lake: Lake) -> Repository:
+    """A repository with three commits, a tag, a branch that sorts oddly, and uncommitted changes."""
+    repo = lake.create_repository("shop")
+    main = repo.branch("main")
+    main.put("customers.csv", b"id,name\n1,Ada\n2,Grace\n", content_type="text/csv", metadata={"Who": "Grüße"})
+    main.put("old.csv", b"old")
+    main.commit("Load customers")
+    for day in range(1, 4):
+        for part in range(4):
+            main.put(f"orders/day={day}/part-{part}.csv", f"id,amount\n{part},{day}\n".encode())
+    for number, path in enumerate(ODD):
+        main.put(path, str(number).encode())
+    main.put("big.bin", BIG)
+    main.delete("old.csv")
+    main.commit("Load orders")
+    repo.create_tag("v1", "main")
+    repo.create_branch("main-2", source="main~1")
+    main.put("orders/day=4/part-0.csv", b"id,amount\n9,4\n")
+    main.delete("orders/day=1/part-0.csv")
+    return repo
+
+
+@dataclass(frozen=True)
+class Served:
+    """A gateway that answers: where, and the repository behind it."""
+
+    url: str
+    repo: Repository
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
