@@ -384,7 +384,7 @@ class Part:
     ) -> None:
         """A row of the reflog, and the audit's record of it: ``told`` is what that one says in place of the move."""
         now = unix_seconds(self.database.dialect.now(conn))
-        move = {
+        move: dict[str, Any] = {
             "repository_id": repository_id,
             "kind": str(kind),
             "ref": ref,
@@ -396,6 +396,9 @@ class Part:
         }
         record = told or self._told(repository_id, action, str(kind), ref, old, new, claimed=actor)
         if self.database.dialect.account is None:
+            # SQLAlchemy runs no defaults of a statement with a second insert in it, so the digest is computed here.
+            note_insert(conn, REFLOG, move)
+            move[DIGEST] = row_digest(REFLOG, move)
             conn.execute(_NEW_MOVE_AND_RECORD, move | {f"told_{name}": value for name, value in record.items()})
         else:
             conn.execute(_NEW_MOVE, move)

@@ -67,7 +67,7 @@ def other_metarange(repo: Repository) -> None:
 
 def bring_back(repo: Repository) -> None:
     values = {"repository_id": repo.id, "name": "side", "commit_id": head(repo, "v1").id}
-    more = {"staging_token": "t", "sealed_tokens": [], "resets": 0, "sealed_resets": 0}
+    more = {"staging_token": "t", "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
     row = {**values, **more}
     sql(repo, insert(t.BRANCH).values(**row, row_digest=row_digest(t.BRANCH, row)))
 
