@@ -20,7 +20,9 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
     """A new branch at what ``source`` means now.
 
     Raises:
-        InvalidName, AlreadyExists, RefNotFound, CommitExpired, ReadOnlyRepository.
+        InvalidName, AlreadyExists: the name breaks the rules, or there is such a branch.
+        RefNotFound, CommitExpired: there is no such commit to read.
+        ReadOnlyRepository: the repository takes no changes.
     """
     check_branch(name)
     commit_id = resolve_id(ctx, source)
@@ -184,14 +186,16 @@ def require_check(ctx: Context, pattern: str, name: str) -> None:
 def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> PassedCheck:
     """Record that the commit that ``ref`` means now has passed a check. What was recorded first stays.
 
+    A commit id is the best ref: a branch may have moved since its check began.
+
     Args:
-        ref: best a commit id: it is this very commit that has passed.
         name: the check.
         by: who says so; the user of Airflow, or the database login, when left out.
 
     Raises:
         InvalidName: the name breaks the rules.
-        RefNotFound, CommitExpired, ReadOnlyRepository.
+        RefNotFound, CommitExpired: there is no such commit to read.
+        ReadOnlyRepository: the repository takes no changes.
     """
     if by is not None:
         check_asked(by, "who passes a check")

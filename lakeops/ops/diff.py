@@ -133,7 +133,6 @@ def uncommitted_page(
     It holds no more than a page in memory, however much is staged. None in place of a path: there is no more.
 
     Args:
-        branch: the branch.
         prefix: what the paths begin with.
         after: what an earlier call gave.
         amount: how many staged paths are looked at at a time.
