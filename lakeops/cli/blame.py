@@ -16,6 +16,7 @@ from lakeops.model.uris import LakeUri
 from lakeops.model.words import moment
 
 app = typer.Typer(add_completion=False)
+Depth = Annotated[int | None, value("--depth", "N", "Look at no more than this many commits.", min=0)]
 
 
 @command(app, "blame", example="blame lakefs://flights/main/raw/")
@@ -24,25 +25,27 @@ def blame(
     under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
     after: Annotated[str, value("--after", "PATH", "Only what follows this path in byte order.")] = "",
     amount: Annotated[int | None, value("--amount -n", "N", "At most this many objects.", min=0)] = None,
+    depth: Depth = None,
 ) -> None:
     """Show which commit wrote each object under a prefix.
 
-    A caret before the commit says that an earlier one may have written the object: retention took what was before.
+    A caret before the commit says that an earlier one may have written the object: retention took what was before, or it
+    lies deeper than --depth.
     """
     repository_id, ref, prefix = under.with_prefix()
-    found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount)
+    found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)
     with session.paged():
         session.stream(found, lambda one: (*_who(one), "  ", one.path))
 
 
 @command(app, "history", example="history lakefs://flights/main/raw/day1.csv")
-def history(session: Session, at: ObjectUri, amount: Amount = None) -> None:
+def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth = None) -> None:
     """Show which commits wrote an object or removed it, newest first.
 
     There need not be an object at the ref now.
     """
     repository_id, ref, path = at.with_path()
-    found = session.lake.repository(repository_id).ref(ref).history(path, amount=amount)
+    found = session.lake.repository(repository_id).ref(ref).history(path, amount=amount, depth=depth)
     with session.paged():
         session.stream(found, _version)
 

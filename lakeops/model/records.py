@@ -296,7 +296,8 @@ class Summary:
 class Written:
     """An object and the commit that wrote it.
 
-    ``boundary`` says that retention took what was before the commit, so that an earlier one may have written it.
+    ``boundary`` says that what was before the commit was not looked at, so that an earlier one may have written it:
+    retention took it, or it lies deeper than the call was to look.
     """
 
     path: str

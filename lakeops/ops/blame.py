@@ -30,7 +30,15 @@ PAGE = 100_000
 """About so many objects are traced in one walk over the history. Memory holds their paths and a number for each."""
 
 
-def blame(ctx: Context, ref: str, prefix: str = "", *, after: str = "", amount: int | None = None) -> Iterator[Written]:
+def blame(
+    ctx: Context,
+    ref: str,
+    prefix: str = "",
+    *,
+    after: str = "",
+    amount: int | None = None,
+    depth: int | None = None,
+) -> Iterator[Written]:
     """The objects under a prefix by path, each with the commit that wrote it. They are traced while you iterate.
 
     Uncommitted changes are not looked at. The same contents put again are no new object.
@@ -39,19 +47,22 @@ def blame(ctx: Context, ref: str, prefix: str = "", *, after: str = "", amount: 
         prefix: what the paths begin with.
         after: the last path of an earlier call. Only what follows it in byte order is listed.
         amount: how many objects at most.
+        depth: how many commits are looked at at most for a page of objects. The others are shown with the oldest
+            commit that was looked at and has them, and ``boundary`` is set.
 
     Raises:
         RefNotFound, CommitExpired: there is no such commit, or retention took it.
     """
     check_prefix(prefix)
     check_prefix(after)
+    deepest = _deepest(depth)
     most = sys.maxsize if amount is None else check_amount(amount, "the amount of objects")
     start = resolve_commit(ctx, ref)
     get = lookup(ctx).get
 
     def found() -> Iterator[Written]:
         for page in _pages(ctx.reader.scan(ctx.metarange(start), prefix, after), most):
-            writers, commits = _trace(ctx, get, start, page["path"].combine_chunks())
+            writers, commits = _trace(ctx, get, start, page["path"].combine_chunks(), deepest)
             columns = zip(*(column.to_pylist() for column in page.columns), writers.tolist(), strict=True)
             for path, size, writer in columns:
                 yield Written(path, size, *commits[writer])
@@ -76,15 +87,18 @@ def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 
 def _trace(
-    ctx: Context, get: CommitSource, start: Commit, paths: pa.Array
+    ctx: Context, get: CommitSource, start: Commit, paths: pa.Array, deepest: int
 ) -> tuple[Positions, list[tuple[Commit, bool]]]:
     """For each path the number of the commit that wrote its object, and these commits.
+
+    With each commit comes whether an earlier one may have written the object.
 
     Args:
         ctx: the repository.
         get: its commits.
         start: a commit that has an object at each of the paths.
         paths: in order.
+        deepest: how many commits are compared with their parents.
     """
     writers = np.zeros(len(paths), np.int64)
     commits: list[tuple[Commit, bool]] = []
@@ -94,8 +108,10 @@ def _trace(
     while queue:
         commit = heappop(queue)[-1]
         rest = waiting.pop(commit.id)
-        unknown = False
-        for parent in dict.fromkeys(commit.parents):
+        deepest -= 1
+        parents = dict.fromkeys(commit.parents if deepest >= 0 else ())
+        unknown = len(parents) == 0 < len(commit.parents)
+        for parent in parents:
             if not len(rest):
                 break
             before = get(parent)
@@ -165,7 +181,9 @@ class _Seen:
     group: bytes = b""
 
 
-def history(ctx: Context, ref: str, path: str, *, amount: int | None = None) -> Iterator[Version]:
+def history(
+    ctx: Context, ref: str, path: str, *, amount: int | None = None, depth: int | None = None
+) -> Iterator[Version]:
     """The commits that wrote or removed an object, children before parents. They are found while you iterate.
 
     A merge is one of them when it has another object than each of its parents. Uncommitted changes are not looked at.
@@ -173,18 +191,21 @@ def history(ctx: Context, ref: str, path: str, *, amount: int | None = None) -> 
     Args:
         path: the object's path; there need not be an object at the ref.
         amount: how many commits at most.
+        depth: how many commits are looked at at most. The last version is then that of the oldest of them, and
+            ``boundary`` is set.
 
     Raises:
         RefNotFound, CommitExpired: there is no such commit, or retention took it.
         ObjectNotFound: none of the commits that the ref leads to has an object at the path.
     """
     check_path(path)
+    deepest = _deepest(depth)
     most = None if amount is None else min(check_amount(amount, "the amount of commits"), sys.maxsize)
     start = resolve_commit(ctx, ref)
     get = lookup(ctx).get
 
     def found() -> Iterator[Version]:
-        known = False
+        known, left = False, deepest
         with overtaken(ctx, (start,)):
             seen = {start.id: _look(ctx, start, path, _Seen(None))}
         queue = [_by_generation(start)]
@@ -192,6 +213,12 @@ def history(ctx: Context, ref: str, path: str, *, amount: int | None = None) -> 
         while queue:
             commit = heappop(queue)[-1]
             here = seen.pop(commit.id)
+            left -= 1
+            if left < 0 and commit.parents:
+                known = True  # an earlier commit may have it
+                if here.entry is not None:
+                    yield Version(path, here.entry.size_bytes, commit, True, ChangeType.ADDED, here.entry.checksum)
+                continue
             version, follow = _step(ctx, commit, here, [get(parent) for parent in dict.fromkeys(commit.parents)], path)
             known = known or version is not None
             if version is not None:
@@ -205,6 +232,10 @@ def history(ctx: Context, ref: str, path: str, *, amount: int | None = None) -> 
             raise ObjectNotFound(f"no commit that {ref!r} of repository {ctx.repository_id!r} leads to has {path!r}")
 
     return islice(found(), most)
+
+
+def _deepest(depth: int | None) -> int:
+    return sys.maxsize if depth is None else check_amount(depth, "the depth")
 
 
 def _step(
