@@ -27,7 +27,8 @@ from lakeops.lake import Lake
 from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
 from lakeops.web.app import answer, failure, guarded, page, refused
-from lakeops.web.pages import ROUTES, Moved, Pages, Site
+from lakeops.web.page import Moved, Site
+from lakeops.web.pages import ROUTES, Pages
 from lakeops.web.render import address, render
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from lakeops.model.errors import (
     NotFound,
     Transient,
 )
-from lakeops.web.pages import Moved, Pages, Site
+from lakeops.web.page import Moved, Site
+from lakeops.web.pages import Pages
 from lakeops.web.render import HEADERS, render
 
 if TYPE_CHECKING:

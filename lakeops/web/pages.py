@@ -6,10 +6,9 @@ ended. What two commits differ in never changes, so sums are kept by their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import (
@@ -21,77 +20,27 @@ from lakeops.model.errors import (
     NotReplicated,
     RefNotFound,
 )
-from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.refs import parse_ref
 from lakeops.web import graph
-from lakeops.web.preview import preview
-from lakeops.web.render import SHORT, address, render
+from lakeops.web.objects import ObjectPages
+from lakeops.web.page import Moved
+from lakeops.web.render import SHORT
 from lakeops.web.sums import Sums
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake, Repository
+    from lakeops.lake import Repository
     from lakeops.model.records import ReflogRecord
 
 REFS = 30
 """Branches or tags of a page."""
 COMMITS = 40
-OBJECTS = 100
-STAGED = 100
 RECORDS = 100
 REPOSITORIES = 50
-MOST_QUERY = 2048
-"""Characters of one value of an address."""
 MOST_LANES = 20
 
 
-class Moved(NamedTuple):
-    """The answer is at another address."""
-
-    to: str
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where pages are served.
-
-    Attributes:
-        root: what the addresses of a lake's pages begin with.
-        lake_name: what the lake is called on them.
-        home: the address of a list of lakes, if there are several.
-        airflow: what addresses of Airflow's own pages begin with; None outside Airflow.
-    """
-
-    root: str
-    lake_name: str
-    home: str | None = None
-    airflow: str | None = None
-
-    def run_page(self, metadata: Mapping[str, str]) -> str | None:
-        """The page of the task that made a commit, in the Airflow that shows this page."""
-        names = [metadata.get(f"airflow_{part}") for part in ("dag_id", "run_id", "task_id")]
-        if self.airflow is None or None in names:
-            return None
-        dag, run, task = (str(name) for name in names)
-        index = metadata.get("airflow_map_index", "-1")
-        mapped = ("mapped", index) if index.isdigit() else ()
-        return address(self.airflow, "dags", dag, "runs", run, "tasks", task, *mapped)
-
-
-class Pages:
-    """The pages of one lake, for one request.
-
-    Args:
-        site: where they are served.
-        lake: the open lake.
-        path: the parameters in the address.
-        query: what follows the question mark.
-    """
-
-    def __init__(self, site: Site, lake: Lake, path: Mapping[str, str], query: Mapping[str, str]) -> None:
-        self._site = site
-        self._lake = lake
-        self._path = path
-        self._query = query
+class Pages(ObjectPages):
+    """All pages of a lake."""
 
     # --- of the lake ---
 
@@ -222,7 +171,7 @@ class Pages:
             refs=refs,
             whole=whole,
             run_page=self._site.run_page(commit.metadata),
-            **self._change_links("commit", commit.id),
+            **self._change_links(commit.parents[0] if commit.parents else "", commit.id, "commit", commit.id),
         )
 
     def compare(self) -> str:
@@ -234,8 +183,10 @@ class Pages:
             ref.id for ref in islice(repository.tags(), 100)
         ]
         values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "sums": None}
+        base = left
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
+            base = heads[0].id if two_way else repository.merge_base(*(head.id for head in heads)).id
             values["sums"] = self._sums(repository, "two-way" if two_way else "since", *(head.id for head in heads))
             values["heads"] = heads
             values["apart"] = repository.divergence(heads[0].id, [heads[1].id])[0]
@@ -245,56 +196,7 @@ class Pages:
             repository,
             tab="compare",
             **values,
-            **self._change_links("diff", left=left, right=right, two_way="true" if two_way else ""),
-        )
-
-    def uncommitted(self) -> str:
-        """What is staged on a branch and not committed."""
-        repository, ref = self._repository(), self._path["ref"]
-        prefix, after = self._asked("prefix"), self._asked("after")
-        found, more = repository.branch(ref).uncommitted_page(prefix, after=after, amount=STAGED)
-        return self._of_ref(
-            "uncommitted.html", ref, "uncommitted", changes=found, next_after=more, prefix=prefix, after=after
-        )
-
-    def tree(self) -> str:
-        """The folders and objects of a ref under a prefix."""
-        repository, ref = self._repository(), self._path["ref"]
-        prefix, after = self._asked("prefix"), self._asked("after")
-        found = list(islice(repository.ref(ref).list(prefix, after=after, delimiter="/"), OBJECTS + 1))
-        shown: list[Entry | CommonPrefix] = found[:OBJECTS]
-        return self._of_ref(
-            "tree.html",
-            ref,
-            "objects",
-            items=shown,
-            prefix=prefix,
-            folders=list(_folders(prefix)),
-            after=after,
-            next_after=shown[-1].path if len(found) > OBJECTS else None,
-        )
-
-    def contents(self) -> str:
-        """An object: what is known of it, and the beginning of its contents."""
-        repository, ref = self._repository(), self._path["ref"]
-        path = self._asked("path")
-        at = repository.ref(ref)
-        entry = at.stat(path)
-        shown, problem = None, None
-        try:
-            with at.open_entry(entry, verify=False) as file:
-                shown = preview(file, entry)
-        except LakeopsError as error:
-            problem = error.message
-        return self._of_ref(
-            "object.html",
-            ref,
-            "objects",
-            entry=entry,
-            shown=shown,
-            problem=problem,
-            folders=list(_folders(path)),
-            uri=f"lakefs://{repository.id}/{ref}/{path}",
+            **self._change_links(base, right, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
     def collection(self) -> str:
@@ -333,63 +235,16 @@ class Pages:
             registrations=repository.registrations(),
         )
 
-    # --- parts ---
-
-    def _asked(self, name: str) -> str:
-        """A value of the query; empty when it is not there. Raises ``InvalidInput``."""
-        found = self._query.get(name, "")
-        if len(found) > MOST_QUERY:
-            raise InvalidInput(f"{name!r} in the address is longer than {MOST_QUERY} characters")
-        return found
-
-    def _repository(self) -> Repository:
-        return self._lake.repository(self._path["repository"])
-
     def _sums(self, repository: Repository, way: str, left: str, right: str) -> Sums:
         prefix, after = self._asked("prefix"), self._asked("after")
         return Sums.of(repository, way, left, right, prefix=prefix, after=after)
 
-    def _change_links(self, *parts: str, **query: str) -> dict[str, Any]:
-        """How the parts of a list of changes link to others: folders below, and what follows."""
-        return {"narrowed": lambda **more: self._to(*parts, **query, **more)}
-
-    def _to(self, *parts: str, **query: object) -> str:
-        """The address of a page of this repository."""
-        return address(self._site.root, self._path["repository"], *parts, **query)
-
-    def _of_ref(self, template: str, ref: str, view: str, **values: Any) -> str:  # noqa: ANN401
-        repository = self._repository()
-        is_branch = True
-        try:
-            repository.branch(ref)
-        except LakeopsError:
-            is_branch = False
-        crumbs: list[tuple[str, str | None]] = [(ref, self._to("ref", ref))]
-        return self._of_repository(
-            template, ref, repository, tab="branches", crumbs=crumbs, ref=ref, view=view, is_branch=is_branch, **values
-        )
-
-    def _of_repository(
-        self,
-        template: str,
-        title: str,
-        repository: Repository,
-        *,
-        tab: str,
-        crumbs: list[tuple[str, str | None]] | None = None,
-        **values: Any,  # noqa: ANN401
-    ) -> str:
-        trail = [(repository.id, self._to()), *(crumbs if crumbs is not None else [(title, None)])]
-        given = {"repository": repository, "to": self._to, "tab": tab, "crumbs": trail, **values}
-        return self._page(template, f"{title} · {repository.id}", **given)
-
-    def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
-        given = {"crumbs": [], "tab": None, "repository": None, **values}
-        return render(template, site=self._site, title=title, lake=self._lake_address, query=self._query, **given)
-
-    def _lake_address(self, *parts: str, **query: object) -> str:
-        """The address of a page of the lake."""
-        return address(self._site.root, *parts, **query)
+    def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
+        """How a list of changes links to others: folders below, what follows, and what happened to one object."""
+        return {
+            "narrowed": lambda **more: self._to(*parts, **query, **more),
+            "changed": lambda path: self._to("change", before=before, after=after, path=path),
+        }
 
 
 ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
@@ -403,6 +258,9 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
     ("/{repository}/tree/{ref}", Pages.tree),
     ("/{repository}/object/{ref}", Pages.contents),
     ("/{repository}/uncommitted/{ref}", Pages.uncommitted),
+    ("/{repository}/blame/{ref}", Pages.blame),
+    ("/{repository}/versions/{ref}", Pages.versions),
+    ("/{repository}/change", Pages.change),
     ("/{repository}/diff", Pages.compare),
     ("/{repository}/gc", Pages.collection),
     ("/{repository}/mirror", Pages.mirror),
@@ -418,12 +276,3 @@ def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
     except LakeopsError:  # no name of a ref
         return None
     return None if last is None or last.old is None or last.new is not None else last
-
-
-def _folders(path: str) -> Iterator[tuple[str, str]]:
-    """The folders that a path lies in: their names, and their prefixes."""
-    end = path.find("/")
-    start = 0
-    while end >= 0:
-        yield path[start:end], path[: end + 1]
-        start, end = end + 1, path.find("/", end + 1)

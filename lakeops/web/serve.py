@@ -22,7 +22,8 @@ from starlette.routing import Route
 
 from lakeops.model.errors import PreconditionFailed
 from lakeops.web.app import answer, guarded, refused
-from lakeops.web.pages import ROUTES, Moved, Pages, Site
+from lakeops.web.page import Moved, Site
+from lakeops.web.pages import ROUTES, Pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository, Split
-from lakeops.web.pages import Pages, Site
+from lakeops.web.page import Site
+from lakeops.web.pages import Pages
 
 pytest.importorskip("airflow.sdk")
 

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
-from lakeops.web import pages, preview, sums
+from lakeops.web import objects, pages, preview, sums
 from lakeops.web.render import HEADERS, address
 from lakeops.web.serve import application, listening
 
@@ -115,8 +115,10 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
 
 
 def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REFS", "COMMITS", "OBJECTS", "STAGED", "RECORDS"):
+    for name in ("REFS", "COMMITS", "RECORDS"):
         monkeypatch.setattr(pages, name, 2)
+    for name in ("OBJECTS", "STAGED", "TRACED"):
+        monkeypatch.setattr(objects, name, 2)
     monkeypatch.setattr(sums, "LISTED", 1)
     sums._known.clear()
     for number in range(3):
@@ -142,6 +144,8 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     assert many == ["many/0", "many/1", "many/2"]
     staged = [change.path for change in flights.branch("dev").uncommitted()]
     assert every("/flights/uncommitted/dev", r'class="path" title="([^"]*)"') == staged
+    written = every("/flights/blame/main", r'class="path"><a href="[^"]*" title="([^"]*)"')
+    assert written == [one.path for one in flights.ref("main").blame()]
     listed = every("/flights/diff?left=main~2&right=main&two_way=true", r'class="path" title="([^"]*)"')
     assert listed == [change.path for change in flights.diff("main~2", "main")]
     assert len(every("/flights/audit", r'<td class="num"><time')) == len(list(flights.audit()))
@@ -194,10 +198,14 @@ def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatc
     assert again is first
 
 
-def parquet(rows: int) -> bytes:
+def table(contents: pa.Table) -> bytes:
     file = BytesIO()
-    pq.write_table(pa.table({"origin": ["EWR"] * rows, "delay": list(range(rows))}), file)
+    pq.write_table(contents, file)
     return file.getvalue()
+
+
+def parquet(rows: int) -> bytes:
+    return table(pa.table({"origin": ["EWR"] * rows, "delay": list(range(rows))}))
 
 
 @pytest.mark.parametrize(
@@ -228,6 +236,52 @@ def test_an_object_is_shown_as_what_it_is(
     for words in told:
         assert words in text
     assert answer.text.count("<script>") == 1, "the page's own"
+
+
+def test_a_change_shows_both_sides(flights: Repository, ask: Any) -> None:
+    dev = flights.branch("dev")
+    before = pa.table({"origin": ["EWR", "JFK"], "delay": [5, -2], "gate": ["A", "B"]})
+    after = pa.table({"origin": ["EWR", "JFK", "LGA"], "delay": [5.5, -2.0, 0.0], "plane": ["x", "y", "z"]})
+    dev.put("t.parquet", table(before))
+    dev.commit("before")
+    dev.put("t.parquet", table(after))
+    staged = re.search(r'href="([^"]*path=t.parquet)"', ask("/flights/uncommitted/dev").text)
+    assert staged is not None
+    dev.put("later/b", b"1")
+    texts = [shown(ask(html.unescape(staged[1])))]
+    dev.commit("after")
+    for page in (
+        f"/flights/commit/{dev.commit_id}",
+        "/flights/diff?left=dev~1&right=dev",
+        "/flights/versions/dev?path=t.parquet",
+    ):
+        link = re.search(r'href="(/flights/change[^"]*path=t.parquet)"', ask(page).text)
+        assert link is not None, page
+        texts.append(shown(ask(html.unescape(link[1]))))
+    for text in texts:
+        assert "2 rows" in text.partition("3 rows")[0]
+        for told in ("changed delay int64 double", "removed gate", "added plane", "1 column as before", "LGA 0.0 z"):
+            assert told in text
+    assert "There was no object" in shown(ask(address("", "flights", "change", after="dev", path="t.parquet")))
+    assert "The object is gone" in shown(
+        ask(address("", "flights", "change", before="dev", after="main", path="t.parquet"))
+    )
+    text = shown(ask(address("", "flights", "change", before="dev", after="dev", path="t.parquet")))
+    assert "The same 3 columns before and after" in text
+
+
+def test_who_wrote_each_object_is_told(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(ask("/flights/blame/main"))
+    assert re.search(r"flights/day=1/part-0.csv \d+ B [0-9a-f]{12} load day=1", text)
+    assert "or earlier" not in text
+    versions = shown(ask("/flights/versions/dev?path=README.md"))
+    assert re.search(r"changed \d+ B [0-9a-f]{12} load", versions) or re.search(
+        r"added \d+ B [0-9a-f]{12} load", versions
+    )
+    monkeypatch.setattr(objects, "DEPTH", 0)
+    assert "or earlier" in shown(ask("/flights/blame/main"))
+    assert "or earlier" in shown(ask("/flights/versions/main?path=README.md"))
+    assert "None of the last 0 commits wrote it" in shown(ask("/flights/versions/main?path=nosuch"))
 
 
 def test_an_object_whose_contents_are_gone_says_so(flights: Repository, ask: Any) -> None:
@@ -273,6 +327,12 @@ def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
         ("/flights/object/main?path=nosuch", 404, "nosuch"),
         ("/flights/object/main", 400, "path"),
         ("/flights/uncommitted/v1", 404, "v1"),
+        ("/flights/change?before=main&after=dev&path=nosuch", 404, "neither before nor after"),
+        ("/flights/change?before=nosuch&after=dev&path=README.md", 404, "nosuch"),
+        ("/flights/change?after=dev", 400, "path"),
+        ("/flights/versions/main", 400, "path"),
+        ("/flights/versions/nosuch?path=a", 404, "nosuch"),
+        ("/flights/blame/nosuch", 404, "nosuch"),
         ("/flights/audit?before=x", 400, "number"),
         ("/flights/tree/main?prefix=" + "x" * 3000, 400, "longer"),
         ("/flights/tree/main?prefix=%00", 400, "NUL"),

@@ -1,0 +1,114 @@
+"""What all pages have in common: where they are served, what was asked, and how they link to one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.web.render import address, render
+
+if TYPE_CHECKING:
+    from lakeops.lake import Lake, Repository
+
+MOST_QUERY = 2048
+"""Characters of one value of an address."""
+
+
+class Moved(NamedTuple):
+    """The answer is at another address."""
+
+    to: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where pages are served.
+
+    Attributes:
+        root: what the addresses of a lake's pages begin with.
+        lake_name: what the lake is called on them.
+        home: the address of a list of lakes, if there are several.
+        airflow: what addresses of Airflow's own pages begin with; None outside Airflow.
+    """
+
+    root: str
+    lake_name: str
+    home: str | None = None
+    airflow: str | None = None
+
+    def run_page(self, metadata: Mapping[str, str]) -> str | None:
+        """The page of the task that made a commit, in the Airflow that shows this page."""
+        names = [metadata.get(f"airflow_{part}") for part in ("dag_id", "run_id", "task_id")]
+        if self.airflow is None or None in names:
+            return None
+        dag, run, task = (str(name) for name in names)
+        index = metadata.get("airflow_map_index", "-1")
+        mapped = ("mapped", index) if index.isdigit() else ()
+        return address(self.airflow, "dags", dag, "runs", run, "tasks", task, *mapped)
+
+
+class Page:
+    """The pages of one lake, for one request: what every one of them uses.
+
+    Args:
+        site: where they are served.
+        lake: the open lake.
+        path: the parameters in the address.
+        query: what follows the question mark.
+    """
+
+    def __init__(self, site: Site, lake: Lake, path: Mapping[str, str], query: Mapping[str, str]) -> None:
+        self._site = site
+        self._lake = lake
+        self._path = path
+        self._query = query
+
+    def _asked(self, name: str) -> str:
+        """A value of the query; empty when it is not there. Raises ``InvalidInput``."""
+        found = self._query.get(name, "")
+        if len(found) > MOST_QUERY:
+            raise InvalidInput(f"{name!r} in the address is longer than {MOST_QUERY} characters")
+        return found
+
+    def _repository(self) -> Repository:
+        return self._lake.repository(self._path["repository"])
+
+    def _to(self, *parts: str, **query: object) -> str:
+        """The address of a page of this repository."""
+        return address(self._site.root, self._path["repository"], *parts, **query)
+
+    def _of_ref(self, template: str, ref: str, view: str, **values: Any) -> str:  # noqa: ANN401
+        repository = self._repository()
+        is_branch = True
+        try:
+            repository.branch(ref)
+        except LakeopsError:
+            is_branch = False
+        crumbs: list[tuple[str, str | None]] = [(ref, self._to("ref", ref))]
+        return self._of_repository(
+            template, ref, repository, tab="branches", crumbs=crumbs, ref=ref, view=view, is_branch=is_branch, **values
+        )
+
+    def _of_repository(
+        self,
+        template: str,
+        title: str,
+        repository: Repository,
+        *,
+        tab: str,
+        crumbs: list[tuple[str, str | None]] | None = None,
+        **values: Any,  # noqa: ANN401
+    ) -> str:
+        trail = [(repository.id, self._to()), *(crumbs if crumbs is not None else [(title, None)])]
+        given = {"repository": repository, "to": self._to, "tab": tab, "crumbs": trail, **values}
+        return self._page(template, f"{title} · {repository.id}", **given)
+
+    def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
+        given = {"crumbs": [], "tab": None, "repository": None, **values}
+        return render(template, site=self._site, title=title, lake=self._lake_address, query=self._query, **given)
+
+    def _lake_address(self, *parts: str, **query: object) -> str:
+        """The address of a page of the lake."""
+        return address(self._site.root, *parts, **query)
