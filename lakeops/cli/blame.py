@@ -29,8 +29,8 @@ def blame(
 ) -> None:
     """Show which commit wrote each object under a prefix.
 
-    A caret before the commit says that an earlier one may have written the object: retention took what was before, or it
-    lies deeper than --depth.
+    A caret before the commit says that an earlier one may have written the object: retention took what was before, or
+    it lies deeper than --depth.
     """
     repository_id, ref, prefix = under.with_prefix()
     found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)

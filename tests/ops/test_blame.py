@@ -116,7 +116,7 @@ def test_beyond_a_depth_an_earlier_commit_may_have_written_it(told: Callable[[in
             assert one == whole[one.path]
     if depth in (0, 100):
         assert {one.boundary for one in found} == {depth == 0}
-    for path in [path for path in PATHS if any(path in tree for tree in naive.trees.values())][::3]:
+    for path in [path for path in PATHS if any(path in held for held in naive.trees.values())][::3]:
         versions = list(repo.ref("main").history(path, depth=depth))
         sure = [one for one in versions if not one.boundary]
         assert sure == [one for one in repo.ref("main").history(path) if one in sure]
