@@ -36,6 +36,7 @@ def get_provider_info() -> dict[str, Any]:
             "lakeops.airflow.links.LakeopsBranchLink",
             "lakeops.airflow.links.LakeopsCommitLink",
             "lakeops.airflow.links.LakeopsDiffLink",
+            "lakeops.airflow.links.LakeopsPageLink",
         ],
         "cli": ["lakeops.airflow.commands.get_cli_commands"],
         "connection-types": [

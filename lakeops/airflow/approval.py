@@ -11,8 +11,8 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred
 
-from lakeops.airflow.changes import LISTED, NOTHING, MergeOutcome
-from lakeops.airflow.links import address, host
+from lakeops.airflow.changes import LISTED, NOTHING, OTHERS, MergeOutcome, Tally
+from lakeops.airflow.links import LakeopsDiffLink, LakeopsPageLink, address, host
 from lakeops.airflow.operators.gc import summary
 from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
@@ -30,6 +30,12 @@ ASKED = "asked"
 APPROVAL = "approval"
 """The check that an approved commit has passed."""
 
+QUESTION, PAGE = "question", "page"
+"""XComs with the form's headline and the address of its page: another process takes the answer, and needs them."""
+
+SUMMED_UP = 20
+"""A form that lists more changes than this sums them up by folder first."""
+
 SUBJECT = 80
 """Characters of a commit's message in a form's headline."""
 
@@ -43,6 +49,9 @@ class Asking(LakeopsTask):
     """
 
     if TYPE_CHECKING:  # of Airflow's operators that ask
+        body: Any
+        subject: Any
+        operator_extra_links: Any
         log: Any
         options: Any
         defaults: Any
@@ -88,8 +97,36 @@ class Asking(LakeopsTask):
             raise
         return found
 
+    def show(self, context: Context, form: str, page: str, title: str) -> None:
+        """Let the form show a text and a link to a page, and the log too.
+
+        Args:
+            context: the task's.
+            form: in Markdown.
+            page: the page's address; empty where the pages are not shown.
+            title: of the link, in Markdown.
+        """
+        self.body = f"{form}\n\n[{title}]({page})" if page else form
+        self.log.info("%s\n%s", self.subject, form)
+        self._link(page)
+        if page:
+            self.log.info("See the page: %s%s", host(), page)
+        context["ti"].xcom_push(key=PAGE, value=page)
+        context["ti"].xcom_push(key=QUESTION, value=self.subject)
+
+    def _told(self, context: Context, key: str) -> Any:  # noqa: ANN401 - whatever an XCom holds
+        """What the process that asked has left."""
+        task = context["ti"]
+        return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
+
+    def _link(self, page: str) -> None:
+        """Make the page the task's link, whichever link it has."""
+        self.links = {link.name.lower(): page for link in self.operator_extra_links}
+
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What the answer comes to. A task that is cleared after that asks again."""
+        self._link(self._told(context, PAGE) or "")
+        self.subject = self._told(context, QUESTION) or self.subject
         try:
             found = self.decided(context, event)
         except Transient:  # the next try goes by the same answer
@@ -134,6 +171,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     """
 
     ui_color = "#f2e6d9"
+    operator_extra_links = (LakeopsDiffLink(),)
 
     source: str
     destination: str | None = None
@@ -169,9 +207,9 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             return {"approved_by": None, "approved_at": None, "source": commit.id, "chosen_options": [self.APPROVE]}
         if not self._own_subject:
             self.subject = f"Publish {_one_line(commit.message)} to {place}?"
-        self.body = _form(self.body, place, commit, outcome, self.strategy)
+        form = _form(self.body, place, commit, outcome, self.strategy)
         page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
-        self.log.info("%s\n%s%s", self.subject, self.body, f"\n\nSee it all: {host()}{page}" if page else "")
+        self.show(context, form, page, f"Compare {_code(place)} with {_code(commit.id[:16])}")
         return self.ask(context, f"{commit.id} {outcome.shown}")
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -200,8 +238,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
 
     def _passed(self, context: Context, person: str) -> None:
         """Record that the very commit that was shown is approved: the source may be somewhere else by now."""
-        task = context["ti"]
-        commit = task.xcom_pull(task_ids=task.task_id, key="commit", map_indexes=task.map_index)
+        commit = self._told(context, "commit")
         if commit is not None:
             with self.opened() as repository:
                 repository.ref(commit).pass_check(APPROVAL, by=person)
@@ -222,7 +259,7 @@ def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutc
     """The form's text, in Markdown: what a person needs to decide."""
     tally = outcome.tally
     does = (
-        f"changes this: **{tally.summary}**"
+        f"changes this: **{tally.summary}** ({human_size(tally.size)})"
         if tally.total
         else "changes **no object**; it records that the commit is merged"
     )
@@ -232,10 +269,21 @@ def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutc
     parts = [
         text,
         f"Merging commit `{commit.id[:16]}` into {_code(destination)} {does}",
+        _by_folder(tally) if tally.total > SUMMED_UP else None,
         "\n".join(["| change | path | bytes |", "|---|---|---|", *rows]) if rows else None,
         f"... and {tally.unlisted:,} more" if tally.unlisted else None,
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _by_folder(tally: Tally) -> str:
+    """A table of how much changes in which folder."""
+    names = {"": "outside of folders", OTHERS: "other folders"}
+    rows = [
+        f"| {names.get(name) or _code(name)} | {found.number:,} | {human_size(found.size)} |"
+        for name, found in tally.folders.items()
+    ]
+    return "\n".join(["| folder | changes | size |", "|---|---|---|", *rows])
 
 
 def _lines(text: str) -> str:
@@ -268,6 +316,7 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
     APPROVE = "Sweep"
     REJECT = "Leave it"
     ui_color = "#f2e6d9"
+    operator_extra_links = (LakeopsPageLink(),)
 
     mark_id: str | None
     above_bytes: int | str | None = None
@@ -301,7 +350,8 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
         if limit is None or report["bytes"] <= limit:
             return {"mark_id": self.mark_id, "approved_by": None}
         self.subject = f"Delete {human_size(report['bytes'])} of lakefs://{repository.id}?"
-        self.body = _lines(shown)
+        page = address(self.lakeops_conn_id, repository.id, "gc")
+        self.show(context, _lines(shown), page, "See the rules and the marks")
         return self.ask(context, str(self.mark_id))
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -24,6 +24,12 @@ SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~"
 LISTED = 100
 """How many changes a form or a log lists. It counts all of them."""
 
+FOLDERS = 20
+"""How many folders are summed up, each on its own."""
+
+OTHERS = "others"
+"""What the sum of all other folders is called. It ends with no slash, so it is no folder's name."""
+
 CONFLICTS_KEY = "conflicts"
 """The XCom that describes a merge conflict. A failed task has no result, so the XCom has a key of its own."""
 
@@ -36,32 +42,46 @@ CONFLICTS_COMPARED = 50
 Row = dict[str, Any]
 
 
+class Sum(NamedTuple):
+    """How many changes, and the bytes of the objects that are there now, or were removed."""
+
+    number: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Tally:
     """How many changes of each kind there are, and the first ones in path order. As text: a line each.
 
     ``exact`` is False when there were more changes than were to be counted. ``digest`` is another one when any of the
-    changes is another one.
+    changes is another one. ``folders`` has how many changes there are, and of how many bytes, in each of the first
+    top-level folders; objects outside of folders are under the empty name, and what more folders hold under ``OTHERS``.
     """
 
     counts: dict[str, int]
     first: list[Change]
     exact: bool = True
     digest: str = ""
+    folders: dict[str, Sum] = field(default_factory=dict)
 
     @classmethod
     def of(cls, changes: Iterable[Change], listed: int = LISTED, *, counted: int | None = None) -> Tally:
         """The tally of a diff, which is read to its end, or as far as ``counted`` changes."""
         counts: Counter[str] = Counter()
         first: list[Change] = []
+        folders: dict[str, Sum] = {}
         digest = hashlib.sha256()
         for change in islice(changes, counted):
             counts[change.type.value] += 1
             digest.update(f"{change.type.value} {change.size_bytes} {change.path}\0".encode())
             if len(first) < listed:
                 first.append(change)
+            name = change.path[: change.path.find("/") + 1]
+            name = name if name in folders or len(folders) < FOLDERS else OTHERS
+            number, size = folders.get(name, Sum(0, 0))
+            folders[name] = Sum(number + 1, size + change.size_bytes)
         every = {kind.value: counts[kind.value] for kind in ChangeType}
-        return cls(every, first, counts.total() != counted, digest.hexdigest())
+        return cls(every, first, counts.total() != counted, digest.hexdigest(), folders)
 
     @property
     def total(self) -> int:
@@ -72,6 +92,11 @@ class Tally:
     def unlisted(self) -> int:
         """How many of them are not among the first."""
         return self.total - len(self.first)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the objects that are there now, or were removed."""
+        return sum(found.size for found in self.folders.values())
 
     @property
     def summary(self) -> str:

@@ -5,16 +5,20 @@ The plugin serves the pages. Where it is not installed, the links stay empty.
 
 from __future__ import annotations
 
+import logging
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink, conf, get_current_context
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
 
 PLUGIN = "lakeops.airflow.plugin"
+
+log = logging.getLogger(__name__)
 
 
 def address(connection: str, repository: str, *parts: str, **query: str) -> str:
@@ -33,6 +37,24 @@ def host() -> str:
     """What stands before a page's path in a log, where no browser adds it; empty where Airflow does not know."""
     base = urlsplit(conf.get("api", "base_url", fallback="") or "")
     return f"{base.scheme}://{base.netloc}" if base.netloc else ""
+
+
+def point_to(kind: str, page: str) -> None:
+    """Write a page's address to the running task's log, and make it the task's link of that kind (``branch``, say)."""
+    if not page:
+        return
+    log.info("See the %s: %s%s", kind, host(), page)
+    with suppress(RuntimeError):  # no task is running
+        operator: Any = get_current_context()["task"]
+        operator.links = {**getattr(operator, "links", {}), kind: page}
+
+
+def linked(decorated: Any, *links: BaseOperatorLink) -> Any:  # noqa: ANN401 - what a TaskFlow decorator gives
+    """The same TaskFlow task with links. They belong to a class of its own, where Airflow looks for a mapped task's."""
+    base = decorated.operator_class
+    members = {"operator_extra_links": links, "__module__": base.__module__, "__doc__": base.__doc__}
+    decorated.operator_class = type(base.__name__, (base,), members)
+    return decorated
 
 
 class _PageLink(BaseOperatorLink):
@@ -60,3 +82,9 @@ class LakeopsDiffLink(_PageLink):
     """A link to the difference that a task has listed, or would have merged."""
 
     name = "Diff"
+
+
+class LakeopsPageLink(_PageLink):
+    """A link to the page that shows best what a task was about."""
+
+    name = "Page"

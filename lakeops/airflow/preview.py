@@ -21,6 +21,7 @@ from lakeops.airflow.changes import (
     state_of,
 )
 from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.links import address, point_to
 from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import (
     AlreadyExists,
@@ -75,6 +76,9 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> Preview:
             repository = lake.repository(hook.repository_name(given["repository"]))
             if repository.record.read_only:
                 raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
+            parts, query = PAGES[verb](given, repository.default_branch)
+            # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
+            point_to("page", address(lakeops_conn_id, repository.id, *parts, **query))
             return VERBS[verb](lake, repository, given)
 
 
@@ -175,6 +179,22 @@ VERBS: dict[str, Callable[[Lake, Repository, Given], Preview]] = {
     "import": _import,
 }
 """What can be previewed."""
+
+
+Page = tuple[tuple[str, ...], dict[str, str]]
+"""The parts of a page's address behind the repository, and its query."""
+
+PAGES: dict[str, Callable[[Given, str], Page]] = {
+    "create branch": lambda given, main: (("ref", given["source"] or main), {}),
+    "delete branch": lambda given, _: (("ref", given["branch"]), {}),
+    "merge": lambda given, main: (("diff",), {"left": given["destination"] or main, "right": given["source"]}),
+    "revert": lambda given, _: (("commit", given["ref"]), {}),
+    "create tag": lambda given, main: (("ref", given["ref"] or main), {}),
+    "delete tag": lambda given, _: (("ref", given["tag"]), {}),
+    "reset": lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""}),
+    "import": lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""}),
+}
+"""Where to look at what a verb is about, by the form's values and the default branch."""
 
 
 def _uri(repository: Repository, ref: str) -> str:

@@ -23,7 +23,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from lakeops.airflow.changes import Tally
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
-from lakeops.airflow.links import address, host
+from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, address, linked, point_to
 from lakeops.airflow.operators import (
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
@@ -37,7 +37,7 @@ from lakeops.model.names import as_folder
 
 if TYPE_CHECKING:
     from lakeops.airflow.approval import LakeopsApprovalOperator
-    from lakeops.lake import Ref, Repository
+    from lakeops.lake import Ref
 
 log = logging.getLogger(__name__)
 
@@ -166,10 +166,10 @@ class WriteAuditPublish:
                     staged = Tally.of(branch.uncommitted(as_folder(at["prefix"])), 0)
                     place = f"lakefs://{repository.id}/{branch.id}/{at['prefix']}"
                     log.info("%s is staged: %s", place, staged.summary or "nothing that was not there before")
-                    _point_to(at, repository, "uncommitted", branch.id)
+                    point_to("branch", address(at["lakeops_conn_id"], repository.id, "uncommitted", branch.id))
                 return result
 
-            made = _task(run, write, task_args)
+            made = linked(_task(run, write, task_args), LakeopsBranchLink())
             at = {**self._common, "branch": self.branch, "prefix": prefix}
             return BlockTask(made, at)
 
@@ -188,7 +188,7 @@ class WriteAuditPublish:
             at = lakeops_at
             with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                 ref: Ref = repository.ref(at["commit"])
-                _point_to(at, repository, "commit", at["commit"])
+                point_to("commit", address(at["lakeops_conn_id"], repository.id, "commit", at["commit"]))
                 wrong = check(ref, *args, **kwargs)
                 found = [wrong] if isinstance(wrong, str) else [str(finding) for finding in wrong or ()]
             if found:
@@ -196,7 +196,7 @@ class WriteAuditPublish:
                     f"not published: {'; '.join(found)}. Branch {at['branch']!r} keeps the data for inspection"
                 )
 
-        made = _task(run, check, {})
+        made = linked(_task(run, check, {}), LakeopsCommitLink())
         at = {**self._common, "branch": self.branch, "commit": self._committed}
         return BlockTask(made, at, self._checks)
 
@@ -347,13 +347,6 @@ def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[
     rest = [one for one in wanted if one.kind is inspect.Parameter.VAR_KEYWORD]
     run.__signature__ = inspect.Signature([*wanted[: len(wanted) - len(rest)], place, *rest])  # type: ignore[attr-defined]
     return task(**{"task_id": user.__name__, **task_args})(run)
-
-
-def _point_to(at: Mapping[str, Any], repository: Repository, *parts: str) -> None:
-    """Write the address of a page to the task's log, where the pages are shown."""
-    page = address(at["lakeops_conn_id"], repository.id, *parts)
-    if page:
-        log.info("See it: %s%s", host(), page)
 
 
 def _first(tasks: Mapping[str, Any]) -> list[Any]:

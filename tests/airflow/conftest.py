@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -83,7 +84,8 @@ def flights(lake: Lake, split: Split) -> Repository:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Airflow was asked to show to a person."""
+    """What Airflow was asked to show to a person, where the pages are not shown."""
+    monkeypatch.delitem(sys.modules, "lakeops.airflow.plugin", raising=False)
     found: list[dict[str, Any]] = []
     monkeypatch.setattr(
         "airflow.providers.standard.operators.hitl.upsert_hitl_detail", lambda **kwargs: found.append(kwargs)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from lakeops import Repository
+from lakeops import Lake, Repository
+from lakeops.web.pages import ROUTES, Pages, Site
 
 pytest.importorskip("airflow.sdk")
 
@@ -107,12 +110,28 @@ def everything(repository: Repository) -> dict[str, Any]:
     return {ref.id: (ref.commit_id, [entry.path for entry in repository.ref(ref.id).list()]) for ref in refs}
 
 
+def shown_at(lake: Lake, page: str) -> str:
+    """The text of a page of the repository, found as the web server finds it."""
+    from urllib.parse import parse_qsl, urlsplit
+
+    from starlette.routing import Match, Route
+
+    where = urlsplit(page)
+    scope = {"type": "http", "path": f"/flights/{where.path}", "method": "GET", "headers": []}
+    for path, view in ROUTES:
+        match, found = Route(path, lambda: None).matches(scope)
+        if match is Match.FULL:
+            return str(view(Pages(Site("", "mine"), lake, found["path_params"], dict(parse_qsl(where.query)))))
+    return ""
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_shows_and_only_then_does(
-    history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+    history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import re
 
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     dag, given, shown = FORMS[name]
     before = everything(history)
     run = forms[dag].test(run_conf=conf(given, tmp_path, dry_run=True))
@@ -120,6 +139,11 @@ def test_a_form_shows_and_only_then_does(
     task = run.get_task_instance("preview")
     assert re.match(shown, task.xcom_pull(task_ids="preview", key="preview")), task.xcom_pull(key="preview")
     assert set(states(run).values()) == {"success", "skipped"}
+    page = task.xcom_pull(task_ids="preview", key="_link_LakeopsPageLink").removeprefix(
+        "/lakeops/lakeops_default/flights/"
+    )
+    with Lake.open() as lake:
+        assert shown_at(lake, page), "a page that there is"
     assert everything(history) == before, f"a dry run does nothing: {states(run)}"
 
     run = forms[dag].test(run_conf=conf(given, tmp_path, dry_run=False))

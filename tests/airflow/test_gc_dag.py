@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -109,8 +111,14 @@ def ask(mark: Any, monkeypatch: pytest.MonkeyPatch, **arguments: Any) -> tuple[A
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **given: asked.append(given))
     task = LakeopsGcApprovalOperator(task_id="approve", repo="one", mark_id=mark.id, **arguments)
 
-    class Instance:
-        id = "ti"
+    class Instance(dict[str, Any]):
+        id, task_id, map_index = "ti", "approve", -1
+
+        def xcom_push(self, *, key: str, value: Any) -> None:
+            self[key] = value
+
+        def xcom_pull(self, *, task_ids: str, key: str, map_indexes: int) -> Any:
+            return self.get(key)
 
     return task, {"task_instance": Instance(), "ti": Instance()}, asked
 
@@ -123,6 +131,7 @@ def test_a_small_sweep_asks_nobody(mark: Any, monkeypatch: pytest.MonkeyPatch, l
 
 
 def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     task, context, asked = ask(mark, monkeypatch, above_bytes="6")
     with pytest.raises(TaskAwaitingInput):
         task.execute(context)
@@ -130,11 +139,17 @@ def test_a_larger_one_waits_for_a_person_who_sees_the_report(mark: Any, monkeypa
     assert form["subject"] == "Delete 7 B of lakefs://one?"
     first, *rest = form["body"].splitlines()
     assert first.startswith("* `lakefs://one: 1 of 3 objects are garbage (7 B")
+    *rest, _, link = rest
     assert rest
     assert all(line.startswith("* `") for line in rest), "each line stays a line"
+    assert link == "[See the rules and the marks](/lakeops/lakeops_default/one/gc)"
     answer = {"params_input": {}, "responded_at": datetime.now(UTC), "responded_by_user": {"id": "7", "name": "ada"}}
     found = task.execute_complete(context, {**answer, "chosen_options": ["Sweep"]})
     assert found == {"mark_id": mark.id, "approved_by": "ada"}
+    (link,) = task.operator_extra_links
+    assert link.get_link(task, ti_key=None) == "/lakeops/lakeops_default/one/gc", (
+        "also in the process that takes the answer"
+    )
     with pytest.raises(AirflowSkipException, match=f"ada chose to leave mark {mark.id} unswept; 0 commits live again"):
         task.execute_complete(context, {**answer, "chosen_options": ["Leave it"]})
 

@@ -102,14 +102,19 @@ def test_a_writer_says_what_it_has_staged(flights: Repository, monkeypatch: pyte
     said: list[str] = []
     log = SimpleNamespace(info=lambda text, *values: said.append(text % values))
     monkeypatch.setattr("lakeops.airflow.publish.log", log)
+    monkeypatch.setattr("lakeops.airflow.links.log", log)
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
-    build("says").test()
+    ended = build("says").test()
     assert sorted(line.rpartition("+00:00")[2] for line in said if "is staged" in line) == [
         "/flights/ is staged: 1 added",
         "/weather/ is staged: 1 added",
     ]
-    pages = [line for line in said if line.startswith("See it: http://127.0.0.1:8080/lakeops/lakeops_default/flights/")]
-    assert {line.split("/")[6] for line in pages} == {"uncommitted", "commit"}, "of what is staged, and what is checked"
+    shown = {"publish.flights": ("branch", "uncommitted"), "publish.complete": ("commit", "commit")}
+    for task, (kind, page) in shown.items():
+        key = f"_link_Lakeops{kind.title()}Link"
+        path = ended.get_task_instance(task).xcom_pull(task_ids=task, key=key)
+        assert path.startswith(f"/lakeops/lakeops_default/flights/{page}/"), "the task's link"
+        assert f"See the {kind}: http://127.0.0.1:8080{path}" in said
 
 
 def other_commit(flights: Repository, path: str) -> Callable[[], object]:
@@ -423,9 +428,41 @@ def test_a_person_sees_the_diff(flights: Repository, asked: list[dict[str, Any]]
     assert form["options"] == ["Approve", "Reject"]
     assert form["body"].split("\n\n") == [
         "Look closely.",
-        f"Merging commit `{head[:16]}` into `lakefs://flights/main` changes this: **1 added**",
+        f"Merging commit `{head[:16]}` into `lakefs://flights/main` changes this: **1 added** (2 B)",
         "\n".join([*HEADER, "| added | `flights/'a'` | 2 |"]),
     ]
+
+
+def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(
+    flights: Repository, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+    monkeypatch.setattr("lakeops.airflow.changes.FOLDERS", 2)
+    branch = flights.create_branch("dev")
+    with branch.batch() as batch:
+        for path in ("alone", "c/d/1", "d/1", *(f"b/{number:02}" for number in range(18))):
+            batch.put(path, b"12")
+    head = branch.commit("load").id
+    context = {"task_instance": SimpleNamespace(id="1"), "ti": Told()}
+    task = approve()
+    with pytest.raises(TaskAwaitingInput):
+        task.execute(context)
+    page = f"/lakeops/lakeops_default/flights/diff?left=main&right={head}"
+    _, by_folder, _, link = asked[0]["body"].split("\n\n")
+    assert by_folder.splitlines() == [
+        "| folder | changes | size |",
+        "|---|---|---|",
+        "| outside of folders | 1 | 2 B |",
+        "| `b/` | 18 | 36 B |",
+        "| other folders | 2 | 4 B |",
+    ]
+    assert link == f"[Compare `lakefs://flights/main` with `{head[:16]}`]({page})"
+    later, event = approve(fail_on_reject=True), {"chosen_options": ["Reject"], "params_input": {}}
+    with pytest.raises(AirflowFailException, match=r"somebody rejected it: Publish 'load' to lakefs://"):
+        later.execute_complete(context, {**event, "responded_at": datetime.now(UTC), "responded_by_user": None})
+    for asking in (task, later):
+        (found,) = asking.operator_extra_links
+        assert found.get_link(asking, ti_key=None) == page, "also in the process that takes the answer"
 
 
 def test_a_form_is_safe_from_what_paths_hold_and_stays_short(
@@ -530,6 +567,7 @@ def test_an_approval_is_a_check_that_the_shown_commit_has_passed(
 
 
 def test_a_rejection_and_silence_are_not_asked_about_again() -> None:
+    CONTEXT["ti"].clear()
     at, user = datetime(2026, 1, 1, tzinfo=UTC), {"id": "7", "name": "ada"}
     rejected = {"chosen_options": ["Reject"], "params_input": {}, "responded_at": at, "responded_by_user": user}
     with pytest.raises(AirflowFailException, match=r"^ada rejected it: Publish to main\?$"):
@@ -565,7 +603,7 @@ def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: li
     assert not asked
     with pytest.raises(TaskAwaitingInput):
         approve(strategy="source-wins").execute(CONTEXT)
-    assert "changes this: **1 changed** (`source-wins` settles **1 conflict**)" in asked[0]["body"]
+    assert "changes this: **1 changed** (2 B) (`source-wins` settles **1 conflict**)" in asked[0]["body"]
     with pytest.raises(TaskAwaitingInput):
         approve(strategy="dest-wins").execute(CONTEXT)
     assert "changes **no object**; it records that the commit is merged (`dest-wins`" in asked[1]["body"]

@@ -15,6 +15,7 @@ from airflow.sdk import DAG, Param, get_current_context, task
 
 from lakeops.airflow.dags.making import REPOSITORY, connection_field, dry_run, made, maybe, text
 from lakeops.airflow.hook import DEFAULT_CONN_ID
+from lakeops.airflow.links import LakeopsPageLink, linked
 from lakeops.airflow.operators import (
     LakeopsCreateBranchOperator,
     LakeopsCreateTagOperator,
@@ -73,6 +74,9 @@ def preview(verb: str, params: Any = None) -> bool:
     instance.xcom_push(key="preview", value=shown.text)
     instance.xcom_push(key="pinned", value=shown.pinned)
     return not dry
+
+
+linked(preview, LakeopsPageLink())
 
 
 @task.branch

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from lakeops.airflow.links import LakeopsPageLink
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.airflow.task import fixed, truth
 from lakeops.model.errors import InvalidInput
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
 
 
-class LakeopsExpireRefsOperator(LakeopsOperator):
+class _CollectionOperator(LakeopsOperator):
+    """Does a step of garbage collection; links to the page with the rules and the marks."""
+
+    operator_extra_links = (LakeopsPageLink(),)
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """The page of the repository's garbage collection."""
+        return {"page": self.page(repository, "gc")}
+
+
+class LakeopsExpireRefsOperator(_CollectionOperator):
     """Deletes branches and tags that have been idle for longer than the retention rules allow; returns them.
 
     The rule is ``expire_after_days``. The result has ``deleted`` and ``kept``, lists of records (``type``, ``id``,
@@ -54,7 +65,7 @@ class LakeopsExpireRefsOperator(LakeopsOperator):
         }
 
 
-class LakeopsGcMarkOperator(LakeopsOperator):
+class LakeopsGcMarkOperator(_CollectionOperator):
     """Expires commits and finds what no live one needs; returns the mark's ``id``, ``objects``, ``bytes``, ``report``.
 
     It deletes nothing. The log has the report. A mark cannot be swept any more once there is a later one.
@@ -78,7 +89,7 @@ class LakeopsGcMarkOperator(LakeopsOperator):
         return {"id": mark.id, "objects": mark.objects, "bytes": mark.bytes, "files": mark.rows, "report": report}
 
 
-class LakeopsGcSweepOperator(LakeopsOperator):
+class LakeopsGcSweepOperator(_CollectionOperator):
     """Deletes exactly what a mark holds; returns ``mark``, ``deleted``, ``bytes`` and ``versioned``.
 
     What the store refused to delete is named in the log and in ``mark["failures"]``, and is in the next mark. When the
