@@ -16,8 +16,9 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
@@ -63,7 +64,7 @@ def _cache_home() -> Path:
 class Settings(BaseSettings):
     """Everything that can be set; the environment's names are these with ``LAKEOPS_`` in front."""
 
-    model_config = SettingsConfigDict(
+    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=PREFIX,
         env_ignore_empty=True,
         extra="ignore",
@@ -139,6 +140,8 @@ class Settings(BaseSettings):
             first = error.errors(include_input=False, include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"])
             raise InvalidSettings(f"setting {name!r} (LAKEOPS_{name.upper()}): {first['msg']}") from None
+        except InvalidSettings:  # a ValueError too
+            raise
         except (ValueError, OSError) as error:
             # What a parser says may repeat a line, and a line may hold a password.
             raise InvalidSettings(f"cannot read settings: a file is not TOML ({type(error).__name__})") from None
@@ -166,12 +169,23 @@ class Settings(BaseSettings):
         return (self.home / "storage" / repository).as_uri()
 
 
+def strange_variables() -> Iterator[str]:
+    """Environment variables that look like settings and are none."""
+    for name in sorted(name for name in os.environ if name.upper().startswith(PREFIX)):
+        known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
+        if not name.startswith(_TESTS) and name.upper() not in known:
+            yield name
+
+
+def advice(stranger: str, place: str) -> str:
+    """What to say of a name that is no setting: that it changes nothing, and which one may be meant."""
+    near = get_close_matches(stranger.removeprefix(PREFIX).lower(), Settings.model_fields, 1)
+    return f"is no setting of lakeops and changes nothing ({place})" + (f"; did you mean {near[0]}?" if near else "")
+
+
 def strangers() -> Iterator[tuple[str, str]]:
     """Names that look like settings and are none, with the place that each was found in."""
-    for name in sorted(os.environ):
-        known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
-        if name.upper().startswith(PREFIX) and not name.startswith(_TESTS) and name.upper() not in known:
-            yield name, "environment"
+    yield from ((name, "environment") for name in strange_variables())
     for file in _files():
         found: Any = tomllib.loads(file.read_text())
         for key in _table(file):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
@@ -22,7 +22,7 @@ from lakeops.model.words import counted, human_size
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.records import Commit
+    from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
 """The key of a task's state that says what somebody was asked about."""
@@ -175,7 +175,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
 
     source: str
     destination: str | None = None
-    strategy: str | None = None
+    strategy: StrategyName | str | None = None
     if TYPE_CHECKING:  # what Airflow's operator takes
         subject: Any = None
         body: Any = None
@@ -196,7 +196,9 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             destination = self.destination or repository.default_branch
             # Both sides as they are at one moment, so that everything below speaks of one merge.
             commit, head = repository.ref(self.source).commit, repository.branch(destination).commit_id
-            outcome = MergeOutcome.of(repository, head, commit.id, self.strategy or None, listed=LISTED)
+            outcome = MergeOutcome.of(
+                repository, head, commit.id, cast("StrategyName | None", self.strategy or None), listed=LISTED
+            )
             if outcome.conflicts:
                 raise MergeConflict(commit.id, destination, outcome.conflicts)
         for key, value in {"shown": outcome.shown, "destination_head": head, "commit": commit.id}.items():

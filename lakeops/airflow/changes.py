@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lakeops.airflow import idempotent
 from lakeops.model.errors import LakeopsError, MergeConflict, PreconditionFailed
-from lakeops.model.records import Change, ChangeType
+from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.text import safe
 
 if TYPE_CHECKING:
@@ -147,7 +147,13 @@ class MergeOutcome:
 
     @classmethod
     def of(
-        cls, repository: Repository, head: str, source: str, strategy: str | None = None, *, listed: int = LISTED
+        cls,
+        repository: Repository,
+        head: str,
+        source: str,
+        strategy: StrategyName | Strategy | None = None,
+        *,
+        listed: int = LISTED,
     ) -> MergeOutcome:
         """What merging ``source`` does to ``head``. Publishes nothing."""
         if idempotent.contains(repository, head, source):

@@ -28,7 +28,7 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.records import ChangeType, MergeResult, Summary
+from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
 
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun
@@ -102,7 +102,7 @@ def merge(
     destination: str,
     run: TaskRun,
     *,
-    strategy: str | None = None,
+    strategy: StrategyName | Strategy | None = None,
     metadata: Metadata = None,
     **options: Any,  # noqa: ANN401 - those of the verb
 ) -> MergeResult:

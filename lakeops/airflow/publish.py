@@ -38,8 +38,9 @@ from lakeops.model.names import as_folder
 if TYPE_CHECKING:
     from lakeops.airflow.approval import LakeopsApprovalOperator
     from lakeops.lake import Ref
+    from lakeops.model.records import StrategyName
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=5)}
 """How the block's own tasks are retried. Errors that would come again fail at once all the same."""
@@ -103,7 +104,7 @@ class WriteAuditPublish:
         destination: str = "main",
         commit_message: str | None = None,
         metadata: Mapping[str, str] | None = None,
-        strategy: str | None = None,
+        strategy: StrategyName | None = None,
         approval: bool | Mapping[str, Any] = False,
         on_clear: Literal["anew", "keep"] = "anew",
         on_newer: OnNewer = "publish",
@@ -112,9 +113,9 @@ class WriteAuditPublish:
         prefix_group_id: bool = True,
         task_args: Mapping[str, Any] | None = None,
     ) -> None:
-        self.group = TaskGroup(group_id, prefix_group_id=prefix_group_id)
+        self.group: TaskGroup = TaskGroup(group_id, prefix_group_id=prefix_group_id)
         self.repo = repo
-        self.branch = branch or f"{{{{ dag.dag_id }}}}-{group_id}-{{{{ run_id | replace('~', '-') }}}}"
+        self.branch: str = branch or f"{{{{ dag.dag_id }}}}-{group_id}-{{{{ run_id | replace('~', '-') }}}}"
         self.destination = destination
         self._source = source or destination
         self._messages = (commit_message or message, message)

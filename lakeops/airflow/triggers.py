@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 """How often a poller ticks. A trigger asks at every n-th tick, so its interval is rounded to whole ticks."""
 
-log = structlog.get_logger(__name__)
+log: Any = structlog.get_logger(__name__)
 
 
 class Tick:
@@ -151,7 +151,7 @@ class RepositoryTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.repo = repo
         self.lakeops_conn_id = lakeops_conn_id
-        self.poll_interval = check_interval("poll_interval", poll_interval)
+        self.poll_interval: float = check_interval("poll_interval", poll_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class's import path, and its arguments as plain data."""
@@ -208,7 +208,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
 
     def __init__(self, *, condition: Mapping[str, Any], settle: float = 0, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)
-        self.condition = dict(condition)
+        self.condition: dict[str, Any] = dict(condition)
         self.settle = settle
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
@@ -309,8 +309,8 @@ class LakeopsMirrorTrigger(BaseEventTrigger):
     def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10, rest: float = 60) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lakeops_conn_id = lakeops_conn_id
-        self.poll_interval = check_interval("poll_interval", poll_interval)
-        self.rest = check_interval("rest", rest)
+        self.poll_interval: float = check_interval("poll_interval", poll_interval)
+        self.rest: float = check_interval("rest", rest)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class's import path, and its arguments as plain data."""

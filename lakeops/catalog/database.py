@@ -181,7 +181,7 @@ class Database:
 
     def __init__(self, url: URL, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.shown = _shown(url)
+        self.shown: str = _shown(url)
         self._hidden = [str(value) for value in (url.password, *(url.query.get(name) for name in _SECRETS)) if value]
         self.engine: Engine = dialect.engine(url)
         self._reader = dialect.reader(self.engine)

@@ -12,7 +12,7 @@ describe (see ``tables``), and no row becomes an object of a class. Three rules 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Index, MetaData, UniqueConstraint
 from sqlmodel import Field, SQLModel
@@ -56,7 +56,7 @@ class RepositoryRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_repository"
-    __table_args__ = (
+    __table_args__: ClassVar[tuple[Any, ...]] = (
         open_index("lakeops_repository"),
         UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
@@ -102,7 +102,7 @@ class CommitRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_commit"
-    __table_args__ = (
+    __table_args__: ClassVar[tuple[Any, ...]] = (
         open_index("lakeops_commit"),
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
         partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
@@ -132,7 +132,7 @@ class BranchRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_branch"
-    __table_args__ = (open_index("lakeops_branch"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_branch"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
@@ -148,7 +148,7 @@ class TagRow(_Row, table=True):
     """A tag."""
 
     __tablename__ = "lakeops_tag"
-    __table_args__ = (open_index("lakeops_tag"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_tag"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
@@ -159,7 +159,7 @@ class ProtectionRow(_Row, table=True):
     """What refs that match a glob pattern do not take; see ``model.records.Protection``."""
 
     __tablename__ = "lakeops_protection"
-    __table_args__ = (open_index("lakeops_protection"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_protection"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
@@ -171,7 +171,7 @@ class PassedCheckRow(_Row, table=True):
     """A check that a commit has passed."""
 
     __tablename__ = "lakeops_passed_check"
-    __table_args__ = (open_index("lakeops_passed_check"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_passed_check"),)
     repository_id: str = _text(key=True)
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
@@ -188,7 +188,7 @@ class StagedRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_staged"
-    __table_args__ = ({"sqlite_with_rowid": False},)
+    __table_args__: ClassVar[tuple[Any, ...]] = ({"sqlite_with_rowid": False},)
     repository_id: str = _text(key=True)
     token: str = _text(key=True)
     path: str = _text(key=True)
@@ -210,7 +210,7 @@ class RetiredTokenRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_retired_token"
-    __table_args__ = (
+    __table_args__: ClassVar[tuple[Any, ...]] = (
         open_index("lakeops_retired_token"),
         Index("lakeops_retired_token_purged", "repository_id", "purged"),
     )
@@ -225,7 +225,7 @@ class ReflogRow(_Row, table=True):
     """One move of a branch or tag."""
 
     __tablename__ = "lakeops_reflog"
-    __table_args__ = (
+    __table_args__: ClassVar[tuple[Any, ...]] = (
         open_index("lakeops_reflog"),
         Index("lakeops_reflog_all", "repository_id", "sequence"),
         Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
@@ -251,7 +251,7 @@ class AuditRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_audit"
-    __table_args__ = (
+    __table_args__: ClassVar[tuple[Any, ...]] = (
         Index("lakeops_audit_at", "recorded", "sequence"),
         Index("lakeops_audit_repository", "repository_id", "recorded", "sequence"),
         {"sqlite_autoincrement": True},
@@ -273,7 +273,7 @@ class KeyRow(_Row, table=True):
     """An idempotency key and the commit that it stands for."""
 
     __tablename__ = "lakeops_idempotency_key"
-    __table_args__ = (open_index("lakeops_idempotency_key"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_idempotency_key"),)
     repository_id: str = _text(key=True)
     key: str = _text(key=True)
     fingerprint: str = _text()
@@ -298,7 +298,7 @@ class UploadRow(_Row, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_upload"
-    __table_args__ = (open_index("lakeops_upload"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_upload"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     branch: str = _text()
@@ -311,7 +311,7 @@ class RetentionRow(_Row, table=True):
     """A repository's retention rules, as JSON text that was validated when it was set."""
 
     __tablename__ = "lakeops_retention"
-    __table_args__ = (open_index("lakeops_retention"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_retention"),)
     repository_id: str = _text(key=True)
     rules: str = _text()
     row_digest: int | None = _digest()
@@ -321,7 +321,7 @@ class MirrorNeedRow(_Row, table=True):
     """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
 
     __tablename__ = "lakeops_mirror_need"
-    __table_args__ = (open_index("lakeops_mirror_need"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror_need"),)
     repository_id: str = _text(key=True)
     mirror: str = _text(key=True)
     commits: list[str] = _json()
@@ -334,7 +334,7 @@ class MirrorRow(_Row, table=True):
     """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
 
     __tablename__ = "lakeops_mirror"
-    __table_args__ = (open_index("lakeops_mirror"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror"),)
     repository_id: str = _text(key=True)
     source: dict[str, Any] = _json()
     registration: str = _text()
@@ -360,7 +360,7 @@ class MirrorRefRow(_Row, table=True):
     """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
 
     __tablename__ = "lakeops_mirror_ref"
-    __table_args__ = (open_index("lakeops_mirror_ref"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror_ref"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
@@ -381,7 +381,7 @@ class MirrorArrivalRow(_Row, table=True):
     """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
 
     __tablename__ = "lakeops_mirror_arrival"
-    __table_args__ = (open_index("lakeops_mirror_arrival"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror_arrival"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
@@ -408,7 +408,7 @@ class MarkRow(_Row, table=True):
     """A mark of garbage collection; times in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_mark"
-    __table_args__ = (open_index("lakeops_mark"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mark"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     state: str = _text()

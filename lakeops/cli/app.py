@@ -18,7 +18,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lakeops.cli.options import Json
+from lakeops.cli.options import Json, Unreadable
 from lakeops.cli.output import Output, StdoutClosed, Styled
 from lakeops.model.errors import LakeopsError, MergeConflict
 from lakeops.model.text import masked
@@ -118,7 +118,7 @@ class Root(TyperGroup):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - what typer passes on
         super().__init__(**options)
-        self.commands = LazyCommands()
+        self.commands: LazyCommands = LazyCommands()
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # noqa: ARG002 - typer's signature
         """The commands' names, without importing them."""
@@ -148,7 +148,7 @@ class Root(TyperGroup):
         sys.exit(code or 0)
 
 
-app = typer.Typer(cls=Root, help=HELP, epilog=EPILOG, pretty_exceptions_enable=False)
+app: typer.Typer = typer.Typer(cls=Root, help=HELP, epilog=EPILOG, pretty_exceptions_enable=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -194,6 +194,8 @@ def _explain(out: Output, error: Exception) -> int:
     match error:
         case StdoutClosed():
             raise error
+        case Unreadable(__cause__=Exception() as cause):
+            return _explain(out, cause)
         case LakeopsError():
             out.fail(error.to_json(), _details(error))
             return error.exit_code

@@ -15,7 +15,7 @@ from lakeops.model.words import moment
 
 _COMMIT_ID = 64
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @command(app, "audit", example="audit lakefs://flights --since 2026-01-01 --actor ada")

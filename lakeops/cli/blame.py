@@ -15,7 +15,7 @@ from lakeops.model.records import Version, Written
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import moment
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 Depth = Annotated[int | None, value("--depth", "N", "Look at no more than this many commits.", min=0)]
 
 

@@ -31,7 +31,9 @@ from lakeops.model.words import counted, moment, span
 if TYPE_CHECKING:
     from lakeops.lake import Branch
 
-app = typer.Typer(help="Create, list, move, delete, reset, revert and protect branches.", add_completion=False)
+app: typer.Typer = typer.Typer(
+    help="Create, list, move, delete, reset, revert and protect branches.", add_completion=False
+)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from lakeops.model.words import counted, human_size
 if TYPE_CHECKING:
     from lakeops.store.pieces import Pieces
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @app.callback()

@@ -10,7 +10,7 @@ from lakeops.cli.options import CheckName, RefUri, value
 from lakeops.cli.session import Session, command
 from lakeops.model.words import moment
 
-app = typer.Typer(help="Record and list the checks that a commit has passed.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Record and list the checks that a commit has passed.", add_completion=False)
 
 
 @command(app, "pass", example="check pass lakefs://flights/dev quality")

@@ -15,7 +15,7 @@ from lakeops.model.text import masked
 if TYPE_CHECKING:
     from lakeops.settings import Settings
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)

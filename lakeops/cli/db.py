@@ -9,7 +9,7 @@ import typer
 from lakeops.cli.options import flag, value
 from lakeops.cli.session import Session, command
 
-app = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)
 
 
 @app.callback()

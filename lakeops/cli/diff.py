@@ -16,7 +16,7 @@ from lakeops.model.records import Change, ChangeType, Strategy
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import counted, human_size
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 SIGNS = {
     ChangeType.ADDED: ("+ added", "green"),

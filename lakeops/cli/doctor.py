@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,7 +65,7 @@ def environment() -> Iterator[Check]:
 
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     """Settings, the catalog, and every repository's storage."""
-    from lakeops.settings import PREFIX, Settings, strangers
+    from lakeops.settings import Settings, advice, strangers
     from lakeops.store.pieces import Pieces
 
     try:
@@ -78,9 +77,7 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
         if setting.value is not None:
             yield Check(f"setting {setting.name}", OK, f"{setting.text} ({setting.source})")
     for name, place in strangers():
-        near = get_close_matches(name.removeprefix(PREFIX).lower(), Settings.model_fields, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        yield Check(f"setting {name}", ABSENT, f"is no setting of lakeops and changes nothing ({place}){hint}")
+        yield Check(f"setting {name}", ABSENT, advice(name, place))
     if settings.engine == "spark" or settings.spark_master:
         yield _engine(settings)
     pieces = Pieces.of(settings)
@@ -151,7 +148,7 @@ def _java() -> Check:
     return Check("java", OK, f"{quoted[1] if quoted else said.splitlines()[0]} ({java})")
 
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @command(app, "doctor")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Branch
     from lakeops.ops.put import FileUpload
 
-app = typer.Typer(help="Upload, download, list and remove objects.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Upload, download, list and remove objects.", add_completion=False)
 
 STDIN = "-"
 PARALLELISM = 8

@@ -17,7 +17,7 @@ from lakeops.model.words import counted
 if TYPE_CHECKING:
     from lakeops.ops.fsck.check import Fsck
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 _NOUNS = {"commits": "commit", "ranges": "range", "entries": "entry", "staged": "staged row", "objects": "object"}

@@ -9,7 +9,7 @@ import typer
 from lakeops.cli.options import value
 from lakeops.cli.session import Session, command
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @command(app, "gateway", example="gateway --port 9010")

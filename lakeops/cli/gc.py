@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lakeops.model.marks import Mark
     from lakeops.ops.gc.rules import IdleRef
 
-app = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
-rules = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
+rules: typer.Typer = typer.Typer(help="Show, set and remove retention rules.", add_completion=False)
 app.add_typer(rules, name="rules")
 
 MarkId = Annotated[str, typer.Argument(metavar="MARK_ID", help="What gc mark printed.", show_default=False)]

@@ -20,6 +20,7 @@ from lakeops.cli.options import (
     SkipSpecial,
     flag,
     parse_metadata,
+    parsed,
     uri,
     url_of,
     value,
@@ -34,8 +35,8 @@ from lakeops.model.words import counted, human_size, instant, moment
 if TYPE_CHECKING:
     from lakeops.lake import Repository
 
-app = typer.Typer(add_completion=False)
-show = typer.Typer(help="Show one thing in full.", add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
+show: typer.Typer = typer.Typer(help="Show one thing in full.", add_completion=False)
 app.add_typer(show, name="show")
 
 
@@ -66,9 +67,9 @@ def commit(
 )
 def import_(
     session: Session,
-    source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=url_of)],
+    source: Annotated[str, value("--from", "URL", "s3://BUCKET/PREFIX, or a directory.", parser=parsed(url_of))],
     to: Annotated[
-        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=LakeUri.parse)
+        LakeUri, value("--to", "lakefs://REPO/BRANCH/PREFIX", "The folder to replace.", parser=parsed(LakeUri.parse))
     ],
     message: Message,
     meta: Metadata = None,

@@ -22,7 +22,7 @@ from lakeops.cli.session import Session, command
 from lakeops.model.records import Strategy
 from lakeops.model.uris import LakeUri
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @command(app, "merge", example="merge lakefs://flights/dev lakefs://flights/main", progress=True)
@@ -60,6 +60,10 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
             )
+    if result.source_uncommitted:
+        session.note(
+            ("Uncommitted changes of ", "yellow"), (ref, "green"), (" were left out; commit and merge them.", "yellow")
+        )
     if result.up_to_date:
         session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
         return

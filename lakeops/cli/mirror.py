@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lakeops.model.mirrors import MirrorStatus, RefStatus
     from lakeops.ops.mirror.promote_writable import Loss, LostRef
 
-app = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 
 for part in (replication, mirror_setup):
     app.add_typer(part.app)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lakeops.ops.setup_s3 import Plan
     from lakeops.store.s3.rules import Replication
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 _COLOURS = {"+": "green", "-": "red"}
 _MAKE_A_ROLE = "make one with 'trust' and 'policy', and run this again with --role ARN."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -11,15 +12,35 @@ from lakeops.cli.completion import complete
 from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.uris import SCHEME, LakeUri
 
+T = TypeVar("T")
+
 
 def _json_anywhere(context: typer.Context, given: bool) -> bool:
     """Whether JSON is asked for, after the command's name or before it."""
     return given or bool(context.find_root().params.get("json"))
 
 
+class Unreadable(Exception):
+    """An argument that is wrong. Its cause is the error to show; typer would put words of its own around that one."""
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The parser of an argument, with its ``InvalidInput`` behind an ``Unreadable``."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except InvalidInput as error:
+            raise Unreadable from error
+
+    return read
+
+
 def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for this
     """An argument that takes a ``lakefs://`` URI: how it is written, and what it stands for."""
-    return typer.Argument(parser=LakeUri.parse, metavar=shape, help=text, show_default=False, autocompletion=complete)
+    return typer.Argument(
+        parser=parsed(LakeUri.parse), metavar=shape, help=text, show_default=False, autocompletion=complete
+    )
 
 
 def flag(name: str, text: str) -> Any:  # noqa: ANN401

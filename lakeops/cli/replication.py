@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import flag, url_of, value
+from lakeops.cli.options import flag, parsed, url_of, value
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import pause
 from lakeops.model.errors import InvalidInput, NotAllReplicated, NotAMirror, Transient
@@ -17,21 +17,24 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror
     from lakeops.ops.replicate import Replicated
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 OptionalRepositoryUri = Annotated[
     LakeUri | None,
     typer.Argument(
-        parser=LakeUri.parse,
+        parser=parsed(LakeUri.parse),
         metavar="lakefs://REPO",
         help="A repository, whose storage namespace is the source; or a mirror, which knows source and destination.",
         show_default=False,
     ),
 ]
 Source = Annotated[
-    str | None, value("--source", "URL", "The storage namespace to copy from, in place of REPO's.", parser=url_of)
+    str | None,
+    value("--source", "URL", "The storage namespace to copy from, in place of REPO's.", parser=parsed(url_of)),
 ]
-Destination = Annotated[str | None, value("--destination", "URL", "The storage namespace to copy to.", parser=url_of)]
+Destination = Annotated[
+    str | None, value("--destination", "URL", "The storage namespace to copy to.", parser=parsed(url_of))
+]
 
 
 @command(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.owner import Owner
 
-app = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
 
 
 @command(app, "create", example="repo create lakefs://flights s3://bucket/flights")

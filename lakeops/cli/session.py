@@ -104,6 +104,10 @@ class Session(Output):
         if not gc.isenabled():  # main() switched it off for the imports, which are done now
             gc.freeze()
             gc.enable()
+        from lakeops.settings import advice, strange_variables
+
+        for name in strange_variables():
+            self.message(("Warning: ", "yellow"), f"{name} {advice(name, 'environment')}")
         return self._opened.enter_context(Lake.open())
 
     def now(self) -> int:

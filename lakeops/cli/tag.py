@@ -8,7 +8,7 @@ from lakeops.cli.options import IdempotencyKey, Pattern, Protection, RefUri, Rep
 from lakeops.cli.output import SHORT_ID, commit_id
 from lakeops.cli.session import Session, command
 
-app = typer.Typer(help="Create, list, show, move, delete and protect tags.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Create, list, show, move, delete and protect tags.", add_completion=False)
 
 
 @command(app, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")

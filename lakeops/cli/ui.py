@@ -13,7 +13,7 @@ from lakeops.cli.output import is_terminal
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput
 
-app = typer.Typer(add_completion=False)
+app: typer.Typer = typer.Typer(add_completion=False)
 
 PORT = 8087
 _NEEDED = ("jinja2", "starlette", "uvicorn")

@@ -44,7 +44,8 @@ class Listed:
     """
 
     def __init__(self, listing: Listing) -> None:
-        self.count, self.ascends = 0, True
+        self.count: int = 0
+        self.ascends: bool = True
         self._listing = listing
         firsts: list[str] = []
         last = ""

@@ -24,7 +24,7 @@ class LocalEngine:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = threads or os.cpu_count() or 1
+        self.threads: int = threads or os.cpu_count() or 1
 
     @property
     def name(self) -> str:

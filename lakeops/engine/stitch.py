@@ -59,7 +59,7 @@ class Stitching:
 
     def __init__(self, store: ObjectStore, split: Split, attempt: str, known: Iterable[RangeRow] = ()) -> None:
         self.parts: list[pa.Table] = []
-        self.work = Work()
+        self.work: Work = Work()
         self._store = store
         self._attempt = attempt
         self._known = tuple(known)

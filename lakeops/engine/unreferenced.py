@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, once_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
-from lakeops.model.errors import EngineUnavailable, Transient
+from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
 from lakeops.model.schema import arrow, numbers
 from lakeops.ranges.metarange import Metarange
 from lakeops.store.base import ObjectStore
@@ -292,6 +292,8 @@ def _explained(scratch: Path, *failures: type[Exception]) -> Iterator[None]:
     """What fails on this machine inside the block (a full disk, too little memory) comes as ``EngineUnavailable``."""
     try:
         yield
+    except LakeopsError:  # of a store, some of which are OSErrors too
+        raise
     except (OSError, pa.ArrowInvalid, *failures) as error:
         reason = str(error).partition("\n")[0]
         raise EngineUnavailable(

@@ -43,8 +43,8 @@ class Refused(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
-        self.message = safe(message)
-        self.headers = dict(headers or {})
+        self.message: str = safe(message)
+        self.headers: dict[str, str] = dict(headers or {})
 
 
 def refusal(error: LakeopsError) -> Refused:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lakeops.lake import Lake, Repository
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 REGION = "us-east-1"
 _MAX_PARAMETERS = 100

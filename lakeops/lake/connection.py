@@ -35,7 +35,7 @@ class Connection:
     ) -> None:
         self.catalog = catalog
         self.settings = settings
-        self.clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self.progress: Progress = quiet
         self._ids = ids or Ids()
         self._stores = stores

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from lakeops.lake.connection import Connection
 from lakeops.lake.repository import Repository
@@ -92,8 +92,8 @@ class Mirror(Repository):
         """
         return ops.mirror.sync.due(self._ctx, lambda: self._reach(source))
 
-    arrived = verb(lambda: ops.mirror.sync.arrived)
-    status = verb(lambda: ops.mirror.status.status)
+    arrived: Final = verb(lambda: ops.mirror.sync.arrived)
+    status: Final = verb(lambda: ops.mirror.status.status)
 
     def skip(self, branch: str | None = None, *, tag: str | None = None, source: Connection | None = None) -> RefStatus:
         """Drop a ref's candidate and wait for the newest head of the branch, or for what the tag is now.
@@ -144,8 +144,8 @@ class Mirror(Repository):
         with self._try(source) as found:
             return ops.mirror.promote_writable.promote_writable(self._ctx, found)
 
-    prove = verb(lambda: ops.mirror.prove.prove)
-    check = verb(lambda: ops.mirror.status.check_shown)
+    prove: Final = verb(lambda: ops.mirror.prove.prove)
+    check: Final = verb(lambda: ops.mirror.status.check_shown)
 
     def delete(self, source: Connection | None = None) -> bool:
         """Forget the mirror. Its objects stay where they are. Returns whether the source knows that it is gone.

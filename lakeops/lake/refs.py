@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from lakeops.lake.verbs import ops, ref_verb, verb
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
@@ -35,21 +37,21 @@ class Readable:
         """Whether there is an object at a path."""
         return self.find(path) is not None
 
-    find = ref_verb(lambda: ops.view.find)
-    read = ref_verb(lambda: ops.view.read)
-    read_entry = verb(lambda: ops.view.read_entry)
-    open = ref_verb(lambda: ops.view.open_object)
-    open_entry = verb(lambda: ops.view.open_entry)
-    stat = ref_verb(lambda: ops.view.stat)
-    presign = ref_verb(lambda: ops.view.presign)
-    list = ref_verb(lambda: ops.view.list_objects)
-    entries = ref_verb(lambda: ops.view.entries)
-    snapshot = ref_verb(lambda: ops.snapshot.snapshot)
-    pass_check = ref_verb(lambda: ops.branch.pass_check)
-    withdraw_check = ref_verb(lambda: ops.branch.withdraw_check)
-    passed_checks = ref_verb(lambda: ops.branch.passed_checks)
-    blame = ref_verb(lambda: ops.blame.blame)
-    history = ref_verb(lambda: ops.blame.history)
+    find: Final = ref_verb(lambda: ops.view.find)
+    read: Final = ref_verb(lambda: ops.view.read)
+    read_entry: Final = verb(lambda: ops.view.read_entry)
+    open: Final = ref_verb(lambda: ops.view.open_object)
+    open_entry: Final = verb(lambda: ops.view.open_entry)
+    stat: Final = ref_verb(lambda: ops.view.stat)
+    presign: Final = ref_verb(lambda: ops.view.presign)
+    list: Final = ref_verb(lambda: ops.view.list_objects)
+    entries: Final = ref_verb(lambda: ops.view.entries)
+    snapshot: Final = ref_verb(lambda: ops.snapshot.snapshot)
+    pass_check: Final = ref_verb(lambda: ops.branch.pass_check)
+    withdraw_check: Final = ref_verb(lambda: ops.branch.withdraw_check)
+    passed_checks: Final = ref_verb(lambda: ops.branch.passed_checks)
+    blame: Final = ref_verb(lambda: ops.blame.blame)
+    history: Final = ref_verb(lambda: ops.blame.history)
 
 
 class Ref(Readable):
@@ -64,24 +66,24 @@ class Ref(Readable):
 class Branch(Readable):
     """A branch: its head, and the staging area that uncommitted changes go to."""
 
-    put = ref_verb(lambda: ops.put.put)
-    batch = ref_verb(lambda: ops.put.batch)
-    upload = ref_verb(lambda: ops.put.upload)
-    delete = ref_verb(lambda: ops.put.delete)
-    delete_prefix = ref_verb(lambda: ops.stage.delete_prefix)
-    copy = ref_verb(lambda: ops.relink.copy)
-    rename = ref_verb(lambda: ops.relink.move)
-    update_metadata = ref_verb(lambda: ops.relink.update_metadata)
-    stage = ref_verb(lambda: ops.stage.stage)
-    output = ref_verb(lambda: ops.output.output)
-    open_output = ref_verb(lambda: ops.output.open_output)
-    link_output = verb(lambda: ops.output.link_output)
-    abandon_output = verb(lambda: ops.output.abandon_output)
-    uncommitted = ref_verb(lambda: ops.diff.uncommitted)
-    uncommitted_page = ref_verb(lambda: ops.diff.uncommitted_page)
-    reset = ref_verb(lambda: ops.stage.reset)
-    commit = ref_verb(lambda: ops.commit.commit)
-    import_objects = ref_verb(lambda: ops.ingest.import_objects)
-    move = ref_verb(lambda: ops.branch.move_branch)
-    revert = ref_verb(lambda: ops.merge.revert)
-    revert_changes = ref_verb(lambda: ops.merge.of_revert)
+    put: Final = ref_verb(lambda: ops.put.put)
+    batch: Final = ref_verb(lambda: ops.put.batch)
+    upload: Final = ref_verb(lambda: ops.put.upload)
+    delete: Final = ref_verb(lambda: ops.put.delete)
+    delete_prefix: Final = ref_verb(lambda: ops.stage.delete_prefix)
+    copy: Final = ref_verb(lambda: ops.relink.copy)
+    rename: Final = ref_verb(lambda: ops.relink.move)
+    update_metadata: Final = ref_verb(lambda: ops.relink.update_metadata)
+    stage: Final = ref_verb(lambda: ops.stage.stage)
+    output: Final = ref_verb(lambda: ops.output.output)
+    open_output: Final = ref_verb(lambda: ops.output.open_output)
+    link_output: Final = verb(lambda: ops.output.link_output)
+    abandon_output: Final = verb(lambda: ops.output.abandon_output)
+    uncommitted: Final = ref_verb(lambda: ops.diff.uncommitted)
+    uncommitted_page: Final = ref_verb(lambda: ops.diff.uncommitted_page)
+    reset: Final = ref_verb(lambda: ops.stage.reset)
+    commit: Final = ref_verb(lambda: ops.commit.commit)
+    import_objects: Final = ref_verb(lambda: ops.ingest.import_objects)
+    move: Final = ref_verb(lambda: ops.branch.move_branch)
+    revert: Final = ref_verb(lambda: ops.merge.revert)
+    revert_changes: Final = ref_verb(lambda: ops.merge.of_revert)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
 from lakeops.lake.refs import Branch, Ref
 from lakeops.lake.verbs import ops, verb
@@ -34,12 +34,12 @@ class GarbageCollection:
         rules = ops.gc.rules.get_rules(self._ctx)
         return None if rules is None else rules.to_json()
 
-    set_rules = verb(lambda: ops.gc.rules.set_rules)
-    live_commits = verb(lambda: ops.gc.rules.live_commits)
-    idle_refs = verb(lambda: ops.gc.rules.idle_refs)
-    expire_refs = verb(lambda: ops.gc.rules.expire_refs)
-    grace = verb(lambda: ops.gc.rules.get_grace)
-    set_grace = verb(lambda: ops.gc.rules.set_grace)
+    set_rules: Final = verb(lambda: ops.gc.rules.set_rules)
+    live_commits: Final = verb(lambda: ops.gc.rules.live_commits)
+    idle_refs: Final = verb(lambda: ops.gc.rules.idle_refs)
+    expire_refs: Final = verb(lambda: ops.gc.rules.expire_refs)
+    grace: Final = verb(lambda: ops.gc.rules.get_grace)
+    set_grace: Final = verb(lambda: ops.gc.rules.set_grace)
 
     def confirm_clock(self) -> datetime:
         """Say that the catalog's clock is right, after ``ClockInDoubt``. Returns the time that is believed from now on.
@@ -80,10 +80,10 @@ class GarbageCollection:
         """The marks on record, newest first."""
         return self._ctx.catalog.marks(self._ctx.repository_id)
 
-    report = verb(lambda: ops.gc.files.report)
-    restore = verb(lambda: ops.gc.sweep.restore)
-    sweep = verb(lambda: ops.gc.sweep.sweep)
-    prune = verb(lambda: ops.gc.prune.prune)
+    report: Final = verb(lambda: ops.gc.files.report)
+    restore: Final = verb(lambda: ops.gc.sweep.restore)
+    sweep: Final = verb(lambda: ops.gc.sweep.sweep)
+    prune: Final = verb(lambda: ops.gc.prune.prune)
 
 
 class Repository:
@@ -137,17 +137,17 @@ class Repository:
         ops.branch.create_branch(self._ctx, name, source or self.default_branch)
         return Branch(self._ctx, name)
 
-    delete_branch = verb(lambda: ops.branch.delete_branch)
+    delete_branch: Final = verb(lambda: ops.branch.delete_branch)
 
     def branches(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Branches by name in byte order."""
         return pages(partial(self._ctx.catalog.branches, self.id), prefix=prefix, after=after)
 
-    heads = verb(lambda: ops.history.heads)
+    heads: Final = verb(lambda: ops.history.heads)
 
-    create_tag = verb(lambda: ops.branch.create_tag)
-    move_tag = verb(lambda: ops.branch.move_tag)
-    delete_tag = verb(lambda: ops.branch.delete_tag)
+    create_tag: Final = verb(lambda: ops.branch.create_tag)
+    move_tag: Final = verb(lambda: ops.branch.move_tag)
+    delete_tag: Final = verb(lambda: ops.branch.delete_tag)
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
@@ -159,18 +159,18 @@ class Repository:
 
     # --- history, diff and merge ---
 
-    log = verb(lambda: ops.history.log)
-    divergence = verb(lambda: ops.history.divergence)
-    walk = verb(lambda: ops.history.walk)
-    containing = verb(lambda: ops.history.containing)
-    merge_base = verb(lambda: ops.resolve.merge_base)
-    diff = verb(lambda: ops.diff.two_way)
-    changed = verb(lambda: ops.diff.changed)
-    compare = verb(lambda: ops.diff.since_merge_base)
-    merge = verb(lambda: ops.merge.merge)
-    preview_merge = verb(lambda: ops.merge.preview_merge)
-    cherry_pick = verb(lambda: ops.merge.cherry_pick)
-    cherry_pick_changes = verb(lambda: ops.merge.of_cherry_pick)
+    log: Final = verb(lambda: ops.history.log)
+    divergence: Final = verb(lambda: ops.history.divergence)
+    walk: Final = verb(lambda: ops.history.walk)
+    containing: Final = verb(lambda: ops.history.containing)
+    merge_base: Final = verb(lambda: ops.resolve.merge_base)
+    diff: Final = verb(lambda: ops.diff.two_way)
+    changed: Final = verb(lambda: ops.diff.changed)
+    compare: Final = verb(lambda: ops.diff.since_merge_base)
+    merge: Final = verb(lambda: ops.merge.merge)
+    preview_merge: Final = verb(lambda: ops.merge.preview_merge)
+    cherry_pick: Final = verb(lambda: ops.merge.cherry_pick)
+    cherry_pick_changes: Final = verb(lambda: ops.merge.of_cherry_pick)
 
     def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
         """Moves of a branch or tag, or of all branches and tags, newest first."""
@@ -194,13 +194,13 @@ class Repository:
         """Glob patterns of branches that change through merges only."""
         return self._ctx.catalog.protections(self.id)
 
-    protect = verb(lambda: ops.branch.protect)
+    protect: Final = verb(lambda: ops.branch.protect)
 
     def unprotect(self, pattern: str) -> None:
         """Remove a protection pattern. Raises ``NotFound``."""
         self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"))
 
-    protect_tags = verb(lambda: ops.branch.protect_tags)
+    protect_tags: Final = verb(lambda: ops.branch.protect_tags)
 
     def unprotect_tags(self, pattern: str) -> None:
         """Remove a protection pattern of tags. Raises ``NotFound``."""
@@ -210,7 +210,7 @@ class Repository:
         """Glob patterns of tags that cannot be moved or deleted."""
         return [one.pattern for one in self._ctx.catalog.all_protections(self.id) if one.kind == TAG_PROTECTION]
 
-    require_check = verb(lambda: ops.branch.require_check)
+    require_check: Final = verb(lambda: ops.branch.require_check)
 
     def drop_check(self, pattern: str, name: str) -> None:
         """Require a check no longer. Raises ``NotFound``."""
@@ -227,9 +227,9 @@ class Repository:
 
     # --- upkeep ---
 
-    fsck = verb(lambda: ops.fsck.check.fsck)
-    owner = verb(lambda: ops.owner.look)
-    adopt = verb(lambda: ops.owner.adopt)
+    fsck: Final = verb(lambda: ops.fsck.check.fsck)
+    owner: Final = verb(lambda: ops.owner.look)
+    adopt: Final = verb(lambda: ops.owner.adopt)
 
     @property
     def gc(self) -> GarbageCollection:

@@ -4,6 +4,9 @@ Each class has a stable ``kind`` (what programs match on, see the public contrac
 command line returns). Messages are one line without control characters and passwords. They name the ref, path or file
 concerned, and say what to do next. Two branches of the tree matter to callers that retry: ``Transient`` may be tried
 again as it is; everything else will fail again until somebody changes something.
+
+Some are Python's own errors as well: bad input is a ``ValueError``, a missing object a ``FileNotFoundError``. So code
+that catches ``ValueError`` or ``OSError`` around a call of lakeops catches these too.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ __all__ = [
     "NotAMirror",
     "NotAReplica",
     "NotAllReplicated",
+    "NotForward",
     "NotFound",
     "NotReplicated",
     "NotTheOwner",
@@ -95,7 +99,7 @@ class LakeopsError(Exception):
 # --- bad input: the call itself is wrong (exit 2) ---------------------------------------------------------------
 
 
-class InvalidInput(LakeopsError):
+class InvalidInput(LakeopsError, ValueError):
     """An argument has a value that can never work."""
 
     kind = "invalid_input"
@@ -182,7 +186,7 @@ class MarkNotFound(NotFound):
     kind = "mark_not_found"
 
 
-class ObjectNotFound(NotFound):
+class ObjectNotFound(NotFound, FileNotFoundError):
     """No object at this path of this ref, or a file that metadata names is missing from the store."""
 
     kind = "object_not_found"
@@ -249,7 +253,7 @@ class PathTaken(PreconditionFailed):
     kind = "path_taken"
 
     def __init__(self, message: str, paths: Sequence[str] = ()) -> None:
-        self.paths = tuple(paths)
+        self.paths: tuple[str, ...] = tuple(paths)
         super().__init__(message)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -343,7 +347,7 @@ class KeyReused(PreconditionFailed):
     def __init__(self, key: str, reference: str, differs: Sequence[str]) -> None:
         self.key = key
         self.reference = reference
-        self.differs = tuple(differs)
+        self.differs: tuple[str, ...] = tuple(differs)
         super().__init__(
             f"idempotency key {excerpt(key)} stands for commit {reference[:16]}, which was asked for with another "
             f"{' and another '.join(differs)}; use a fresh key for other work"
@@ -441,7 +445,7 @@ class NotAllReplicated(LakeopsError):
     kind = "not_all_replicated"
 
     def __init__(self, message: str, failures: Sequence[tuple[str, LakeopsError]] = (), done: int = 0) -> None:
-        self.failures = tuple(failures)
+        self.failures: tuple[tuple[str, LakeopsError], ...] = tuple(failures)
         self.done = done
         super().__init__(message)
 

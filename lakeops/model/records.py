@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -352,17 +352,30 @@ class Strategy(StrEnum):
     DEST_WINS = "dest-wins"
 
 
+StrategyName = Literal["source-wins", "dest-wins"]
+"""A strategy as people write it."""
+
+
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge."""
+    """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge.
+
+    ``source_uncommitted``: the source is a branch with uncommitted changes, which the merge left out.
+    """
 
     reference: str | None
     up_to_date: bool
     summary: Summary
+    source_uncommitted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``merge`` record."""
-        return {"reference": self.reference, "up_to_date": self.up_to_date, "summary": self.summary.to_json()}
+        return {
+            "reference": self.reference,
+            "up_to_date": self.up_to_date,
+            "summary": self.summary.to_json(),
+            "source_uncommitted": self.source_uncommitted,
+        }
 
 
 @dataclass(frozen=True, slots=True)

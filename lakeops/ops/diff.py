@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from lakeops.catalog.records import Staged
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
-from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, Summary
+from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary
 from lakeops.model.requests import check_amount
 from lakeops.ops.ancestor import check_strategy, foretell, sides_of_merge
 from lakeops.ops.context import Context
@@ -37,7 +37,7 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterato
 
 
 def since_merge_base(
-    ctx: Context, left: str, right: str, *, prefix: str = "", strategy: str | Strategy | None = None
+    ctx: Context, left: str, right: str, *, prefix: str = "", strategy: StrategyName | Strategy | None = None
 ) -> Iterator[Change]:
     """What merging ``right`` into ``left`` would change there, by path, with its conflicts.
 

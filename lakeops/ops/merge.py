@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lakeops.model import graph
-from lakeops.model.errors import InvalidInput, InvalidRef, NoChanges
+from lakeops.model.errors import InvalidInput, InvalidRef, NoChanges, RefNotFound
 from lakeops.model.ids import check_commit_metadata, make_commit
-from lakeops.model.records import Change, Commit, MergeResult, Strategy, Summary
+from lakeops.model.names import COMMIT_ID
+from lakeops.model.records import Change, Commit, MergeResult, Strategy, StrategyName, Summary
+from lakeops.model.refs import parse_ref
 from lakeops.model.requests import Request, check_amount
 from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.commit import check_message
@@ -28,7 +30,7 @@ def merge(
     source: str,
     destination: str,
     *,
-    strategy: str | Strategy | None = None,
+    strategy: StrategyName | Strategy | None = None,
     message: str | None = None,
     metadata: Mapping[str, str] | None = None,
     idempotency_key: str | None = None,
@@ -39,7 +41,8 @@ def merge(
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
 
     The source is resolved once, at the start. The destination is whatever its branch points to when the merge is
-    published. Uncommitted changes of the source are not part of it.
+    published. Uncommitted changes of the source are not part of it; ``source_uncommitted`` of the result says that
+    there are some.
 
     Args:
         source: any ref.
@@ -69,9 +72,10 @@ def merge(
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
     move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
-    ours = first_look(ctx, move, lambda: resolve_commit(ctx, source))
-    if isinstance(ours, Published):
-        return _result(ctx, ours.commit, None)
+    seen = first_look(ctx, move, lambda: (resolve_commit(ctx, source), _is_dirty(ctx, source)))
+    if isinstance(seen, Published):
+        return _result(ctx, seen.commit, None)
+    ours, left_out = seen
 
     def plan(attempt: Attempt) -> Draft:
         names = (source, destination)
@@ -93,28 +97,44 @@ def merge(
     try:
         published = publish(ctx, move, plan, clean=True)
     except UpToDate:
-        return MergeResult(None, up_to_date=True, summary=Summary())
-    return _result(ctx, published.commit, published.summary)
+        return MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
+    return replace(_result(ctx, published.commit, published.summary), source_uncommitted=left_out)
 
 
 def preview_merge(
-    ctx: Context, source: str, destination: str, *, strategy: str | Strategy | None = None
+    ctx: Context, source: str, destination: str, *, strategy: StrategyName | Strategy | None = None
 ) -> MergeResult:
     """What ``merge`` would do now, worked out by the same function. Publishes nothing: ``reference`` is None.
 
     Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``DirtyBranch``, ``NoMergeBase``.
     """
     settle, names = check_strategy(strategy), (source, destination)
-    ours, head = ctx.catalog.in_snapshot(
-        lambda: (resolve_commit(ctx, source), resolve_commit(ctx, require_branch(ctx, destination)))
+    ours, left_out, head = ctx.catalog.in_snapshot(
+        lambda: (
+            resolve_commit(ctx, source),
+            _is_dirty(ctx, source),
+            resolve_commit(ctx, require_branch(ctx, destination)),
+        )
     )
     sides = sides_of_merge(ctx, ours, head, names)
     if sides.up_to_date:
-        return MergeResult(None, up_to_date=True, summary=Summary())
+        return MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
     found, staged = ctx.catalog.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
     with overtaken(ctx, sides.commits):
-        return MergeResult(None, up_to_date=False, summary=decide(ctx, sides, settle, names).plan.summary)
+        summary = decide(ctx, sides, settle, names).plan.summary
+    return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
+
+
+def _is_dirty(ctx: Context, source: str) -> bool:
+    """Whether a ref expression is the name of a branch on which something is staged."""
+    expression = parse_ref(source)
+    if not expression.is_name or COMMIT_ID.fullmatch(source):
+        return False
+    try:
+        return ctx.catalog.has_staged(ctx.repository_id, source)
+    except RefNotFound:  # a tag, or the beginning of a commit id
+        return False
 
 
 def _result(ctx: Context, commit: Commit, summary: Summary | None) -> MergeResult:

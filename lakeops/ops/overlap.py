@@ -177,9 +177,11 @@ def check_claim(store: ObjectStore, repository: Repository) -> None:
 def read_claim(store: ObjectStore) -> dict[str, Any] | None:
     """What the claim in a namespace says; None when there is none, empty when it cannot be read."""
     try:
-        found = json.loads(store.get(layout.CLAIM))
+        text = store.get(layout.CLAIM)
     except ObjectNotFound:
         return None
+    try:
+        found = json.loads(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

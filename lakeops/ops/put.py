@@ -45,6 +45,8 @@ def translated(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals inside the ``with`` into ``InvalidInput`` that names the file."""
     try:
         yield
+    except LakeopsError:  # bad input is a ValueError too, and says already what is wrong
+        raise
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise InvalidInput(f"{excerpt(str(error.filename2 or error.filename or path))}: {reason}") from None

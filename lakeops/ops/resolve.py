@@ -59,7 +59,7 @@ class CatalogLookup:
     def __init__(self, catalog: Catalog, repository_id: str, ahead: int = 1) -> None:
         self._catalog = catalog
         self._repository_id = repository_id
-        self.get = history_of(catalog, repository_id, ahead)
+        self.get: ReadAhead = history_of(catalog, repository_id, ahead)
 
     def branch(self, name: str) -> str | None:
         """The head of a branch."""

@@ -297,7 +297,7 @@ class CommitCursor:
     """A place in a commit's entries under a prefix. Records are made ahead, further the longer a listing goes on."""
 
     def __init__(self, ctx: Context, commit: Commit, prefix: str) -> None:
-        self.commit_id = commit.id
+        self.commit_id: str = commit.id
         self._ctx = ctx
         self._prefix = prefix
         self._above = upper_bound(prefix)

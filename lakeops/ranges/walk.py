@@ -169,7 +169,7 @@ class MergeWalk:
         strategy: Strategy | None,
         columns: Sequence[str] = tuple(ENTRY_SCHEMA.names),
     ) -> None:
-        self.opened = 0
+        self.opened: int = 0
         self._reader = reader
         self._sides = base, source
         self._dest = dest

@@ -108,7 +108,7 @@ class RangeWriter:
     """
 
     def __init__(self, store: ObjectStore, attempt: str, known: Iterable[RangeRow]) -> None:
-        self.work = Work()
+        self.work: Work = Work()
         self._store = store
         self._attempt = attempt
         self._known = {row.id: row for row in known}

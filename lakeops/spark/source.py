@@ -92,7 +92,7 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
         unknown = {name.lower() for name in options} - _OPTIONS
         if unknown:
             raise InvalidInput(f"option {min(unknown)!r} is not one of {', '.join(sorted(_OPTIONS))}")
-        self.uri = options.get("ref") or options.get("path") or ""
+        self.uri: str = options.get("ref") or options.get("path") or ""
         if not self.uri:
             raise InvalidInput("the format lakeops needs a table: option('ref', 'lakefs://REPO/REF/PREFIX')")
         self._pinned: Files | None = None

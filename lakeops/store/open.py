@@ -38,7 +38,7 @@ class Stores:
     def __init__(
         self, settings: StoreSettings | None = None, *, wrap: Callable[[ObjectStore], ObjectStore] | None = None
     ) -> None:
-        self.settings = settings or StoreSettings()
+        self.settings: StoreSettings = settings or StoreSettings()
         self._wrap = wrap
         self._opened: dict[Location, ObjectStore] = {}
 

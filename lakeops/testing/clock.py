@@ -20,9 +20,9 @@ class ManualClock:
     """
 
     def __init__(self, moment: datetime | None = None) -> None:
-        self.moment = moment or datetime(2026, 1, 1, tzinfo=UTC)
+        self.moment: datetime = moment or datetime(2026, 1, 1, tzinfo=UTC)
         self.boot = "first"
-        self.passed = timedelta()
+        self.passed: timedelta = timedelta()
 
     def now(self) -> datetime:
         """The moment."""

@@ -188,7 +188,7 @@ class FaultyStore:
 
     def __init__(self, inner: ObjectStore, faults: Faults | None = None) -> None:
         self.inner = inner
-        self.faults = faults or Faults()
+        self.faults: Faults = faults or Faults()
 
     @property
     def url(self) -> str:

@@ -67,6 +67,7 @@ def test_each_operator_run_twice_works_once(flights: Repository, run: Run, first
         "reference": flights.ref("main").commit_id,
         "up_to_date": False,
         "summary": {"added": 1, "removed": 0, "changed": 0},
+        "source_uncommitted": False,
     }
     assert run(delete()) == {"id": "dev", "commit_id": made["id"], "deleted": True}
     assert run(delete()) == {"id": "dev", "commit_id": None, "deleted": False}

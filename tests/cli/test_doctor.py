@@ -86,6 +86,18 @@ def test_what_looks_like_a_setting_and_is_none(run, home, monkeypatch):
     assert found["setting cache_md"]["detail"].endswith("lakeops.toml); did you mean cache_mb?")
 
 
+def test_any_command_warns_of_a_misspelt_variable(run, home, monkeypatch):
+    run.ok("repo", "create", "lakefs://shop")
+    assert "Warning" not in run("repo", "list").stderr
+    monkeypatch.setenv("LAKEOPS_DATABASE_ULR", "postgresql://elsewhere")
+    for given in ([], ["--json"]):
+        result = run("repo", "list", *given)
+        assert result.exit_code == 0
+        assert "LAKEOPS_DATABASE_ULR is no setting of lakeops" in result.stderr
+        assert "did you mean database_url?" in result.stderr
+        assert "Warning" not in result.stdout
+
+
 def test_an_engine_that_does_not_answer_is_a_problem(run, home, monkeypatch):
     monkeypatch.setenv("LAKEOPS_SPARK_MASTER", "spark://127.0.0.1:1")
     result = run("doctor", "--json")

@@ -17,7 +17,7 @@ MARK = {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "
 REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "read_only"}
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
-MERGE = {"reference", "up_to_date", "summary"}
+MERGE = {"reference", "up_to_date", "summary", "source_uncommitted"}
 CHECK = {"commit_id", "name", "passed_by", "at"}
 AUDIT = {
     "sequence", "repository", "action", "kind", "ref", "before", "after", "actor", "login", "claimed", "at",
@@ -226,7 +226,22 @@ def test_merge_says_what_it_did(run, conflict):
     assert merged["summary"] == {"added": 2, "removed": 0, "changed": 1}
     assert merged["reference"] == run.json("branch", "show", "lakefs://flights/main")["commit_id"]
     again = run.json("merge", "lakefs://flights/left", "lakefs://flights/main")
-    assert again == {"reference": None, "up_to_date": True, "summary": {"added": 0, "removed": 0, "changed": 0}}
+    assert again == {
+        "reference": None,
+        "up_to_date": True,
+        "summary": {"added": 0, "removed": 0, "changed": 0},
+        "source_uncommitted": False,
+    }
+
+
+def test_merge_says_that_the_source_has_uncommitted_changes(run, conflict):
+    conflict.branch("left").put("staged", b"1")
+    said = "Uncommitted changes of left were left out"
+    assert said in run("merge", "lakefs://flights/left", "lakefs://flights/main", "--no-commit").stderr
+    assert said in run("merge", "lakefs://flights/left", "lakefs://flights/main").stderr
+    assert run.json("merge", "lakefs://flights/left", "lakefs://flights/main")["source_uncommitted"] is True
+    assert said not in run("merge", "lakefs://flights/left@", "lakefs://flights/main").stderr
+    assert conflict.ref("main").find("staged") is None
 
 
 @pytest.mark.parametrize(("strategy", "content"), [("source-wins", b"left"), ("dest-wins", b"right")])

@@ -50,6 +50,16 @@ def test_exit_codes_are_those_of_the_contract() -> None:
     assert {kind.exit_code for kind in tree()} == {1, 2, 3, 4, 5}
 
 
+def test_errors_are_python_s_own_where_python_has_one() -> None:
+    for kind in tree():
+        assert issubclass(kind, ValueError) == issubclass(kind, errors.InvalidInput), kind
+        assert issubclass(kind, OSError) == issubclass(kind, errors.ObjectNotFound), kind
+    with pytest.raises(ValueError, match="one line"):
+        raise errors.InvalidUri("one line")
+    with pytest.raises(FileNotFoundError, match="one line"):
+        raise errors.NotReplicated("one line")
+
+
 def test_the_package_exports_every_error() -> None:
     names = {kind.__name__ for kind in tree()}
     assert set(errors.__all__) == names

@@ -25,6 +25,7 @@ def test_branch_commit_merge_and_time_travel(repo: Repository, contents) -> None
         "reference": result.reference,
         "up_to_date": False,
         "summary": {"added": 1, "removed": 1, "changed": 0},
+        "source_uncommitted": False,
     }
     assert contents(repo, "main") == {"raw/b.csv": "2" * 100_000}
     assert contents(repo, "main~1") == contents(repo, first.id[:12]) == {"raw/a.csv": "1"}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
@@ -26,7 +26,7 @@ from lakeops.store.location import parse_location
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun
     from lakeops.lake import Branch, Repository
-    from lakeops.model.records import Change, Commit
+    from lakeops.model.records import Change, Commit, StrategyName
 
 OnEmpty = Literal["succeed", "skip", "fail"]
 """What a task does that finds nothing to change."""
@@ -245,7 +245,9 @@ class LakeopsImportOperator(LakeopsPublishOperator):
 
 
 class LakeopsMergeOperator(LakeopsOperator):
-    """Merges a ref into a branch; returns the merge record (``reference``, ``up_to_date``, ``summary``).
+    """Merges a ref into a branch; returns the merge record.
+
+    It has ``reference``, ``up_to_date``, ``summary`` and ``source_uncommitted``.
 
     ``reference`` is the merge commit's id. It is None when the destination had everything already, which is a success.
     A conflict publishes nothing and fails the task without retry. The log then lists every conflicting path and what
@@ -272,7 +274,7 @@ class LakeopsMergeOperator(LakeopsOperator):
 
     source: str
     destination: str | None = None
-    strategy: str | None = None
+    strategy: StrategyName | str | None = None
     message: str | None = None
     metadata: Mapping[str, str] | None = None
     shown: str | None = None
@@ -291,7 +293,7 @@ class LakeopsMergeOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The merge's record."""
-        into, strategy = self.target(repository), self.strategy or None
+        into, strategy = self.target(repository), cast("StrategyName | None", self.strategy or None)
         if self.approver is not None:
             answer = get_current_context()["ti"].xcom_pull(task_ids=self.approver) or {}
             run = replace(run, approved_by=answer.get("approved_by"))
@@ -312,6 +314,8 @@ class LakeopsMergeOperator(LakeopsOperator):
 
         options: dict[str, Any] = {"message": self.message, "strategy": strategy, "on_head": on_head}
         result = idempotent.merge(repository, self.source, into, run, metadata=self.metadata, **options)
+        if result.source_uncommitted:
+            self.log.warning("uncommitted changes of %s were left out; commit them first", self.source)
         if result.reference is None:
             self.log.info("lakefs://%s/%s has all of %s already", repository.id, into, self.source)
         else:

@@ -71,7 +71,7 @@ class ObjectCheck:
     """
 
     def __init__(self, stores: Stores, policy: AddressPolicy, inventory: Inventory) -> None:
-        self.looked_at = 0
+        self.looked_at: int = 0
         self._stores = stores
         self._policy = policy
         self._inventory = inventory

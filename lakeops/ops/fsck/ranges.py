@@ -69,7 +69,7 @@ class Uses:
     """The different ranges of some metaranges, and where each is used."""
 
     def __init__(self) -> None:
-        self.inner = np.zeros(0, np.bool_)
+        self.inner: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
         """For each range whether it is followed by another somewhere, so that it must end at a cut."""
         self._numbers: dict[bytes, int] = {}
         self._rows: list[pa.Table] = []

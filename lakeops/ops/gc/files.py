@@ -48,7 +48,7 @@ class MarkWriter:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.rows = 0
+        self.rows: int = 0
         self._writer = pq.ParquetWriter(file, MARK_SCHEMA, compression="zstd", use_dictionary=["kind"])
 
     def __enter__(self) -> Self:
@@ -139,11 +139,13 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     """
     mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     try:
-        found = json.loads(ctx.store.get(report_key(mark.id)))
+        text = ctx.store.get(report_key(mark.id))
     except ObjectNotFound:
         raise ObjectNotFound(
             f"mark {mark.id} is {mark.state.value} and has no report: its run was killed, or the file was deleted"
         ) from None
+    try:
+        found = json.loads(text)
     except ValueError:
         raise Corrupted(f"{ctx.store.url}/{report_key(mark.id)} is no report: it is not JSON") from None
     return {**found, "mark": mark.to_json()}

@@ -146,9 +146,11 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
         NotAReplica: the claim in it is not the source's.
     """
     try:
-        found = json.loads(store.get(layout.CLAIM))
+        text = store.get(layout.CLAIM)
     except ObjectNotFound:
         return
+    try:
+        found = json.loads(text)
     except ValueError:
         found = {}
     expected = claim_of(source)

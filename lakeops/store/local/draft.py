@@ -40,6 +40,8 @@ def translated(url: str, key: str) -> Iterator[None]:
     """Turn the operating system's errors inside the ``with`` into lakeops' own, naming the file."""
     try:
         yield
+    except LakeopsError:  # a missing object is an OSError too, and says already what is wrong
+        raise
     except OSError as error:
         raise _meaning(error, f"{url}/{key}" if key else url, key) from error
 
@@ -77,7 +79,7 @@ class Draft:
         self._hidden = hidden
         self._name = name
         self._file = os.open(name, _CREATE, 0o666, dir_fd=hidden)
-        self.mtime = os.fstat(self._file).st_mtime
+        self.mtime: float = os.fstat(self._file).st_mtime
 
     def fill(self, data: bytes | BinaryIO, *, fsync: bool) -> PutResult:
         """Write the contents; what the caller's own file raises passes through as it is."""

@@ -191,7 +191,7 @@ class S3Store:
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         self.bucket = bucket
         self.prefix = prefix
-        self.settings = settings or StoreSettings()
+        self.settings: StoreSettings = settings or StoreSettings()
         self._bucket_seen = False
 
     def __reduce__(self) -> tuple[object, ...]:
