@@ -82,7 +82,11 @@ def commit(
         if known is None:
             raise
         return known
-    return _again(ctx, move, published.commit) if published.by_key else published.commit
+    known = published.commit
+    # Where the key's commit has what this call sealed, somebody took it along. Nothing was staged again.
+    if not published.by_key or (mine and ctx.catalog.taken_by(ctx.repository_id, mine[0]) == known.id):
+        return known
+    return _again(ctx, move, known)
 
 
 def _again(ctx: Context, move: Move, known: Commit) -> Commit:

@@ -61,6 +61,21 @@ def test_what_the_slower_one_said_is_kept(lake: Lake, repo: Repository, main: Br
     assert main.commit("later").along == []
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_what_others_stage_meanwhile_is_left_to_them(lake: Lake, main: Branch, key: str | None) -> None:
+    """The slower one's key stands for the faster one's commit already when it comes to publish."""
+    made: list[Commit] = []
+
+    def faster() -> None:
+        made.append(main.commit("faster"))
+        main.put("later", b"1")
+
+    main.put("a", b"1")
+    during(lake, "publish", faster)
+    assert main.commit("slower", idempotency_key=key) == made[0]
+    assert [change.path for change in main.uncommitted()] == ["later"]
+
+
 def test_who_finds_its_rows_sealed_by_others_is_heard_too(lake: Lake, repo: Repository, main: Branch) -> None:
     """Both staged under one token, and the faster one sealed it: its commit is made before the slower one comes."""
     made: list[Commit] = []
