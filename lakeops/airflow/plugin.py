@@ -42,7 +42,7 @@ def _base() -> str:
 
 
 class LakeopsPlugin(AirflowPlugin):
-    """Pages at ``/lakeops``, and the entry *Lakeops* that leads to them in Airflow's navigation."""
+    """Pages at ``/lakeops``, the entry *Lakeops* in Airflow's navigation, and tabs on its pages of runs and tasks."""
 
     name = "lakeops"
     fastapi_apps: list[Any] = [  # noqa: RUF012 - as Airflow declares it
@@ -56,5 +56,17 @@ class LakeopsPlugin(AirflowPlugin):
             "destination": "nav",
             "category": "browse",
             "url_route": "lakeops",
-        }
+        },
+        {
+            "name": "Lakeops",
+            "href": f"{_base()}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}",
+            "destination": "dag_run",
+            "url_route": "lakeops-run",
+        },
+        {
+            "name": "Lakeops",
+            "href": f"{_base()}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}&task={{TASK_ID}}&index={{MAP_INDEX}}",
+            "destination": "task_instance",
+            "url_route": "lakeops-task",
+        },
     ]

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_connection
+from airflow.models.dag import DagModel
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from lakeops.airflow.actions import form
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.run_page import ROWS, did
 from lakeops.lake import Lake
 from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 
 LISTED = 100
 """Connections that the first page lists."""
+RUN = "/_run"
+"""What a run did. No connection's name begins with an underscore in practice, so it hides none."""
 _ENVIRONMENT = "AIRFLOW_CONN_"
 
 
@@ -53,6 +58,8 @@ def build() -> FastAPI:
     app.middleware("http")(guarded)
     app.add_exception_handler(HTTPException, _refused)
     app.add_api_route("/", _lakes, methods=["GET"])
+    app.add_api_route(RUN, _run, methods=["GET"])
+    app.add_api_route("/{connection_id}/{repository}/act/{kind}", _act, methods=["GET"])
     for path, view in ROUTES:
         app.add_api_route(f"/{{connection_id}}{path.rstrip('/')}", _endpoint(view), methods=["GET"])
     return app
@@ -60,12 +67,16 @@ def build() -> FastAPI:
 
 def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
-        connection = str(request.path_params["connection_id"])
-        home = str(request.scope.get("root_path", ""))
-        site = Site(address(home, connection), connection, f"{home}/", airflow_root())
-        return answer(request, site, view, lambda: _opened(connection))
+        site = _site(request)
+        return answer(request, site, view, lambda: _opened(site.lake_name))
 
     return endpoint
+
+
+def _site(request: Request) -> Site:
+    connection = str(request.path_params["connection_id"])
+    home = str(request.scope.get("root_path", ""))
+    return Site(address(home, connection), connection, f"{home}/", airflow_root(), acts=True)
 
 
 @contextmanager
@@ -104,6 +115,46 @@ def _lakes(request: Request, user: GetUserDep) -> Response:
         if manager.is_authorized_connection(method="GET", details=ConnectionDetails(conn_id=name), user=user)
     ]
     return page(render("lakes.html", site=Site(f"{home}/", "Airflow"), title="Lakes", lakes=rows[:LISTED]))
+
+
+# --- what a run did, and what can be done ---
+
+
+def _run(request: Request, user: GetUserDep) -> Response:
+    """What a DAG run, or one task of it, did."""
+    home = str(request.scope.get("root_path", ""))
+    site = Site(f"{home}/", "Airflow", airflow=airflow_root())
+    dag_id, run_id, task_id, index = (request.query_params.get(name, "") for name in ("dag", "run", "task", "index"))
+    manager = get_auth_manager()
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    if not manager.is_authorized_dag(method="GET", access_entity=DagAccessEntity.XCOM, details=details, user=user):
+        return failure(site, 403, f"You may not see what runs of {dag_id!r} did.")
+    rows = did(
+        dag_id,
+        run_id,
+        task_id,
+        int(index) if index.isdigit() else None,
+        prefix=f"{home}/",
+        opened=_opened,
+        may_read=lambda name: manager.is_authorized_connection(
+            method="GET", details=ConnectionDetails(conn_id=name), user=user
+        ),
+    )
+    return page(render("run.html", site=site, title="What was done", rows=rows[:ROWS], task=task_id))
+
+
+def _act(request: Request, user: GetUserDep) -> Response:
+    """A form, filled in with what the page that led here is about."""
+    path = request.path_params
+    connection, repository, kind = (str(path[name]) for name in ("connection_id", "repository", "kind"))
+    site = _site(request)
+    try:
+        found = form(kind, connection, {"repository": repository, **request.query_params}, user)
+    except NotFound as error:
+        advice = "Ask whoever looks after Airflow, or use the command line: every form has a command."
+        return failure(site, 404, error.message, advice)
+    crumbs = [(repository, address(site.root, repository)), (found.text, None)]
+    return page(render("act.html", site=site, title=found.text, crumbs=crumbs, form=found, airflow=site.airflow))
 
 
 def _connections() -> list[str]:

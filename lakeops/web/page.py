@@ -31,12 +31,14 @@ class Site:
         lake_name: what the lake is called on them.
         home: the address of a list of lakes, if there are several.
         airflow: what addresses of Airflow's own pages begin with; None outside Airflow.
+        acts: whether there are forms that change something, below ``act/`` of a repository.
     """
 
     root: str
     lake_name: str
     home: str | None = None
     airflow: str | None = None
+    acts: bool = False
 
     def run_page(self, metadata: Mapping[str, str]) -> str | None:
         """The page of the task that made a commit, in the Airflow that shows this page."""
@@ -102,7 +104,9 @@ class Page:
         **values: Any,  # noqa: ANN401
     ) -> str:
         trail = [(repository.id, self._to()), *(crumbs if crumbs is not None else [(title, None)])]
-        given = {"repository": repository, "to": self._to, "tab": tab, "crumbs": trail, **values}
+        acts = self._site.acts and (tab == "mirror" or not repository.record.read_only)
+        act = (lambda kind, **fields: self._to("act", kind, **fields)) if acts else None
+        given = {"repository": repository, "to": self._to, "tab": tab, "crumbs": trail, "act": act, **values}
         return self._page(template, f"{title} · {repository.id}", **given)
 
     def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401

@@ -32,8 +32,8 @@ def _digest(text: str) -> str:
 
 HEADERS = {
     "Content-Security-Policy": (
-        f"default-src 'none'; style-src {_digest(_STYLE)}; script-src {_digest(_SCRIPT)}; form-action 'self'; "
-        "frame-ancestors 'self'; base-uri 'none'"
+        f"default-src 'none'; style-src {_digest(_STYLE)}; script-src {_digest(_SCRIPT)}; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

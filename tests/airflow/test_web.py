@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from lakeops import Repository
 
 pytest.importorskip("airflow.sdk")
+
+from support.dags import known, states
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -33,23 +38,36 @@ def web(airflow_database: None) -> Iterator[Any]:
         yield client
 
 
+def user_named(name: str, role: str) -> Any:
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    return SimpleAuthManagerUser(username=name, role=role)
+
+
 @pytest.fixture
 def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Asks for a page below ``/lakeops/mine`` as a user of a role."""
-    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
-
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
 
     def ask(path: str, *, role: str | None = "admin", connection: str = "mine", cookie: bool = False) -> Any:
         headers = {}
         if role is not None:
-            user = SimpleAuthManagerUser(username="ada", role=role)
-            token = web.server.state.auth_manager.generate_jwt(user)
+            token = web.server.state.auth_manager.generate_jwt(user_named("ada", role))
             headers = {"Cookie": f"_token={token}"} if cookie else {"Authorization": f"Bearer {token}"}
         web.cookies.clear()
         return web.get(path if path.startswith("/") else f"/lakeops/{connection}/{path}", headers=headers)
 
     return ask
+
+
+@pytest.fixture(scope="module")
+def forms(airflow_database: None) -> None:
+    """The ready-made DAGs, known to Airflow."""
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    for name in ("admin", "gc"):
+        bag = DagBag(dag_folder=str(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py"))
+        sync_bag_to_db(bag, "dags-folder", None)
 
 
 @pytest.fixture
@@ -94,10 +112,11 @@ def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
     from lakeops.web.pages import ROUTES
 
     routes = [route for route in build().routes if hasattr(route, "methods")]
-    assert len(routes) == len(ROUTES) + 1
+    assert len(routes) == len(ROUTES) + 3
     for route in routes:
         assert route.methods == {"GET"}
-        assert "connection_id" in route.param_convertors or route.path == "/", "the first page asks for each connection"
+        own = route.path in {"/", "/_run"}
+        assert own or "connection_id" in route.param_convertors, "the first page and the tabs ask for each connection"
         assert any("requires_access_connection" in d.call.__qualname__ for d in route.dependant.dependencies)
 
 
@@ -168,13 +187,12 @@ def test_the_pages_have_an_entry_in_the_navigation(web: Any) -> None:
     from airflow import plugins_manager
 
     views, _ = plugins_manager._get_ui_plugins()
-    (mine,) = [view for view in views if view["name"] == "Lakeops"]
+    mine, *tabs = [view for view in views if view["name"] == "Lakeops"]
     assert (mine["destination"], mine["href"], mine["url_route"]) == ("nav", "/lakeops/", "lakeops")
+    assert [tab["destination"] for tab in tabs] == ["dag_run", "task_instance"]
 
 
-def test_links_between_pages_lead_to_pages(history: Repository, page: Any, web: Any) -> None:
-    import re
-
+def test_links_between_pages_lead_to_pages(history: Repository, forms: None, page: Any) -> None:
     seen: set[str] = set()
     waiting = ["/lakeops/mine/flights"]
     while waiting:
@@ -259,6 +277,125 @@ def test_pages_are_made_a_few_at_a_time(history: Repository, page: Any, monkeypa
     with full:
         assert page("flights").status_code == 503
     assert page("flights").status_code == 200
+
+
+# --- what a run did ----------------------------------------------------------------------------------------------
+
+
+def test_a_run_and_a_task_have_a_tab_with_what_they_did(
+    history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow import plugins_manager, sdk
+
+    from lakeops.airflow import operators
+
+    with sdk.DAG("did", schedule=None) as dag:
+        where = {"repo": "flights", "lakeops_conn_id": "mine"}
+        load = operators.LakeopsCommitOperator(task_id="load", branch="dev", message=f"load {EVIL}", **where)
+        load >> operators.LakeopsDiffOperator(task_id="look", right="dev", left="main", **where)
+        sdk.task(lambda: None, task_id="else")()
+    run = known(dag).test()
+    assert set(states(run).values()) == {"success"}
+    _, *tabs = [view for view in plugins_manager._get_ui_plugins()[0] if view["name"] == "Lakeops"]
+    values = {"DAG_ID": dag.dag_id, "RUN_ID": run.run_id, "MAP_INDEX": "-1"}
+
+    def tab(number: int, task: str = "", **who: Any) -> Any:
+        names = {**values, "TASK_ID": task}
+        return page(re.sub(r"{(\w+)}", lambda found: quote(names[found[1]], safe=""), tabs[number]["href"]), **who)
+
+    text, head = tab(0).text, history.branch("dev").commit_id
+    assert f'href="/lakeops/mine/flights/commit/{head}"' in text
+    assert "1 added" in text
+    assert "<strong>load</strong>" in text
+    assert "<strong>look</strong>" in text
+    assert "<script>alert" not in text
+    assert head not in tab(1, "look").text
+    assert head in tab(1, "load").text
+    assert "Nothing yet" in tab(1, "else").text
+    assert tab(0, role="viewer").status_code == 403
+    monkeypatch.setattr(
+        "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager.is_authorized_connection",
+        lambda _self, *, method, user, details=None: details is None or details.conn_id != "mine",
+    )
+    assert "Nothing yet" in tab(0).text, "what lies in a lake is for those who may read its connection"
+    monkeypatch.setattr(
+        "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager.is_authorized_dag",
+        lambda _self, *, details=None, **_: details is None or details.id != dag.dag_id,
+    )
+    assert tab(0).status_code == 403
+
+
+# --- what can be done --------------------------------------------------------------------------------------------
+
+
+class FormReader(HTMLParser):
+    """What the page's script would send."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.to, self.conf = "", {}
+        self._choice = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        name, kind = given.get("name"), given.get("data-kind")
+        if tag == "form":
+            self.to = given.get("data-trigger") or self.to
+        elif kind == "checkbox":
+            self.conf[name] = "checked" in given
+        elif kind and tag == "input":
+            value = given["value"] or None
+            self.conf[name] = int(value) if kind == "number" and value else value
+        elif tag == "select" and kind:
+            self._choice = str(name)
+        elif tag == "option" and "selected" in given:
+            self.conf[self._choice] = given["value"]
+
+
+def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None, page: Any, web: Any) -> None:
+    head = history.ref("main").commit_id
+    history.create_branch("gone")
+    history.delete_branch("gone")
+    wanted = {
+        f"flights/commit/{head}": {"revert": {"ref": head, "branch": "main"}, "tag": {"ref": head, "action": "create"}},
+        "flights/ref/dev": {"branch": {"branch": "dev", "action": "delete"}},
+        "flights/ref/gone": {"branch": {"branch": "gone", "source": head, "action": "create"}},
+        "flights/uncommitted/dev": {"reset": {"branch": "dev", "prefix": None}},
+        "flights/diff?left=main&right=dev": {"merge": {"source": "dev", "destination": "main", "strategy": "fail"}},
+        "flights/gc": {"gc": {"force": False, "ask_above_gib": None}},
+    }
+    for path, kinds in wanted.items():
+        links = re.findall(r'href="(/lakeops/mine/flights/act/[^"]*)"', page(path).text)
+        for kind, values in kinds.items():
+            address = html.unescape([link for link in links if f"/act/{kind}" in link][-1])
+            found = FormReader(page(address).text)
+            assert found.to == f"/api/v2/dags/lakeops_{kind}/dagRuns"
+            given = {"repository": "flights", "connection": "mine", "dry_run": True, **values}
+            assert {name: found.conf[name] for name in given} == given, path
+            if kind == "tag":
+                found.conf["tag"] = "v9"  # the one field that the user must fill in
+            token = web.server.state.auth_manager.generate_jwt(user_named("ada", "admin"))
+            answer = web.post(
+                found.to, json={"logical_date": None, "conf": found.conf}, headers={"Cookie": f"_token={token}"}
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["triggering_user_name"] == "ada"
+
+
+def test_no_link_decides_that_something_is_done(history: Repository, forms: None, page: Any) -> None:
+    form = FormReader(page("flights/act/merge?source=dev&dry_run=false&connection=other").text)
+    assert (form.conf["dry_run"], form.conf["connection"]) == (True, "mine")
+
+
+def test_a_form_that_is_not_there_is_said(history: Repository, forms: None, page: Any, monkeypatch: Any) -> None:
+    assert page("flights/act/nosuch").status_code == 404
+    assert page("flights/act/merge", role="viewer").status_code == 403
+    monkeypatch.setattr(
+        "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager.is_authorized_dag",
+        lambda _self, **_: False,
+    )
+    assert "you may not trigger the DAG lakeops_merge" in page("flights/act/merge").text
 
 
 # --- the plugin --------------------------------------------------------------------------------------------------
