@@ -58,7 +58,7 @@ def log(
     check_asked(author, "a part of a name")
     chosen = since is not None or until is not None or author or under
     names = lookup(ctx, ahead=1 if chosen else amount or 1)
-    start = resolve_commit(ctx, ref, live=False)
+    start = resolve_commit(ctx, ref, live=False, names=names)
     oldest = float("-inf") if since is None else since.timestamp()
     newest = float("inf") if until is None else until.timestamp()
 

@@ -12,6 +12,7 @@ from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Change, Commit, MergeResult, Strategy, StrategyName, Summary
 from lakeops.model.refs import parse_ref
 from lakeops.model.requests import Request, check_amount
+from lakeops.model.text import excerpt
 from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
@@ -177,7 +178,7 @@ def revert(
         DirtyBranch: the branch has uncommitted changes.
     """
     given = _checked(message, metadata)
-    refs = [ref] if isinstance(ref, str) else list(ref)
+    refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
     move = Move(Request("revert", check_name(branch), parts, message, given), idempotency_key)
     found = first_look(ctx, move, lambda: _undone(ctx, refs, parent_number))
@@ -191,6 +192,17 @@ def revert(
     steps = [(undone, parent) for undone, parent in found]
     names = (" ".join(refs), branch)
     return _replay_change(ctx, move, _Replay(steps, names, text, {**given, **origin}, on_head))
+
+
+def _listed(ref: object) -> list[str]:
+    """The refs that a caller names. Raises ``InvalidInput`` for what is no text."""
+    if isinstance(ref, str):
+        return [ref]
+    given: Sequence[object] = ref if isinstance(ref, Sequence) else [ref]
+    refs = [one for one in given if isinstance(one, str)]
+    if len(refs) < len(given):
+        raise InvalidInput(f"{excerpt(ref)} is no ref; name a commit to revert, or several")
+    return refs
 
 
 def _undone(ctx: Context, refs: Sequence[str], parent_number: int | None) -> list[tuple[Commit, Commit]]:

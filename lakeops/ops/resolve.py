@@ -117,14 +117,14 @@ def resolve_id(ctx: Context, text: str) -> str:
     return ctx.catalog.in_snapshot(lambda: resolve_expression(text, lookup(ctx)))
 
 
-def resolve_commit(ctx: Context, text: str, *, live: bool = True) -> Commit:
-    """The commit that a ref expression means.
+def resolve_commit(ctx: Context, text: str, *, live: bool = True, names: CatalogLookup | None = None) -> Commit:
+    """The commit that a ref expression means. Whoever walks on from it passes ``names``, which read ahead.
 
     Raises:
         InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
         CommitExpired: retention took it, and ``live`` asks for one that can be read.
     """
-    commit = _resolved(ctx, text, lookup(ctx))
+    commit = _resolved(ctx, text, names or lookup(ctx))
     return require_live(commit) if live or commit.is_gone else commit
 
 

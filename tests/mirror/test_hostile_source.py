@@ -56,7 +56,7 @@ FORGERIES: dict[str, dict[str, Any]] = {
     "a long message": {"message": "m" * (65 << 10)},
     "NUL in the message": {"message": "a\0b"},
     "a long committer": {"committer": "c" * 5000},
-    "much metadata": {"metadata": {"k": "v" * (200 << 10)}},
+    "much metadata": {"metadata": {"k": "v" * (3 << 20)}},
     "a date that is none": {"creation_date": 10**15},
     "a metarange file elsewhere": {"meta_range_file": "../../repository.json"},
     "a metarange file with a control character": {"meta_range_file": f"{'0' * 64}-\n.parquet"},

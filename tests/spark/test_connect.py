@@ -66,7 +66,9 @@ def test_the_code_is_sent_along_when_workers_are_elsewhere(server, store, monkey
     engine.close()
 
 
-def test_tables_of_refs(server, tmp_path):
+def test_tables_of_refs(server, tmp_path, monkeypatch):
+    # The builder sets it for the rest of the process, which then starts no session of its own.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     session = SparkSession.builder.remote(server).create()
     lakeops.spark.register(session)
     with Lake.open(settings=Settings.load(home=tmp_path, fsync=False)) as lake:
