@@ -226,6 +226,8 @@ def test_what_is_no_text_is_bad_input(scene: Scene, name: str) -> None:
     if name.startswith("fs."):
         return
     for value in WRONG:
+        if name == "revert" and isinstance(value, list):  # several commits
+            continue
         with pytest.raises(InvalidInput):
             ({**READS, **CHANGES}[name][1])(scene, value)
 
