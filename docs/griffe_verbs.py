@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-_VERB = re.compile(r"(?:ref_)?verb\(lambda: (ops\.[\w.]+)\)")
+_VERB = re.compile(r"(?:ref_|folder_)?verb\(lambda: (ops\.[\w.]+)\)")
 
 
 class Verbs(griffe.Extension):
@@ -26,7 +26,7 @@ class Verbs(griffe.Extension):
 
 
 def _method(name: str, binding: Any, function: griffe.Function) -> griffe.Function:
-    supplied = 2 if str(binding.value).startswith("ref_") else 1
+    supplied = 1 if str(binding.value).startswith("verb(") else 2
     own = griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
     returns = function.returns
     if any("contextmanager" in str(decorator.value) for decorator in function.decorators):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, wraps
 from types import TracebackType
@@ -171,12 +171,12 @@ class Session(Output):
         typer.confirm(question, abort=True, err=True)
 
     @contextmanager
-    def progress(self, label: str, *, size: bool = False) -> Iterator[Report]:
+    def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:
         """Show the progress of the verbs that run inside the ``with``: a bar on a terminal, nothing elsewhere.
 
         Args:
             label: what is being done, until a report says more.
-            size: whether amounts are bytes.
+            size: whether amounts are bytes; or the labels of those reports whose amounts are.
         """
         if self._hide_progress or self.as_json or not is_terminal(sys.stderr):
             yield lambda _label, _done, _total: None
@@ -186,13 +186,14 @@ class Session(Output):
 
         words, amount = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]"))
         columns = (SpinnerColumn(), words, BarColumn(), amount, TimeElapsedColumn())
-        shown = human_size if size else "{:,}".format
         # Answers that are printed meanwhile go above the bar. When stdout leads elsewhere they must go there.
         redirect = is_terminal(sys.stdout)
         with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
             task = bar.add_task(safe(label), total=None, amount="")
 
             def report(label: str, done: int, total: int) -> None:
+                in_bytes = size if isinstance(size, bool) else label in size
+                shown = human_size if in_bytes else "{:,}".format
                 amount = f"{shown(done)} of {shown(total)}" if total else ""
                 bar.update(task, description=safe(label), completed=done, total=total or None, amount=amount)
 

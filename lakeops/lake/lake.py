@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakeops.lake.connection import Connection
+from lakeops.lake.local import Local
 from lakeops.lake.mirror import Mirror, reaching, reference_to
 from lakeops.lake.repository import Repository
 from lakeops.lake.verbs import ops
@@ -133,6 +135,18 @@ class Lake(Connection):
     def mirrors(self) -> Iterator[Mirror]:
         """All mirrors by name, those that were promoted to writable repositories included."""
         return (self.mirror(mirror.repository_id) for mirror in self.catalog.mirrors())
+
+    def local(self, directory: str | Path = ".") -> Local:
+        """The clone that a directory is, or lies in.
+
+        Raises:
+            InvalidInput: there is none.
+            RepositoryNotFound: this lake does not have what it follows.
+        """
+        from lakeops.ops.local.index import find, read
+
+        folder = find(directory)
+        return Local(self.context(self.catalog.repository(read(folder).repository)), folder)
 
     def delete_repository(self, name: str) -> None:
         """Forget a repository. Its objects stay where they are. Raises ``RepositoryNotFound``.

@@ -52,6 +52,8 @@ class Readable:
     passed_checks: Final = ref_verb(lambda: ops.branch.passed_checks)
     blame: Final = ref_verb(lambda: ops.blame.blame)
     history: Final = ref_verb(lambda: ops.blame.history)
+    clone: Final = ref_verb(lambda: ops.local.clone.clone)
+    init_clone: Final = ref_verb(lambda: ops.local.clone.init)
 
 
 class Ref(Readable):

@@ -163,6 +163,7 @@ class Repository:
     divergence: Final = verb(lambda: ops.history.divergence)
     walk: Final = verb(lambda: ops.history.walk)
     containing: Final = verb(lambda: ops.history.containing)
+    bisect: Final = verb(lambda: ops.bisect.bisect)
     merge_base: Final = verb(lambda: ops.resolve.merge_base)
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)

@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Callable
 from functools import cached_property, wraps
 from importlib import import_module
+from pathlib import Path
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -36,6 +37,7 @@ class LatePackage:
 
 if TYPE_CHECKING:
     import lakeops.ops.audit
+    import lakeops.ops.bisect
     import lakeops.ops.blame
     import lakeops.ops.branch
     import lakeops.ops.commit
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
     import lakeops.ops.ingest
+    import lakeops.ops.local.clone
+    import lakeops.ops.local.commit
     import lakeops.ops.merge
     import lakeops.ops.mirror.create
     import lakeops.ops.mirror.promote_writable
@@ -126,3 +130,8 @@ def verb(find: Callable[[], Callable[Concatenate[Context, P], R]]) -> Verb[P, R]
 def ref_verb(find: Callable[[], Callable[Concatenate[Context, str, P], R]]) -> Verb[P, R]:
     """A function that takes a context and a ref, as a method of a handle of a ref."""
     return Verb(find, "_ctx", "id")
+
+
+def folder_verb(find: Callable[[], Callable[Concatenate[Context, Path, P], R]]) -> Verb[P, R]:
+    """A function that takes a context and a clone's directory, as a method of a handle of a clone."""
+    return Verb(find, "_ctx", "directory")

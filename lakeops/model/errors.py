@@ -26,6 +26,7 @@ __all__ = [
     "CatalogUnavailable",
     "CatalogVersion",
     "ClockInDoubt",
+    "CloneConflict",
     "CollectionRunning",
     "CommitExpired",
     "Corrupted",
@@ -229,6 +230,22 @@ class MergeConflict(LakeopsError):
     def to_json(self) -> dict[str, Any]:
         """The ``error`` object of the public contract, with every conflicting path."""
         return {**super().to_json(), "conflicts": self.conflicts, "conflict_count": self.conflict_count}
+
+
+class CloneConflict(MergeConflict):
+    """Files of a directory that follows a ref were changed there and at the ref. ``conflicts`` lists their names."""
+
+    kind = "clone_conflict"
+
+    def __init__(self, source: str, destination: str, conflicts: list[str]) -> None:
+        super().__init__(source, destination, conflicts)
+        shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
+        changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
+        LakeopsError.__init__(
+            self,
+            f"{changed} changed in {source!r} and at {destination!r}: {shown}; nothing of that was replaced. Put your "
+            "version aside and pull, or give it up with --force",
+        )
 
 
 # --- the state does not allow it (exit 5) -----------------------------------------------------------------------

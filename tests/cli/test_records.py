@@ -100,6 +100,8 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 
 ELSEWHERE = [
     "db grants",  # on PostgreSQL
+    "bisect run",
+    *(f"local {verb}" for verb in ("clone", "init", "status", "pull", "checkout", "commit", "list")),
     *("fs presign", "gateway", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
     *(
         f"mirror {verb}"

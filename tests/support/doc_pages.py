@@ -141,5 +141,11 @@ def partitioned() -> None:
     main.commit("Orders by day")
 
 
-PAGES = {"quickstart.md": nothing, "publish.md": shop, "roll-back.md": overwritten, "read.md": partitioned}
+PAGES = {
+    "quickstart.md": nothing,
+    "publish.md": shop,
+    "roll-back.md": overwritten,
+    "read.md": partitioned,
+    "local.md": shop,
+}
 """Pages whose commands and code are run, and what there is before the first of them."""

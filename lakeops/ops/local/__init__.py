@@ -1,0 +1,1 @@
+"""Directories that follow a folder of a ref."""

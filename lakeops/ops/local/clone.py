@@ -1,0 +1,228 @@
+"""Directories that follow a folder of a ref: clone, status, pull, checkout and commit. Only differences travel.
+
+What this room keeps true: a file that was changed in the directory is never replaced or removed unless the caller gives
+it up. Each call can be killed anywhere and be run again: see ``index``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lakeops.model.errors import InvalidInput
+from lakeops.model.names import as_folder
+from lakeops.model.records import Change, Commit, Entry
+from lakeops.model.text import excerpt
+from lakeops.ops.context import Context
+from lakeops.ops.local import index as indexes
+from lakeops.ops.local.index import Index
+from lakeops.ops.local.names import PLACE
+from lakeops.ops.local.take import take, wanted_at
+from lakeops.ops.local.tree import compare, look
+from lakeops.ops.put import translated
+from lakeops.ops.resolve import resolve_commit
+
+
+@dataclass(frozen=True)
+class LocalStatus:
+    """A clone beside its ref, after a call.
+
+    Attributes:
+        directory: the clone.
+        uri: what it follows.
+        commit_id: the commit that it was last made equal to; empty when there was none yet.
+        head_id: the commit that the ref means.
+        local: what changed in the directory, by name below it.
+        remote: what changed at the ref since, and is not taken yet.
+        taken: what this call took from the ref.
+        conflicts: names of files that changed on both sides.
+        special: names of links, pipes and devices, which are never committed.
+        interrupted: the ref of a call that did not come to its end. Pull, or check it out, to finish it.
+    """
+
+    directory: str
+    uri: str
+    commit_id: str
+    head_id: str
+    local: Sequence[Change] = ()
+    remote: Sequence[Change] = ()
+    taken: Sequence[Change] = ()
+    conflicts: Sequence[str] = ()
+    special: Sequence[str] = ()
+    interrupted: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The record's JSON keys and values."""
+        changes = {name: [change.to_json() for change in getattr(self, name)] for name in ("local", "remote", "taken")}
+        lists = {"conflicts": list(self.conflicts), "special": list(self.special)}
+        texts = {name: getattr(self, name) for name in ("directory", "uri", "commit_id", "head_id", "interrupted")}
+        return {**texts, **changes, **lists}
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A directory and what it follows."""
+
+    directory: str
+    uri: str
+    commit_id: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The record's JSON keys and values."""
+        return {"directory": self.directory, "uri": self.uri, "commit_id": self.commit_id}
+
+
+def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> LocalStatus:
+    """Download what the ref has under a prefix to a directory, which follows the ref from then on.
+
+    A clone that was interrupted goes on when it is asked for again.
+
+    Args:
+        directory: a new or empty directory.
+        prefix: a folder of the ref; everything when left out.
+
+    Raises:
+        RefNotFound, CommitExpired: there is no such commit to read.
+        InvalidInput: the directory is not empty, or lies in a clone; the disk is full.
+        InvalidPath: some object cannot be a file there. Nothing is written.
+    """
+    commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _place(directory)
+    begun = (folder / PLACE / "index.json").exists()
+    with translated(folder):
+        if not begun and folder.exists() and any(path.name != PLACE for path in folder.iterdir()):
+            raise InvalidInput(
+                f"{excerpt(str(directory))} is not empty; clone into a new directory, or let this one follow the ref "
+                "with `lakeops local init`"
+            )
+    # Names are refused before there is anything of a clone.
+    wanted = None if begun else wanted_at(ctx, commit, under, folder)
+    with indexes.alone(folder):
+        index = indexes.read(folder) if begun else Index(ctx.repository_id, ref, under)
+        if (index.repository, index.ref, index.prefix) != (ctx.repository_id, ref, under):
+            raise InvalidInput(f"{excerpt(str(directory))} follows {index.uri}; clone into another directory")
+        if not begun:
+            indexes.write(folder, index)
+        return _taken(ctx, folder, index, ref, commit, force=False, wanted=wanted)
+
+
+def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> LocalStatus:
+    """Let a directory that exists follow a prefix of the ref. No file is written or read.
+
+    Files that are like their objects are known as such by the first ``status``.
+
+    Args:
+        directory: a directory that follows no ref yet.
+        prefix: a folder of the ref; everything when left out.
+
+    Raises:
+        RefNotFound, CommitExpired: there is no such commit to read.
+        InvalidInput: there is no such directory, or it follows a ref already.
+    """
+    commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _place(directory)
+    if not folder.is_dir():
+        raise InvalidInput(f"{excerpt(str(directory))} is no directory")
+    if (folder / PLACE / "index.json").exists():
+        raise InvalidInput(f"{excerpt(str(directory))} follows {indexes.read(folder).uri} already")
+    index = Index(ctx.repository_id, ref, under)
+    indexes.write(folder, index)
+    return LocalStatus(str(folder), index.uri, "", commit.id)
+
+
+def _place(directory: str | Path) -> Path:
+    """A directory that is to become a clone. Raises ``InvalidInput`` when it lies in one."""
+    with translated(Path(directory)):
+        folder = Path(directory).resolve()
+        for outer in folder.parents:
+            if (outer / PLACE / "index.json").exists():
+                raise InvalidInput(
+                    f"{excerpt(str(directory))} lies in {excerpt(str(outer))}, which follows a ref itself"
+                )
+    return folder
+
+
+def status(ctx: Context, directory: str | Path) -> LocalStatus:
+    """What changed in the directory, and at its ref since it was last made equal to it. Nothing is written.
+
+    Raises:
+        RefNotFound, CommitExpired: the ref is gone, or retention took its commit.
+        InvalidInput: a file cannot be read.
+        InvalidPath: some object cannot be a file there.
+    """
+    folder = indexes.find(directory)
+    index = indexes.read(folder)
+    tree, commit = look(ctx, folder, index), resolve_commit(ctx, index.ref)
+    known = LocalStatus(
+        str(folder), index.uri, index.commit, commit.id, tree.here, special=tree.special, interrupted=index.interrupted
+    )
+    if index.whole and index.commit == commit.id:
+        return known
+    sides = compare(folder, index, tree, wanted_at(ctx, commit, index.prefix, folder))
+    return replace(known, local=sides.here, remote=sides.there, conflicts=sides.conflicts)
+
+
+def pull(ctx: Context, directory: str | Path, *, force: bool = False) -> LocalStatus:
+    """Take what changed at the ref. Files that were changed in the directory alone stay as they are.
+
+    Args:
+        force: also take files that were changed on both sides, and give up the directory's version.
+
+    Raises:
+        CloneConflict: files were changed on both sides, and ``force`` is not set. Nothing is written.
+        RefNotFound, CommitExpired: the ref is gone, or retention took its commit.
+        InvalidPath: some object cannot be a file there. Nothing is written.
+        InvalidInput: the disk is full, or the operating system refuses. Run it again to go on.
+    """
+    return _follow(ctx, directory, None, force=force)
+
+
+def checkout(ctx: Context, directory: str | Path, ref: str, *, force: bool = False) -> LocalStatus:
+    """Let the directory follow another ref, and take what differs there.
+
+    Files that were changed in the directory stay changed, as with git.
+
+    Args:
+        ref: any ref of the repository.
+        force: also take files that were changed on both sides, and give up the directory's version.
+
+    Raises:
+        CloneConflict: the other ref has other contents for files that were changed in the directory, and ``force`` is
+            not set. Nothing is written.
+        RefNotFound, CommitExpired, InvalidPath, InvalidInput: as for ``pull``.
+    """
+    return _follow(ctx, directory, ref, force=force)
+
+
+def _follow(ctx: Context, directory: str | Path, ref: str | None, *, force: bool) -> LocalStatus:
+    folder = indexes.find(directory)
+    with indexes.alone(folder):
+        index = indexes.read(folder)
+        name = index.ref if ref is None else ref
+        commit = resolve_commit(ctx, name)
+        if index.interrupted:
+            indexes.write(folder, index)
+        return _taken(ctx, folder, index, name, commit, force=force)
+
+
+def _taken(
+    ctx: Context,
+    folder: Path,
+    index: Index,
+    ref: str,
+    commit: Commit,
+    *,
+    force: bool,
+    wanted: Mapping[str, Entry] | None = None,
+) -> LocalStatus:
+    if wanted is None:
+        wanted = wanted_at(ctx, commit, index.prefix, folder)
+    here, there = take(ctx, folder, index, ref, commit, wanted, force=force)
+    return LocalStatus(str(folder), replace(index, ref=ref).uri, commit.id, commit.id, here, taken=there)
+
+
+def followed(directory: str | Path = ".") -> Iterator[Followed]:
+    """The directories at or below one that follow a ref, by name. What they remember is all that is read."""
+    for folder in indexes.below(directory):
+        index = indexes.read(folder)
+        yield Followed(str(folder), index.uri, index.commit)

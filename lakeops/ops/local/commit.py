@@ -1,0 +1,207 @@
+"""Committing what changed in a clone to the branch that it follows.
+
+Changed files are uploaded first, as objects that nothing refers to, and then one transaction publishes all of them. So
+readers of the branch never see a part, and a commit that is killed leaves files for garbage collection, at worst.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lakeops.catalog.records import Staged
+from lakeops.model.errors import CloneConflict, InvalidInput, InvalidRef, NoChanges
+from lakeops.model.ids import check_commit_metadata
+from lakeops.model.names import check_path
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry
+from lakeops.model.requests import Request
+from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.model.text import excerpt
+from lakeops.ops.commit import check_message
+from lakeops.ops.context import Context
+from lakeops.ops.local import index as indexes
+from lakeops.ops.local.index import Index, Known
+from lakeops.ops.local.names import check_names
+from lakeops.ops.local.take import wanted_at
+from lakeops.ops.local.tree import Counter, Tree, compare, in_parallel, look
+from lakeops.ops.publish import Attempt, Draft, Move, apply_changes, publish, require_clean
+from lakeops.ops.put import reading, write
+from lakeops.ops.resolve import lookup, require_stageable, resolve_commit
+from lakeops.ops.view import committed
+
+MOST_ASKED = 1000
+"""Objects that are asked for one by one; for more the prefix is listed."""
+
+
+def commit(
+    ctx: Context,
+    directory: str | Path,
+    message: str,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    skip_special: bool = False,
+) -> Commit:
+    """Commit what changed in the directory to the branch that it follows. Only changed files are uploaded.
+
+    Others may have changed other paths since; the commit follows theirs. Their changes come with the next ``pull``.
+    Content type and metadata of an object stay when its contents change.
+
+    Args:
+        message: what the commit is about; not empty.
+        metadata: key/value pairs kept with the commit.
+        skip_special: leave out links, pipes and devices. Without it they are an error.
+
+    Raises:
+        InvalidRef: the directory follows no branch.
+        NoChanges: nothing changed in the directory, or the branch has the same contents already.
+        CloneConflict: the branch has changed the same paths since. Nothing is published.
+        DirtyBranch: the branch has uncommitted changes.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no commits.
+        AttemptExpired: the upload took longer than half the grace period of garbage collection.
+        InvalidInput, InvalidPath: a file cannot be read, or cannot be an object.
+    """
+    check_message(message)
+    pairs = check_commit_metadata(metadata)
+    folder = indexes.find(directory)
+    with indexes.alone(folder):
+        index = indexes.read(folder)
+        branch = _branch(ctx, index.ref)
+        begun = require_stageable(ctx, branch).now
+        tree = look(ctx, folder, index)
+        _check_committable(folder, index, tree, skip_special=skip_special)
+        head = resolve_commit(ctx, branch)
+        paths = {change.path: index.prefix + change.path for change in tree.here}
+        there = _at(ctx, head, index.prefix, paths, folder)
+        sides = compare(folder, _only(index, paths), tree, {name: entry for name, entry in there.items() if entry})
+        if sides.conflicts:
+            raise CloneConflict(str(folder), branch, sides.conflicts)
+        files = _settled(index, tree, sides.agreed)
+        if not sides.here:
+            indexes.write(folder, replace(index, files=files, whole=False))
+            raise NoChanges(f"branch {branch!r} has the changes of {excerpt(str(folder))} already")
+        sent = _send(ctx, folder, sides.here, there, begun)
+        rows = [Staged(paths[name], one[0] if one else None) for name, one in sent.items()]
+
+        def plan(attempt: Attempt) -> Draft:
+            require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+            now = there if attempt.head.id == head.id else _at(ctx, attempt.head, index.prefix, paths, folder)
+            moved = [name for name in sent if _identity(now[name]) != _identity(there[name])]
+            if moved:
+                raise CloneConflict(str(folder), branch, moved)
+            metarange, summary = apply_changes(ctx, attempt.head, _table(rows), started=attempt.started)
+            return Draft(metarange, (attempt.head,), message, pairs, summary, begun=begun)
+
+        made = publish(ctx, Move(Request("commit", branch, {}, message, pairs)), plan, clean=True).commit
+        for name, one in sent.items():
+            files.pop(name, None)
+            if one is not None:
+                files[name] = one[1]
+        whole = index.whole and index.commit == head.id and made.parents == (head.id,)
+        indexes.write(folder, replace(index, files=files, whole=whole, commit=made.id if whole else index.commit))
+        return made
+
+
+def _branch(ctx: Context, ref: str) -> str:
+    """The ref, when it is a branch. Raises ``InvalidRef``."""
+    if lookup(ctx).branch(ref) is None:
+        raise InvalidRef(
+            f"{ref!r} is no branch, and only a branch takes commits; follow one with `lakeops local checkout --ref`"
+        )
+    return ref
+
+
+def _check_committable(folder: Path, index: Index, tree: Tree, *, skip_special: bool) -> None:
+    if tree.special and not skip_special:
+        more = f" and {len(tree.special) - 1:,} more are" if len(tree.special) > 1 else " is"
+        raise InvalidInput(
+            f"{excerpt(tree.special[0])}{more} not a regular file; remove it, or leave it out with --skip-special"
+        )
+    if not tree.here:
+        raise NoChanges(f"nothing changed in {excerpt(str(folder))}")
+    check_names((change.path for change in tree.here if change.path in tree.files), folds=False)
+    for change in tree.here:
+        check_path(index.prefix + change.path)
+
+
+def _at(ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], folder: Path) -> dict[str, Entry | None]:
+    """What a commit has at these paths, by name."""
+    if len(paths) <= MOST_ASKED:
+        return {name: committed(ctx, commit, path) for name, path in paths.items()}
+    found = wanted_at(ctx, commit, prefix, folder)
+    return {name: found.get(name) for name in paths}
+
+
+def _only(index: Index, names: Mapping[str, str]) -> Index:
+    return replace(index, files={name: known for name, known in index.files.items() if name in names})
+
+
+def _settled(index: Index, tree: Tree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
+    """What the index knows, with what came to the same contents on both sides."""
+    files = {name: known for name, known in index.files.items() if name not in agreed}
+    files.update((name, replace(tree.files[name], checksum=mark)) for name, mark in agreed.items() if mark is not None)
+    return files
+
+
+def _identity(entry: Entry | None) -> tuple[object, ...] | None:
+    return None if entry is None else entry.identity
+
+
+Sent = tuple[Entry, Known]
+
+
+def _send(
+    ctx: Context, folder: Path, here: Sequence[Change], there: Mapping[str, Entry | None], begun: datetime
+) -> dict[str, Sent | None]:
+    """Upload changed files; None stands for one that was removed. No reader sees anything of it yet."""
+    counter = Counter(ctx, "Uploading", sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED))
+
+    def send(change: Change) -> tuple[str, Sent | None]:
+        if change.type == ChangeType.REMOVED:
+            return change.path, None
+        before = there[change.path]
+        with reading(folder / change.path, follow=False) as file:
+            status = os.fstat(file.fileno())
+            entry = write(
+                ctx,
+                change.path,
+                _Counted(file, counter),  # type: ignore[arg-type] # all that an upload does is read
+                metadata=before.metadata if before else None,
+                content_type=before.content_type if before else DEFAULT_CONTENT_TYPE,
+                started=begun,
+            )
+        return change.path, (entry, Known(entry.checksum, entry.size_bytes, status.st_mtime_ns, entry.checksum))
+
+    return dict(in_parallel(here, send))
+
+
+class _Counted:
+    """A file whose reads are counted."""
+
+    def __init__(self, file: Any, counter: Counter) -> None:  # noqa: ANN401 - a binary file
+        self._file = file
+        self._counter = counter
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        self._counter.add(len(data))
+        return data
+
+
+def _table(rows: Sequence[Staged]) -> pa.Table:
+    """Changes in path order, as a commit takes them."""
+    entries = [row.entry for row in rows]
+    columns = {
+        name: [getattr(entry, name) if entry else None for entry in entries] for name in STAGED_SCHEMA.names[2:-1]
+    }
+    pairs = [list(entry.metadata.items()) if entry else None for entry in entries]
+    paths = [row.path for row in rows]
+    return pa.table(
+        {"path": paths, "tombstone": [entry is None for entry in entries], **columns, "metadata": pairs},
+        schema=STAGED_SCHEMA,
+    )

@@ -1,0 +1,232 @@
+"""What a clone remembers in its directory, in the folder ``.lakeops-local``.
+
+``index.json`` says which ref the clone follows, and how each file was when it was last equal to its object. It is
+replaced as a whole. While a call changes files, ``journal`` has a line for each of them. The line is written before the
+file gets its name or goes, and counts only when the file is as the line says. So a call that is killed leaves a
+directory in which every file is known, or was changed by somebody else.
+
+Nothing in this folder is believed further than it reaches: names that are no file's below the clone are refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any, TextIO
+
+from lakeops.model.errors import AlreadyExists, InvalidInput
+from lakeops.model.names import as_folder, check_repository
+from lakeops.model.refs import parse_ref
+from lakeops.model.text import excerpt
+from lakeops.model.uris import SCHEME
+from lakeops.ops.local.names import PLACE, check_file_name
+from lakeops.ops.put import appearing, translated
+
+VERSION = 1
+
+RACY_NS = 20_000_000
+"""How coarsely a disk tells times, in nanoseconds. A file whose time is no earlier than this before the index may have
+been changed again without another time, so it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A file that was equal to its object: the object's checksum, and the file's size in bytes, time and digest."""
+
+    checksum: str
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+
+    def is_like(self, status: os.stat_result) -> bool:
+        """Whether the disk says the same of a file."""
+        return (self.size_bytes, self.mtime_ns) == (status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class Index:
+    """What a directory follows, and what its files were last made equal to.
+
+    Attributes:
+        repository: the repository's name.
+        ref: the ref that the directory follows.
+        prefix: the folder of the ref; empty, or with a slash at its end.
+        commit: the commit that the directory was last made equal to; empty when there was none yet.
+        whole: ``files`` are exactly what the commit has.
+        files: by name below the prefix.
+        written_ns: the disk's time when this was written; 0 when it never was.
+        interrupted: the ref of a call that did not come to its end.
+    """
+
+    repository: str
+    ref: str
+    prefix: str
+    commit: str = ""
+    whole: bool = False
+    files: Mapping[str, Known] = field(default_factory=dict)
+    written_ns: int = 0
+    interrupted: str | None = None
+
+    @property
+    def uri(self) -> str:
+        """What the directory follows, as ``lakefs://REPO/REF/PREFIX``."""
+        return f"{SCHEME}{self.repository}/{self.ref}/{self.prefix}"
+
+
+def find(directory: str | Path) -> Path:
+    """The clone that a directory is, or lies in. Raises ``InvalidInput``."""
+    with translated(Path(directory)):
+        start = Path(directory).resolve()
+        for folder in (start, *start.parents):
+            if (folder / PLACE / "index.json").is_file():
+                return folder
+    raise InvalidInput(
+        f"{excerpt(str(directory))} follows no ref; begin with `lakeops local clone lakefs://REPO/REF/PREFIX DIR`"
+    )
+
+
+def below(directory: str | Path) -> Iterator[Path]:
+    """The clones in a directory, at any depth, by name. Links are not followed."""
+    with translated(Path(directory)):
+        for folder, names, _ in os.walk(directory):
+            if (Path(folder) / PLACE / "index.json").is_file():
+                yield Path(folder)
+            names[:] = sorted(name for name in names if name != PLACE)
+
+
+def read(folder: Path) -> Index:
+    """What a clone remembers, with what an interrupted call has done. Raises ``InvalidInput`` when it is damaged."""
+    place = folder / PLACE
+    with translated(place):
+        text = (place / "index.json").read_bytes()
+        written = (place / "index.json").stat().st_mtime_ns
+        lines = (place / "journal").read_bytes().splitlines() if (place / "journal").exists() else []
+    try:
+        found = replace(_parsed(json.loads(text)), written_ns=written)
+    except (ValueError, TypeError, KeyError, AttributeError, InvalidInput):
+        raise InvalidInput(
+            f"{excerpt(str(place / 'index.json'))} is damaged; remove {PLACE} there, and run `lakeops local init`"
+        ) from None
+    return _replayed(folder, found, lines) if lines else found
+
+
+def _parsed(found: dict[str, Any]) -> Index:
+    if found.pop("version") != VERSION:
+        raise ValueError(VERSION)
+    files = {check_file_name(name): _known(row) for name, row in found.pop("files").items()}
+    index = Index(**found, files=files)
+    check_repository(index.repository)
+    parse_ref(index.ref)
+    if as_folder(index.prefix) != index.prefix or type(found["commit"]) is not str or type(found["whole"]) is not bool:
+        raise ValueError(index.prefix)
+    return index
+
+
+def _known(row: list[Any]) -> Known:
+    known = Known(*row)
+    if [type(part) for part in row] != [str, int, int, str]:
+        raise TypeError(row)
+    return known
+
+
+def _replayed(folder: Path, index: Index, lines: list[bytes]) -> Index:
+    """The index with those lines of a journal that came true. The last line may be torn."""
+    files, interrupted = dict(index.files), index.ref
+    for line in lines:
+        try:
+            words = json.loads(line)
+            if words[0] == "ref":
+                parse_ref(interrupted := words[1])
+                continue
+            name = check_file_name(words[1])
+            known = None if words[0] == "gone" else _known(words[2])
+        except (ValueError, TypeError, IndexError, InvalidInput):
+            continue
+        status = _status(folder / name)
+        if known is None and status is None:
+            files.pop(name, None)
+        elif known is not None and status is not None and known.is_like(status):
+            files[name] = known
+    return replace(index, files=files, whole=False, interrupted=interrupted)
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def write(folder: Path, index: Index) -> None:
+    """Keep an index, in place of the one before and its journal."""
+    place = folder / PLACE
+    document = {
+        "version": VERSION,
+        **{name: getattr(index, name) for name in ("repository", "ref", "prefix", "commit", "whole")},
+        "files": {
+            name: [known.checksum, known.size_bytes, known.mtime_ns, known.sha256]
+            for name, known in index.files.items()
+        },
+    }
+    with translated(place / "index.json"):
+        place.mkdir(parents=True, exist_ok=True)
+        with appearing(place / "index.json") as file:
+            file.write(json.dumps(document).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileNotFoundError):
+            (place / "journal").unlink()
+
+
+class Journal:
+    """Tells what is about to happen to files; threads may share one."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lock = Lock()
+
+    def appears(self, name: str, known: Known) -> None:
+        """A file is about to get its name."""
+        self._add(["file", name, [known.checksum, known.size_bytes, known.mtime_ns, known.sha256]])
+
+    def goes(self, name: str) -> None:
+        """A file is about to be removed."""
+        self._add(["gone", name])
+
+    def _add(self, words: list[Any]) -> None:
+        with self._lock:
+            self._file.write(json.dumps(words) + "\n")
+            self._file.flush()
+
+
+@contextmanager
+def journal(folder: Path, ref: str) -> Iterator[Journal]:
+    """A journal of a call that makes a clone equal to a ref. ``write`` ends it."""
+    place = folder / PLACE / "journal"
+    with translated(place), place.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(["ref", ref]) + "\n")
+        file.flush()
+        yield Journal(file)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keeps other calls out of a clone. Its end lets them in, also when it is killed. Raises ``AlreadyExists``."""
+    with translated(folder):
+        (folder / PLACE).mkdir(parents=True, exist_ok=True)
+        file = (folder / PLACE / "lock").open("w")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyExists(f"another lakeops works in {excerpt(str(folder))}; wait until it has ended") from None
+        for left in (folder / PLACE).glob(".lakeops-*.part"):  # of calls that were killed
+            with suppress(OSError):
+                left.unlink()
+        yield

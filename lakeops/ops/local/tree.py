@@ -1,0 +1,208 @@
+"""A clone's files beside its index and its ref: what changed here, what changed there, and where that is a conflict."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from lakeops.model.ids import algorithm_of
+from lakeops.model.records import Change, ChangeType, Entry
+from lakeops.ops.context import Context
+from lakeops.ops.local.index import RACY_NS, Index, Known
+from lakeops.ops.local.names import PLACE
+from lakeops.ops.put import PARALLELISM, reading, translated
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A clone's files as they are now.
+
+    Attributes:
+        files: by name. The checksum of one that is not known to be like an object is empty.
+        special: names of links, pipes and devices, and names that are not UTF-8 (written with escapes).
+        here: what changed since the directory was last made equal to a commit, by name in byte order.
+    """
+
+    files: dict[str, Known] = field(default_factory=dict)
+    special: list[str] = field(default_factory=list)
+    here: list[Change] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """What changed here and there, without what came to the same contents on both sides.
+
+    ``agreed`` has those: the checksum of the object now, or None for a file and an object that are both gone.
+    """
+
+    here: list[Change]
+    there: list[Change]
+    conflicts: list[str]
+    agreed: dict[str, str | None]
+
+
+def look(ctx: Context, folder: Path, index: Index) -> Tree:
+    """The files of a clone as they are now. Only those are read whose size or time is not what the index says.
+
+    Raises:
+        InvalidInput: a file or directory cannot be read.
+    """
+    tree, unread = Tree(), list[tuple[str, os.stat_result]]()
+    for name, status in _walk(folder):
+        known = index.files.get(name)
+        if status is None:
+            tree.special.append(name)
+        elif known is not None and known.is_like(status) and known.mtime_ns < index.written_ns - RACY_NS:
+            tree.files[name] = known
+        else:
+            unread.append((name, status))
+    counter = Counter(ctx, "Reading files", sum(status.st_size for _, status in unread))
+
+    def read(item: tuple[str, os.stat_result]) -> Known:
+        name, status = item
+        sha256 = digest(folder / name, "sha256", counter)
+        known = index.files.get(name)
+        checksum = known.checksum if known is not None and known.sha256 == sha256 else ""
+        return Known(checksum, status.st_size, status.st_mtime_ns, sha256)
+
+    for (name, _), known in zip(unread, in_parallel(unread, read), strict=True):
+        tree.files[name] = known
+    tree.here.extend(_changes(index.files, tree.files, lambda known: known.sha256))
+    hidden = set(tree.special)
+    tree.here[:] = [change for change in tree.here if not hidden.intersection(_ways(change.path))]
+    tree.special.sort(key=os.fsencode)
+    return tree
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result | None]]:
+    """Names of files below a folder and what the disk says of them; None for what is no regular file."""
+    waiting = [""]
+    while waiting:
+        prefix = waiting.pop()
+        with translated(folder / prefix), os.scandir(folder / prefix) as found:
+            items = list(found)
+        for item in items:
+            name = prefix + item.name
+            if name == PLACE:
+                continue
+            with translated(Path(item.path)):
+                status = item.stat(follow_symlinks=False)
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                yield os.fsencode(name).decode(errors="backslashreplace"), None
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                waiting.append(name + "/")
+            else:
+                yield name, status if stat.S_ISREG(status.st_mode) else None
+
+
+def _ways(name: str) -> Iterator[str]:
+    """A name, and the folders that lead to it."""
+    yield name
+    while name:
+        name = name.rpartition("/")[0]
+        yield name
+
+
+def compare(folder: Path, index: Index, tree: Tree, wanted: Mapping[str, Entry]) -> Sides:
+    """What changed here and at a commit that has ``wanted``, by name below the prefix."""
+    objects = {
+        name: Known(entry.checksum, entry.size_bytes, 0, _sha256(index.files.get(name), entry))
+        for name, entry in wanted.items()
+    }
+    there = list(_changes(index.files, objects, lambda known: known.checksum))
+    changed, special = {change.path for change in tree.here}, set(tree.special)
+    agreed: dict[str, str | None] = {}
+    conflicts = []
+    for change in there:
+        name = change.path
+        if name in changed and _agree(folder, tree.files.get(name), wanted.get(name), name):
+            agreed[name] = wanted[name].checksum if name in wanted else None
+        elif name in changed or special.intersection(_ways(name)):
+            conflicts.append(name)
+    rest = [[change for change in side if change.path not in agreed] for side in (tree.here, there)]
+    return Sides(rest[0], rest[1], conflicts, agreed)
+
+
+def _sha256(known: Known | None, entry: Entry) -> str:
+    return known.sha256 if known is not None and known.checksum == entry.checksum else ""
+
+
+def _changes(old: Mapping[str, Known], new: Mapping[str, Known], of: Callable[[Known], str]) -> Iterator[Change]:
+    for name in sorted({*old, *new}, key=str.encode):
+        before, now = old.get(name), new.get(name)
+        if now is None:
+            yield Change(ChangeType.REMOVED, name, old[name].size_bytes)
+        elif before is None:
+            yield Change(ChangeType.ADDED, name, now.size_bytes)
+        elif of(before) != of(now):
+            yield Change(ChangeType.CHANGED, name, now.size_bytes)
+
+
+def _agree(folder: Path, now: Known | None, entry: Entry | None, name: str) -> bool:
+    """Whether a file has an object's contents, as far as its checksum tells."""
+    if now is None or entry is None:
+        return now is None and entry is None
+    algorithm = algorithm_of(entry.checksum)
+    if now.size_bytes != entry.size_bytes or algorithm is None:
+        return False
+    found = now.sha256 if algorithm == "sha256" else digest(folder / name, algorithm)
+    return found == entry.checksum
+
+
+class Counter:
+    """Adds up the bytes that several threads move, and reports the sum.
+
+    Args:
+        ctx: where to.
+        label: what is being done.
+        total: how many bytes there are.
+    """
+
+    def __init__(self, ctx: Context, label: str, total: int) -> None:
+        self._report = ctx.progress
+        self._label = label
+        self._total = total
+        self._done = 0
+        self._lock = Lock()
+
+    def add(self, size: int) -> None:
+        """Some more bytes are done."""
+        with self._lock:
+            self._done += size
+            self._report(self._label, self._done, self._total)
+
+
+PIECE = 1 << 20
+
+
+def digest(path: Path, algorithm: str, counter: Counter | None = None) -> str:
+    """The hex digest of a file's contents. Raises ``InvalidInput`` for a link, or where it cannot be read."""
+    total = hashlib.new(algorithm, usedforsecurity=False)
+    with reading(path, follow=False) as file, translated(path):
+        while piece := file.read(PIECE):
+            total.update(piece)
+            if counter is not None:
+                counter.add(len(piece))
+    return total.hexdigest()
+
+
+def in_parallel(items: Sequence[T], work: Callable[[T], R]) -> Iterable[R]:
+    """What ``work`` gives for every item, in order. After a failure no other begins."""
+    pool = ThreadPoolExecutor(max(1, min(PARALLELISM, len(items))))
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,427 @@
+"""Directories that follow a ref: only differences travel, and nothing that was changed in them is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.scenes import open_faulty, tree
+
+from lakeops.model.errors import (
+    AlreadyExists,
+    CloneConflict,
+    DirtyBranch,
+    InvalidInput,
+    InvalidPath,
+    InvalidRef,
+    NoChanges,
+    ObjectNotFound,
+    ProtectedBranch,
+    RefNotFound,
+    StoreUnavailable,
+)
+from lakeops.ops.local.index import alone
+from lakeops.testing import Faults
+from lakeops.testing.faults import READS
+
+PLACE = ".lakeops-local"
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "clone"
+
+
+@pytest.fixture
+def cloned(repo, fill, folder):
+    """A repository with two files and two others, of which the first two are in a clone."""
+    fill(repo, "main", **{"raw/a": "one", "raw/deep/b": "two", "other": "x", "rawer": "y"})
+    repo.ref("main").clone(folder, "raw")
+    return repo
+
+
+def files(folder: Path) -> dict[str, str]:
+    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_text() for name, path in found.items() if not name.startswith(PLACE)}
+
+
+def short(changes) -> list[str]:
+    return [f"{change.type.value} {change.path}" for change in changes]
+
+
+def test_a_clone_has_the_files_of_its_prefix(lake, cloned, folder):
+    assert files(folder) == {"a": "one", "deep/b": "two"}
+    status = lake.local(folder).status()
+    assert (status.uri, status.commit_id) == ("lakefs://repo/main/raw/", cloned.ref("main").commit_id)
+    assert (status.local, status.remote, status.conflicts, status.interrupted) == ([], (), (), None)
+    assert lake.local(folder / "deep").directory == folder
+
+
+def test_changes_here_are_committed_and_nothing_else_is_uploaded(lake, cloned, folder, settings):
+    (folder / "a").write_text("one!")
+    (folder / "deep/b").unlink()
+    (folder / "new").write_text("three")
+    assert short(lake.local(folder).status().local) == ["changed a", "removed deep/b", "added new"]
+    faults = Faults()
+    with open_faulty(settings, faults) as other:
+        made = other.local(folder).commit("by hand", {"k": "v"})
+        assert sum("data/" in call.key for call in faults.calls if call.operation == "put") == 2
+    assert tree(cloned, "main") == {"other": b"x", "rawer": b"y", "raw/a": b"one!", "raw/new": b"three"}
+    assert (made.message, made.metadata, len(made.parents)) == ("by hand", {"k": "v"}, 1)
+    status = lake.local(folder).status()
+    assert (status.commit_id, status.local, status.remote) == (made.id, [], ())
+    with pytest.raises(NoChanges):
+        lake.local(folder).commit("again")
+
+
+def test_a_pull_downloads_what_changed_and_nothing_else(lake, cloned, fill, folder, settings):
+    fill(cloned, "main", **{"raw/a": "ONE", "raw/c": "c", "raw/deep/b": None, "other": "z"})
+    (folder / "mine").write_text("mine")
+    faults = Faults()
+    with open_faulty(settings, faults) as other:
+        done = other.local(folder).pull()
+        opened = faults.keys_opened("data/")
+    assert len(opened) == 2
+    assert short(done.taken) == ["changed a", "added c", "removed deep/b"]
+    assert short(done.local) == ["added mine"]
+    assert files(folder) == {"a": "ONE", "c": "c", "mine": "mine"}
+    assert not (folder / "deep").exists()
+    assert lake.local(folder).pull().taken == []
+
+
+def test_others_may_change_other_paths_meanwhile(lake, cloned, fill, folder):
+    (folder / "a").write_text("mine")
+    fill(cloned, "main", **{"raw/deep/b": "theirs"})
+    local = lake.local(folder)
+    local.commit("mine")
+    status = local.status()
+    assert (status.local, short(status.remote)) == ([], ["changed deep/b"])
+    (folder / "deep/b").write_text("mine too")
+    with pytest.raises(CloneConflict) as refused:
+        local.commit("lost update")
+    assert refused.value.conflicts == ["deep/b"]
+    local.pull(force=True)
+    assert files(folder) == {"a": "mine", "deep/b": "theirs"}
+    assert tree(cloned, "main")["raw/deep/b"] == b"theirs"
+
+
+def test_what_was_changed_on_both_sides_is_not_replaced(lake, cloned, fill, folder):
+    fill(cloned, "main", **{"raw/a": "theirs", "raw/new": "theirs", "raw/deep/b": "same", "raw/z": "z"})
+    for name, text in {"a": "mine", "new": "mine", "deep/b": "same"}.items():
+        (folder / name).write_text(text)
+    local = lake.local(folder)
+    status = local.status()
+    assert (status.conflicts, short(status.local)) == (["a", "new"], ["changed a", "added new"])
+    with pytest.raises(CloneConflict) as refused:
+        local.pull()
+    assert refused.value.conflicts == ["a", "new"]
+    assert files(folder) == {"a": "mine", "new": "mine", "deep/b": "same"}
+    local.pull(force=True)
+    assert files(folder) == {"a": "theirs", "new": "theirs", "deep/b": "same", "z": "z"}
+    assert local.status().local == []
+
+
+def test_a_removed_file_that_the_ref_changed_is_a_conflict(lake, cloned, fill, folder):
+    fill(cloned, "main", **{"raw/a": "theirs", "raw/deep/b": None})
+    (folder / "a").unlink()
+    (folder / "deep/b").write_text("mine")
+    with pytest.raises(CloneConflict) as refused:
+        lake.local(folder).pull()
+    assert refused.value.conflicts == ["a", "deep/b"]
+    assert files(folder) == {"deep/b": "mine"}
+
+
+def test_another_ref_is_checked_out_and_changes_stay(lake, cloned, fill, folder):
+    cloned.create_tag("v1", "main")
+    cloned.create_branch("dev", source="main")
+    fill(cloned, "dev", **{"raw/a": "dev"})
+    (folder / "mine").write_text("mine")
+    local = lake.local(folder)
+    assert short(local.checkout("dev").taken) == ["changed a"]
+    local.commit("on dev")
+    assert set(tree(cloned, "dev")) - set(tree(cloned, "main")) == {"raw/mine"}
+    assert short(local.checkout("v1").taken) == ["changed a", "removed mine"]
+    assert files(folder) == {"a": "one", "deep/b": "two"}
+    (folder / "a").write_text("mine")
+    with pytest.raises(CloneConflict):
+        local.checkout("dev")
+    assert local.status().uri == "lakefs://repo/v1/raw/"
+
+
+@pytest.mark.parametrize("ref", ["v1", "main~1", "main@", "{id}", "gone"])
+def test_a_tag_or_commit_takes_no_commits(lake, cloned, fill, folder, ref):
+    fill(cloned, "main", **{"raw/c": "c"})
+    cloned.create_tag("v1", "main")
+    cloned.create_branch("gone", source="main")
+    local = lake.local(folder)
+    local.checkout(ref.format(id=cloned.ref("main").commit_id))
+    cloned.delete_branch("gone")
+    (folder / "a").write_text("mine")
+    with pytest.raises(InvalidRef, match="is no branch, and only a branch takes commits") as refused:
+        local.commit("no")
+    assert "\n" not in refused.value.message
+    assert files(folder)["a"] == "mine"
+
+
+def test_branches_that_take_no_commits_refuse_before_anything_is_uploaded(lake, cloned, folder, settings):
+    (folder / "a").write_text("mine")
+    cloned.branch("main").put("elsewhere", b"staged")
+    with pytest.raises(DirtyBranch):
+        lake.local(folder).commit("no")
+    cloned.branch("main").reset()
+    cloned.protect("main")
+    faults = Faults()
+    with open_faulty(settings, faults) as other, pytest.raises(ProtectedBranch):
+        other.local(folder).commit("no")
+    assert [call for call in faults.calls if call.operation == "put"] == []
+
+
+def test_content_type_and_metadata_stay(lake, cloned, folder):
+    cloned.branch("main").put("raw/t", b"1", metadata={"k": "v"}, content_type="text/csv")
+    cloned.branch("main").commit("typed")
+    local = lake.local(folder)
+    local.pull()
+    (folder / "t").write_text("2")
+    local.commit("changed")
+    entry = cloned.ref("main").stat("raw/t")
+    assert (entry.content_type, entry.metadata) == ("text/csv", {"k": "v"})
+
+
+def test_a_file_is_read_when_its_size_or_time_differ(lake, cloned, folder):
+    local = lake.local(folder)
+    os.utime(folder / "a", ns=(1, 1))
+    assert local.status().local == [], "touched, and the same"
+    local.pull()
+    (folder / "a").write_text("ONE")
+    os.utime(folder / "a", ns=(2, 2))
+    assert short(local.status().local) == ["changed a"]
+
+
+def test_a_change_in_the_same_tick_of_the_clock_is_seen(lake, cloned, folder):
+    stamp = (folder / "a").stat().st_mtime_ns
+    (folder / "a").write_text("ONE")
+    os.utime(folder / "a", ns=(stamp, stamp))
+    assert short(lake.local(folder).status().local) == ["changed a"]
+
+
+def test_a_directory_that_exists_can_follow_a_ref(lake, cloned, tmp_path):
+    place = tmp_path / "mine"
+    place.mkdir()
+    (place / "a").write_text("one")
+    (place / "x").write_text("x")
+    cloned.ref("main").init_clone(place, "raw/")
+    local = lake.local(place)
+    status = local.status()
+    assert (short(status.local), short(status.remote)) == (["added x"], ["added deep/b"])
+    local.commit("x")
+    assert tree(cloned, "main")["raw/x"] == b"x"
+    local.pull()
+    assert files(place) == {"a": "one", "x": "x", "deep/b": "two"}
+    with pytest.raises(InvalidInput, match="follows lakefs://repo/main/raw/ already"):
+        cloned.ref("main").init_clone(place)
+
+
+def test_where_a_clone_is_refused(cloned, folder, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").write_text("mine")
+    for place in (tmp_path / "full", folder / "deep", tmp_path / "full/x"):
+        with pytest.raises(InvalidInput):
+            cloned.ref("main").clone(place)
+    with pytest.raises(InvalidInput, match="follows lakefs://repo/main/raw/"):
+        cloned.ref("main").clone(folder)
+    with pytest.raises(RefNotFound):
+        cloned.ref("nosuch").clone(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert files(tmp_path / "full") == {"x": "mine"}
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [["../x"], ["a//b"], ["/etc/x"], ["./x"], ["n" * 256], [f"{PLACE}/index.json"], ["a", "a/b"]],
+)
+def test_objects_that_cannot_be_files_are_refused_before_anything_is_written(lake, repo, folder, paths):
+    for path in ["raw/good", *(f"raw/{path}" for path in paths)]:
+        repo.branch("main").put(path, b"x")
+    repo.branch("main").commit("odd names")
+    with pytest.raises(InvalidPath, match="nothing was written"):
+        repo.ref("main").clone(folder, "raw/")
+    assert not folder.exists()
+    with pytest.raises(InvalidInput):
+        lake.local(folder)
+
+
+def test_markers_of_folders_are_left_alone(lake, repo, folder):
+    for path, data in {"raw/": b"", "raw/deep/": b"", "raw/deep/b": b"2"}.items():
+        repo.branch("main").put(path, data)
+    repo.branch("main").commit("with markers")
+    repo.ref("main").clone(folder, "raw/")
+    assert files(folder) == {"deep/b": "2"}
+    (folder / "deep/b").unlink()
+    lake.local(folder).commit("removed")
+    assert set(tree(repo, "main")) == {"raw/", "raw/deep/"}
+
+
+def test_links_are_shown_and_never_committed_or_written_through(lake, cloned, fill, folder, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "b").write_text("precious")
+    (folder / "deep/b").unlink()
+    (folder / "deep").rmdir()
+    (folder / "deep").symlink_to(outside)
+    (folder / "new").write_text("new")
+    local = lake.local(folder)
+    status = local.status()
+    assert (status.special, short(status.local)) == (["deep"], ["added new"])
+    with pytest.raises(InvalidInput, match="'deep' is not a regular file"):
+        local.commit("no")
+    local.commit("without the link", skip_special=True)
+    assert tree(cloned, "main")["raw/deep/b"] == b"two", "what lies behind a link was not removed"
+    fill(cloned, "main", **{"raw/deep/b": "theirs"})
+    with pytest.raises(CloneConflict):
+        local.pull()
+    with pytest.raises(InvalidPath, match="symbolic link"):
+        local.pull(force=True)
+    assert (outside / "b").read_text() == "precious"
+
+
+def test_names_that_are_not_utf_8_are_shown(lake, cloned, folder):
+    (Path(os.fsdecode(os.fsencode(folder) + b"/\xff"))).write_text("x")
+    assert lake.local(folder).status().special == ["\\xff"]
+
+
+def test_a_failed_download_can_be_finished(lake, repo, fill, folder, settings):
+    fill(repo, "main", **{f"f{number:02}": str(number) for number in range(30)})
+    faults = Faults()
+    faults.fail(*READS, at=12, prefix="data/", error=StoreUnavailable("away"))
+    with open_faulty(settings, faults) as other, pytest.raises(StoreUnavailable):
+        other.repository("repo").ref("main").clone(folder)
+    status = lake.local(folder).status()
+    assert (status.local, status.interrupted, status.conflicts) == ([], "main", [])
+    assert 0 < len(status.remote) < 30
+    again = repo.ref("main").clone(folder)
+    assert len(again.taken) == len(status.remote)
+    assert len(files(folder)) == 30
+    assert lake.local(folder).status().interrupted is None
+
+
+def test_a_full_disk_loses_nothing(lake, cloned, tmp_path):
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "none", place], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("this user cannot mount a small disk")
+    try:
+        main = cloned.branch("main")
+        cloned.ref("main").clone(place / "c", "raw")
+        for name in ("raw/p", "raw/q"):
+            main.put(name, os.urandom(200_000))
+        main.commit("large")
+        (place / "ballast").write_bytes(b"x" * 200_000)
+        with pytest.raises(InvalidInput, match=r"no space left on device.*nothing was replaced"):
+            lake.local(place / "c").pull()
+        # A disk that fills while the call runs: the look at the room before it saw enough.
+        (place / "ballast").unlink()
+        (place / "c/mine").write_text("mine")
+        for name in ("raw/p", "raw/q"):
+            main.put(name, os.urandom(230_000))
+        main.commit("larger")
+        (place / "c/more").write_bytes(b"x" * 60_000)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lakeops.ops.local.take._check_room", lambda *_: None)
+            with pytest.raises(InvalidInput, match="no space left on device"):
+                lake.local(place / "c").pull()
+        status = lake.local(place / "c").status()
+        assert short(status.local) == ["added mine", "added more"]
+        assert status.remote
+        (place / "c/more").unlink()
+        lake.local(place / "c").pull()
+        names = {str(path.relative_to(place / "c")) for path in (place / "c").rglob("*") if path.is_file()}
+        assert {name for name in names if not name.startswith(PLACE)} == {"a", "deep/b", "mine", "p", "q"}
+        assert not [*(place / "c" / PLACE).glob("*.part")]
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_file_that_changes_while_a_pull_runs_is_kept(lake, cloned, fill, folder, settings):
+    fill(cloned, "main", **{"raw/a": "theirs"})
+    faults = Faults()
+    faults.hook(*READS, prefix="data/", action=lambda _: (folder / "a").write_text("just now"))
+    with open_faulty(settings, faults) as other, pytest.raises(CloneConflict):
+        other.local(folder).pull()
+    assert files(folder)["a"] == "just now"
+
+
+def test_a_branch_that_moves_while_a_commit_runs(lake, cloned, fill, folder, settings):
+    (folder / "a").write_text("mine")
+    faults = Faults()
+    faults.hook("put", prefix="data/", action=lambda _: fill(cloned, "main", **{"raw/a": "theirs"}))
+    with open_faulty(settings, faults) as other, pytest.raises(CloneConflict):
+        other.local(folder).commit("mine")
+    assert tree(cloned, "main")["raw/a"] == b"theirs"
+
+
+def test_one_call_at_a_time(lake, cloned, folder):
+    with alone(folder), pytest.raises(AlreadyExists, match="another lakeops works in"):
+        lake.local(folder).pull()
+    lake.local(folder).pull()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": {"../x": ["", 0, 0, ""]}},
+        {"files": {"a": ["", "0", 0, ""]}},
+        {"prefix": "raw"},
+        {"repository": "../x"},
+        {"ref": ""},
+        {"version": 2},
+        {"whole": 1},
+        {"more": 1},
+    ],
+)
+def test_an_index_is_not_believed_further_than_it_reaches(lake, cloned, folder, change):
+    place = folder / PLACE / "index.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), **change}))
+    with pytest.raises(InvalidInput, match="is damaged"):
+        lake.local(folder)
+
+
+def test_an_index_that_is_gone_is_made_anew(lake, cloned, folder):
+    (folder / PLACE / "index.json").write_text("{")
+    (folder / "a").write_text("mine")
+    with pytest.raises(InvalidInput, match="lakeops local init"):
+        lake.local(folder)
+    for path in (folder / PLACE).iterdir():
+        path.unlink()
+    cloned.ref("main").init_clone(folder, "raw/")
+    status = lake.local(folder).status()
+    assert status.conflicts == ["a"], "nobody knows any more which of both was changed"
+
+
+def test_an_expired_base_is_no_hindrance(lake, cloned, fill, folder, clock):
+    fill(cloned, "main", **{"raw/c": "c"})
+    cloned.gc.set_rules({"default_retention_days": 1, "branches": []})
+    clock.advance(days=30)
+    fill(cloned, "main", **{"raw/d": "d"})
+    cloned.gc.mark()
+    (folder / "a").write_text("mine")
+    lake.local(folder).commit("mine")
+    lake.local(folder).pull()
+    assert files(folder) == {"a": "mine", "deep/b": "two", "c": "c", "d": "d"}
+
+
+def test_what_is_gone_says_so(lake, cloned, folder):
+    cloned.create_branch("dev", source="main")
+    local = lake.local(folder)
+    local.checkout("dev")
+    cloned.delete_branch("dev")
+    with pytest.raises(RefNotFound):
+        local.status()
+    local.checkout("main")
+    with pytest.raises(ObjectNotFound):
+        cloned.ref("main").stat("raw/nosuch")
