@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -101,3 +102,31 @@ def test_branches_by_what_is_merged(run, merged):
     line = next(line for line in run.ok("branch", "list", R).splitlines() if line.startswith("right"))
     assert line.endswith("ada")
     assert merged.branch("right").commit_id in line
+
+
+def test_bisect_asks_a_command(run, flights, tmp_path):
+    for number in range(6):
+        flights.branch("main").put(f"n{number}", b"1")
+        flights.branch("main").commit(f"number {number}")
+    wanted = flights.ref("main~2").commit
+    script = tmp_path / "check"
+    bad = "|".join(flights.ref(f"main~{number}").commit_id for number in range(3))
+    script.write_text(
+        "#!/bin/sh\necho looked\n"
+        'test "$BISECT_URI" = "lakefs://flights/$BISECT_COMMIT" || exit 200\n'
+        f"case $BISECT_COMMIT in {bad}) exit 1;; esac\n"
+    )
+    script.chmod(0o755)
+    args = ("bisect", "run", f"{R}/main~7", f"{R}/main")
+    result = run(*args, "--json", "--", str(script))
+    answer = json.loads(result.stdout)
+    assert (result.exit_code, answer["id"], answer["looks"]) == (0, wanted.id, 3)
+    shown = run(*args, "--", str(script))
+    assert shown.stdout.startswith(f"The first bad commit, after 3 looks:\n\ncommit {wanted.id}\n")
+    assert shown.stderr.count("Looking at") == 3
+    script.write_text("#!/bin/sh\nexit 200\n")
+    assert run(*args, "--", str(script)).exit_code == 2
+    script.write_text("#!/bin/sh\nkill -9 $$\n")
+    assert "ended with -9" in run(*args, "--", str(script)).stderr
+    script.write_text("#!/bin/sh\nexit 125\n")
+    assert run(*args, "--", str(script)).exit_code == 4
