@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from lakeops.model import errors as _errors
 from lakeops.model.errors import *  # noqa: F403 - the whole tree, which names itself
+from lakeops.model.hooks import Hook, HookEvent
 from lakeops.model.records import (
     Change,
     ChangeType,
@@ -46,6 +47,8 @@ __all__ = [
     "Commit",
     "CommonPrefix",
     "Entry",
+    "Hook",
+    "HookEvent",
     "Lake",
     "MergeResult",
     "Mirror",

@@ -6,6 +6,8 @@
   ``purge_retired`` removes the rows of retired tokens, now or at any later call.
 * ``move_branch`` and ``move_tag`` need a live commit, and a branch that is as the caller saw it and has nothing staged;
   leave a reflog row, and the key. Recovery: none needed; the key says that it is done.
+
+Each refuses a caller who does not know the repository's hooks (``hooks``: those that the caller runs).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from lakeops.catalog.guards import (
     lock_repository,
     new_ref,
 )
+from lakeops.catalog.hooks import Hooks, check_hooks
 from lakeops.catalog.records import BranchState
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.staging import any_staged, branch_update, earlier_commit
@@ -30,6 +33,8 @@ from lakeops.catalog.tables import BRANCH, QUEUE, REFLOG, TAG
 from lakeops.model.errors import BranchMoved, DefaultBranch, RefNotFound
 from lakeops.model.mirrors import RefKind
 from lakeops.model.records import Ref, ReflogRecord
+
+NONE: Hooks = frozenset()
 
 # Built once: building a statement takes longer than SQLite takes to run it.
 _NEW_BRANCH = new_ref(
@@ -53,13 +58,17 @@ class Branches(Part):
         """Branches by name in byte order, keyset-paged."""
         return self._refs(BRANCH, repository_id, prefix, after, limit)
 
-    def create_branch(self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str) -> BranchState:
+    def create_branch(
+        self, repository_id: str, name: str, commit_id: str, *, token: str, actor: str, hooks: Hooks = NONE
+    ) -> BranchState:
         """A new branch at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         state = BranchState(repository_id, name, commit_id, token)
         values = {"repository": repository_id, "ref": name, "commit": commit_id, "token": token}
 
         def work(conn: Connection) -> BranchState:
-            check_writable(conn, lock_repository(conn, repository_id), action="create-branch")
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="create-branch")
+            check_hooks(repository, "create-branch", name, hooks)
             more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
             self._insert_ref(conn, BRANCH, _NEW_BRANCH, values, more)
             self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
@@ -71,7 +80,15 @@ class Branches(Part):
 
         return self.database.write(work, settle=settle)
 
-    def delete_branch(self, repository_id: str, name: str, *, actor: str, expected: BranchState | None = None) -> str:
+    def delete_branch(
+        self,
+        repository_id: str,
+        name: str,
+        *,
+        actor: str,
+        expected: BranchState | None = None,
+        hooks: Hooks = NONE,
+    ) -> str:
         """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
 
         With ``expected`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
@@ -81,6 +98,7 @@ class Branches(Part):
             repository = lock_repository(conn, repository_id)
             state = lock_branch(conn, repository_id, name, exclusive=True)
             check_writable(conn, repository, action="delete-branch", branch=name)
+            check_hooks(repository, "delete-branch", name, hooks)
             if repository.default_branch == name:
                 raise DefaultBranch(f"{name!r} is the default branch of repository {repository_id!r}: it stays")
             if expected is not None and (state != expected or any_staged(conn, state)):
@@ -94,7 +112,14 @@ class Branches(Part):
         return self.database.write(work)
 
     def move_branch(
-        self, expected: BranchState, commit_id: str, *, actor: str, key: str | None = None, fingerprint: str = ""
+        self,
+        expected: BranchState,
+        commit_id: str,
+        *,
+        actor: str,
+        key: str | None = None,
+        fingerprint: str = "",
+        hooks: Hooks = NONE,
     ) -> Ref:
         """Point a branch that is still in the expected state, and has nothing staged, at a live commit.
 
@@ -109,6 +134,7 @@ class Branches(Part):
             if earlier is not None:
                 return Ref(name, earlier.id)
             check_writable(conn, repository, action="move-branch", branch=name)
+            check_hooks(repository, "move-branch", name, hooks)
             if state != expected or any_staged(conn, state):
                 raise BranchMoved(f"branch {name!r} changed meanwhile; it was not moved")
             check_live(conn, repository_id, [commit_id])
@@ -134,12 +160,14 @@ class Tags(Part):
         """Tags by name in byte order, keyset-paged."""
         return self._refs(TAG, repository_id, prefix, after, limit)
 
-    def create_tag(self, repository_id: str, name: str, commit_id: str, *, actor: str) -> Ref:
+    def create_tag(self, repository_id: str, name: str, commit_id: str, *, actor: str, hooks: Hooks = NONE) -> Ref:
         """A new tag at a live commit. Raises ``AlreadyExists``, ``CommitExpired``."""
         values = {"repository": repository_id, "ref": name, "commit": commit_id}
 
         def work(conn: Connection) -> Ref:
-            check_writable(conn, lock_repository(conn, repository_id), action="create-tag")
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="create-tag")
+            check_hooks(repository, "create-tag", name, hooks)
             self._insert_ref(conn, TAG, _NEW_TAG, values, {})
             self._record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
             return Ref(name, commit_id)
@@ -160,6 +188,7 @@ class Tags(Part):
         actor: str,
         key: str | None = None,
         fingerprint: str = "",
+        hooks: Hooks = NONE,
     ) -> Ref:
         """Point a tag at another live commit. A known key returns what its first call did.
 
@@ -174,6 +203,7 @@ class Tags(Part):
             if earlier is not None:
                 return Ref(name, earlier.id)
             check_writable(conn, repository, action="move-tag", tag=name)
+            check_hooks(repository, "move-tag", name, hooks)
             if row is None:
                 raise _no_tag(repository_id, name)
             check_live(conn, repository_id, [commit_id])
@@ -187,11 +217,13 @@ class Tags(Part):
 
         return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
 
-    def delete_tag(self, repository_id: str, name: str, *, actor: str) -> str:
+    def delete_tag(self, repository_id: str, name: str, *, actor: str, hooks: Hooks = NONE) -> str:
         """Delete a tag; returns the commit that it pointed to. Raises ``ProtectedTag``."""
 
         def work(conn: Connection) -> str:
-            check_writable(conn, lock_repository(conn, repository_id), action="delete-tag", tag=name)
+            repository = lock_repository(conn, repository_id)
+            check_writable(conn, repository, action="delete-tag", tag=name)
+            check_hooks(repository, "delete-tag", name, hooks)
             ref = self._find_tag(conn, repository_id, name)
             if not delete_rows(
                 conn, TAG, TAG.c.repository_id == repository_id, TAG.c.name == name

@@ -46,12 +46,14 @@ class Marks(Part):
 
         Earlier marks that nobody began to sweep are over from then on: failed or stale. No attempt that began at or
         before ``cutoff`` links or publishes any more.
-        Raises ``ClockInDoubt``, and ``MarkRefused`` when ``cutoff`` is within the grace period.
+        Raises ``ClockInDoubt``, and ``MarkRefused`` when ``cutoff`` is within the grace period, or the repository was
+        restored from a dump and not settled.
         """
 
         def work(conn: Connection) -> tuple[Mark, int]:
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="mark")
+            _check_settled(repository)
             now = self.database.dialect.now(conn)
             _check_cutoff(repository, cutoff, now)
             here = MARK.c.repository_id == repository_id
@@ -275,6 +277,17 @@ def _check_clock(conn: Connection, repository_id: str, now: datetime) -> None:
             f"the database's clock says {now:%Y-%m-%d %H:%M:%S} UTC, but a mark was made at "
             f"{from_ticks(later):%Y-%m-%d %H:%M:%S}: it was set back; nothing is deleted until it is right again, or "
             "until somebody confirms it with `lakeops gc confirm-clock`"
+        )
+
+
+def _check_settled(repository: AnyRow) -> None:
+    """Refuse to collect what a lost catalog may have had commits of, or staged rows, that its dump lacks."""
+    if repository.restored is not None:
+        raise MarkRefused(
+            f"repository {repository.id!r} was restored from a dump of "
+            f"{from_ticks(repository.restored):%Y-%m-%d %H:%M:%S} UTC, and what was committed later is not known here: "
+            "nothing is collected until somebody has looked (`lakeops fsck`, `lakeops gc mark --dry-run`) and runs "
+            "`lakeops refs settle`"
         )
 
 

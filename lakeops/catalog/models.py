@@ -52,7 +52,9 @@ class RepositoryRow(_Row, table=True):
 
     ``grace_before`` seconds count until ``grace_until`` where that is longer than ``grace_seconds``. ``fence`` is the
     latest cutoff of any mark ever begun. Both times are in microseconds since the Unix epoch.
-    ``pruned`` is the highest generation of a commit that was pruned.
+    ``pruned`` is the highest generation of a commit that was pruned. ``hooks`` are what runs beside changes of refs.
+    ``restored`` is when the dump was made that the repository was restored from, in microseconds too; null otherwise,
+    and once somebody has settled it.
     """
 
     __tablename__ = "lakeops_repository"
@@ -72,6 +74,8 @@ class RepositoryRow(_Row, table=True):
     grace_until: int | None = _number(null=True)
     fence: int | None = _number(null=True)
     pruned: int | None = _number(null=True)
+    hooks: list[dict[str, Any]] = _json()
+    restored: int | None = _number(null=True)
     row_digest: int | None = _digest()
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import URL, Connection, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError
 
 from lakeops.catalog.audit import Audit
+from lakeops.catalog.backup import Backups
 from lakeops.catalog.branches import Branches, Tags
 from lakeops.catalog.clock import Clocks
 from lakeops.catalog.columns import PREFIX, VERSION_TABLE
@@ -18,6 +19,7 @@ from lakeops.catalog.commits import Commits, Retention
 from lakeops.catalog.database import Database, Dialect
 from lakeops.catalog.expiry import Expiry
 from lakeops.catalog.failover import FailOver
+from lakeops.catalog.hooks import HookRecords
 from lakeops.catalog.inspection import Inspection
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
@@ -42,10 +44,12 @@ DEFAULT_GRACE_SECONDS = 24 * 3600
 
 class Catalog(
     Mirrors,
+    Backups,
     FailOver,
     Branches,
     Tags,
     Protections,
+    HookRecords,
     Commits,
     Staging,
     StagedRows,

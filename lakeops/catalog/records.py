@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.errors import KeyReused
+from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import Remaining
 from lakeops.model.owner import Identity
 from lakeops.model.records import Along, Commit, Entry, Ref, Repository
@@ -143,6 +144,7 @@ class Publish:
         key: an idempotency key, and ``fingerprint`` what the call asked for.
         publisher: whose place in the branch's queue this is published at, if anybody's.
         intent: what the caller asked for, as it is kept with sealed tokens; it is none of somebody else.
+        hooks: the hooks that the caller runs beside it.
     """
 
     repository_id: str
@@ -159,6 +161,7 @@ class Publish:
     fingerprint: str = ""
     publisher: str | None = None
     intent: Intent | None = None
+    hooks: frozenset[Hook] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +259,58 @@ class Ownership:
     identity: Identity
     held: str | None = None
     taking: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """Numbers of the newest move and of the newest record of the audit, and the digest of that move's row."""
+
+    moves: int
+    records: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A moment, in microseconds since the Unix epoch, by which everything up to these numbers is visible."""
+
+    at: int
+    since: Since
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A repository as a dump has it, checked. Rows are column values without the repository's name.
+
+    Attributes:
+        repository: the repository, in the namespace that the dump was found in.
+        at: when the dump was made, in microseconds since the Unix epoch.
+        grace_seconds: its grace period.
+        pruned: the highest generation of a commit that was pruned, if any was.
+        commits: its commits, parents first.
+        branches: names to commits.
+        tags: names to commits.
+        protections: rows of what protects refs.
+        checks: rows of passed checks.
+        rules: the row of the retention rules, if there are any.
+        mirrors: rows of what mirrors need.
+        moves: rows of the reflog, oldest first.
+        records: rows of the audit, oldest first.
+    """
+
+    repository: Repository
+    at: int
+    grace_seconds: int
+    pruned: int | None
+    commits: Sequence[Commit]
+    branches: Mapping[str, str]
+    tags: Mapping[str, str]
+    protections: Sequence[Mapping[str, Any]]
+    checks: Sequence[Mapping[str, Any]]
+    rules: Sequence[Mapping[str, Any]]
+    mirrors: Sequence[Mapping[str, Any]]
+    moves: Sequence[Mapping[str, Any]]
+    records: Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from sqlalchemy import Row, Table
 from lakeops.catalog.digests import DIGEST, row_digest
 from lakeops.catalog.records import BranchState, Intent, Intents, KeyRecord, Staged
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
-from lakeops.model.errors import Corrupted
+from lakeops.model.errors import Corrupted, InvalidInput
+from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import Mirror, MirrorRef, RefKind, Registration, Wait
 from lakeops.model.records import Commit, Entry, ReflogRecord, Repository, Split, maker
 from lakeops.model.sources import SourceReference
@@ -121,12 +122,30 @@ def repository_record(row: AnyRow) -> Repository:
         read_only=row.read_only,
         split=split,
         capabilities=row.capabilities,
+        hooks=hooks_of(row),
     )
+
+
+@decoding(REPOSITORY, "id")
+def hooks_of(row: AnyRow) -> tuple[Hook, ...]:
+    """The hooks of a repository's row. Raises ``Corrupted``."""
+    if row.hooks == []:
+        return ()
+    if type(row.hooks) is not list:
+        raise TypeError(f"{row.hooks!r:.80} is no list of hooks")
+    return tuple(map(_hook, row.hooks))
+
+
+def _hook(value: Any) -> Hook:  # noqa: ANN401 - whatever the column holds
+    try:
+        return Hook.from_json(value)
+    except InvalidInput as error:
+        raise ValueError(error.message) from None
 
 
 def repository_values(repository: Repository) -> dict[str, Any]:
     """A repository as column values."""
-    return asdict(repository)
+    return {**asdict(repository), "hooks": [hook.to_json() for hook in repository.hooks]}
 
 
 @decoding(COMMIT, 0)

@@ -39,6 +39,7 @@ from lakeops.catalog.guards import (
     lock_repository,
     under,
 )
+from lakeops.catalog.hooks import check_hooks
 from lakeops.catalog.marks import check_links
 from lakeops.catalog.protection import require_passed
 from lakeops.catalog.queue import check_turn, leave
@@ -358,6 +359,7 @@ class Publishing(Part):
             check_writable(conn, repository, action=publish.action, branch=publish.branch)
             if publish.action == "merge":  # anything else went no further, where checks are needed
                 require_passed(conn, repository.id, publish.branch, publish.commit)
+            check_hooks(repository, publish.action, publish.branch, publish.hooks)
             check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
             rest = _check_state(state, publish)
             check_started(repository, self.database.dialect.now(conn), publish.started)

@@ -8,6 +8,6 @@ from lakeops.lake.lake import Lake
 from lakeops.lake.local import Local
 from lakeops.lake.mirror import Mirror
 from lakeops.lake.refs import Branch, Ref
-from lakeops.lake.repository import GarbageCollection, Repository
+from lakeops.lake.repository import GarbageCollection, RefsDump, Repository
 
-__all__ = ["Branch", "GarbageCollection", "Lake", "Local", "Mirror", "Ref", "Repository"]
+__all__ = ["Branch", "GarbageCollection", "Lake", "Local", "Mirror", "Ref", "RefsDump", "Repository"]

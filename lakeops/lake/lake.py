@@ -19,6 +19,7 @@ from lakeops.model.requests import check_asked
 from lakeops.ops.context import pages
 
 if TYPE_CHECKING:
+    from lakeops.ops.refs.restore import RestoreResult
     from lakeops.ops.replicate import Replicated
 
 
@@ -59,6 +60,27 @@ class Lake(Connection):
             actor=self.settings.committer,
         )
         return Repository(self.context(record))
+
+    def restore_repository(self, name: str, storage_namespace: str, *, of: str | None = None) -> RestoreResult:
+        """Make a repository of the dump in its storage namespace, after its catalog was lost.
+
+        It reads and writes at once. It collects no garbage before ``Repository.adopt`` and ``RefsDump.settle``, because
+        the lost catalog may have committed more than it dumped. All of the dump is checked first, and nothing is
+        restored when any of it is wrong.
+
+        Args:
+            name: the repository's name here.
+            storage_namespace: where it is.
+            of: the storage namespace that the dump was made in, where replication brought several along.
+
+        Raises:
+            NotFound: there is no dump.
+            Corrupted: a file of the dump is missing, or not as it was written.
+            RecordRefused: a record of the dump cannot be so.
+            AlreadyExists: a repository has the name.
+            NamespaceTaken: the namespace overlaps with a repository, or belongs to another one.
+        """
+        return ops.refs.restore.restore(self.catalog, self.stores(), name, storage_namespace, of=of, ids=self._ids)
 
     def repository(self, name: str) -> Repository:
         """An existing repository. Raises ``RepositoryNotFound``."""

@@ -86,6 +86,18 @@ class GarbageCollection:
     prune: Final = verb(lambda: ops.gc.prune.prune)
 
 
+class RefsDump:
+    """The dump of one repository's records in its storage namespace."""
+
+    def __init__(self, context: Context) -> None:
+        self._ctx = context
+
+    dump = verb(lambda: ops.refs.dump.dump)
+    automatic = verb(lambda: ops.hooks.automatic)
+    status = verb(lambda: ops.refs.dump.status)
+    settle = verb(lambda: ops.refs.dump.settle)
+
+
 class Repository:
     """One repository of a lake."""
 
@@ -222,6 +234,12 @@ class Repository:
         """The checks that branches require: ``pattern`` of the branches, ``check``."""
         return [one for one in self._ctx.catalog.all_protections(self.id) if one.kind == CHECK_PROTECTION]
 
+    # --- hooks ---
+
+    hooks = verb(lambda: ops.hooks.hooks)
+    set_hook = verb(lambda: ops.hooks.set_hook)
+    remove_hook = verb(lambda: ops.hooks.remove_hook)
+
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""
         self._ctx.catalog.set_read_only(self.id, read_only)
@@ -236,6 +254,11 @@ class Repository:
     def gc(self) -> GarbageCollection:
         """Retention rules and garbage collection."""
         return GarbageCollection(self._ctx)
+
+    @property
+    def refs(self) -> RefsDump:
+        """The dump of commits, refs, rules and logs; ``Lake.restore_repository`` makes a repository of it."""
+        return RefsDump(self._ctx)
 
     def registrations(self) -> list[Registration]:
         """The mirrors that report to this repository, and the commits that are kept for them."""

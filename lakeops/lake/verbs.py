@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import lakeops.ops.gc.rules
     import lakeops.ops.gc.sweep
     import lakeops.ops.history
+    import lakeops.ops.hooks
     import lakeops.ops.ingest
     import lakeops.ops.local.clone
     import lakeops.ops.local.commit
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     import lakeops.ops.overlap
     import lakeops.ops.owner
     import lakeops.ops.put
+    import lakeops.ops.refs.dump
+    import lakeops.ops.refs.restore
     import lakeops.ops.relink
     import lakeops.ops.replicate
     import lakeops.ops.repository

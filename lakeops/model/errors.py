@@ -33,6 +33,9 @@ __all__ = [
     "DefaultBranch",
     "DirtyBranch",
     "EngineUnavailable",
+    "HookMissing",
+    "HookRefused",
+    "HooksChanged",
     "InvalidInput",
     "InvalidName",
     "InvalidPath",
@@ -311,6 +314,24 @@ class MissingCheck(PreconditionFailed):
     kind = "missing_check"
 
 
+class HookRefused(PreconditionFailed):
+    """A hook that runs before the change stopped it, or took too long; the message says why."""
+
+    kind = "hook_refused"
+
+
+class HookMissing(PreconditionFailed):
+    """A hook has to run before the change, and this process cannot load it."""
+
+    kind = "hook_missing"
+
+
+class HooksChanged(PreconditionFailed):
+    """Hooks were set again and again while a change waited for them; or a caller passes them by."""
+
+    kind = "hooks_changed"
+
+
 class ReadOnlyRepository(PreconditionFailed):
     """The repository is read-only, for instance a mirror."""
 
@@ -442,7 +463,7 @@ class ReplicaMismatch(LakeopsError):
 
 
 class RecordRefused(LakeopsError):
-    """What a mirror's source says cannot be so: a commit, a ref's name, an entry. It was not taken over."""
+    """What a mirror's source, or a dump, says cannot be so: a commit, a ref's name, an entry. It was not taken over."""
 
     kind = "record_refused"
 

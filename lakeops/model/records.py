@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeVar, cast
 
+from lakeops.model.hooks import Hook
+
 T = TypeVar("T")
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
@@ -53,6 +55,7 @@ class Repository:
     read_only: bool = False
     split: Split = Split()
     capabilities: Mapping[str, Any] = field(default_factory=dict)
+    hooks: tuple[Hook, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``repository`` record."""

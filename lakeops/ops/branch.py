@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lakeops.catalog.hooks import Hooks
+from lakeops.catalog.records import BranchState
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward
+from lakeops.model.hooks import HookEvent
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, Ref
 from lakeops.model.requests import Request, check_asked
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.hooks import changing
 from lakeops.ops.resolve import check_name, lookup, require_stageable, resolve_commit, resolve_id
 
 MAX_CHECK_NAME = 100
@@ -25,8 +29,16 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
         ReadOnlyRepository: the repository takes no changes.
     """
     check_branch(name)
-    commit_id = resolve_id(ctx, source)
-    ctx.catalog.create_branch(ctx.repository_id, name, commit_id, token=ctx.ids.new(), actor=ctx.actor)
+    commit_id, token = resolve_id(ctx, source), ctx.ids.new()
+    changing(
+        ctx,
+        "create-branch",
+        name,
+        lambda: HookEvent(ctx.repository_id, "create-branch", name, None, commit_id),
+        lambda hooks: ctx.catalog.create_branch(
+            ctx.repository_id, name, commit_id, token=token, actor=ctx.actor, hooks=hooks
+        ),
+    )
     return Ref(name, commit_id)
 
 
@@ -35,7 +47,21 @@ def delete_branch(ctx: Context, name: str) -> Ref:
 
     Its commits stay until retention rules let them expire.
     """
-    return Ref(name, ctx.catalog.delete_branch(ctx.repository_id, check_asked(name, "a branch"), actor=ctx.actor))
+    return drop_branch(ctx, check_asked(name, "a branch"))
+
+
+def drop_branch(ctx: Context, name: str, expected: BranchState | None = None) -> Ref:
+    """The same; with ``expected`` only a branch that is still in that state, and has nothing staged."""
+
+    def event() -> HookEvent:
+        return HookEvent(
+            ctx.repository_id, "delete-branch", name, ctx.catalog.branch(ctx.repository_id, name).commit_id
+        )
+
+    def change(hooks: Hooks) -> str:
+        return ctx.catalog.delete_branch(ctx.repository_id, name, actor=ctx.actor, expected=expected, hooks=hooks)
+
+    return Ref(name, changing(ctx, "delete-branch", name, event, change))
 
 
 def move_branch(
@@ -88,7 +114,15 @@ def move_branch(
             on_head(state.commit_id)
         asked = move.request.fingerprint
         if state.commit_id != commit.id or move.key is not None:
-            return ctx.catalog.move_branch(state, commit.id, actor=ctx.actor, key=move.key, fingerprint=asked)
+            return changing(
+                ctx,
+                "move-branch",
+                name,
+                lambda: HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
+                lambda hooks: ctx.catalog.move_branch(
+                    state, commit.id, actor=ctx.actor, key=move.key, fingerprint=asked, hooks=hooks
+                ),
+            )
         return Ref(name, commit.id)
 
     return when_moved(ctx)(once)
@@ -115,7 +149,7 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
     """
     check_tag(name)
     if idempotency_key is None:
-        return ctx.catalog.create_tag(ctx.repository_id, name, resolve_id(ctx, ref), actor=ctx.actor)
+        return _make_tag(ctx, name, resolve_id(ctx, ref))
     from lakeops.ops.publish import Move, replay  # late: reads ranges, which listing branches does not need
 
     move = Move(Request("create-tag", name, {"source": ref}), idempotency_key)
@@ -125,12 +159,22 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         ctx.catalog.remember_key(ctx.repository_id, idempotency_key, move.request.fingerprint, commit.id)
         known = replay(ctx, move) or commit
     try:
-        return ctx.catalog.create_tag(ctx.repository_id, name, known.id, actor=ctx.actor)
+        return _make_tag(ctx, name, known.id)
     except AlreadyExists:
         tag = ctx.catalog.tag(ctx.repository_id, name)
         if tag.commit_id != known.id:
             raise
         return tag
+
+
+def _make_tag(ctx: Context, name: str, commit_id: str) -> Ref:
+    return changing(
+        ctx,
+        "create-tag",
+        name,
+        lambda: HookEvent(ctx.repository_id, "create-tag", name, None, commit_id),
+        lambda hooks: ctx.catalog.create_tag(ctx.repository_id, name, commit_id, actor=ctx.actor, hooks=hooks),
+    )
 
 
 def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> Ref:
@@ -156,12 +200,33 @@ def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None =
     if known is not None:
         return Ref(name, known.id)
     target, asked = resolve_id(ctx, ref), move.request.fingerprint
-    return ctx.catalog.move_tag(ctx.repository_id, name, target, actor=ctx.actor, key=move.key, fingerprint=asked)
+    return changing(
+        ctx,
+        "move-tag",
+        name,
+        lambda: _leaving(ctx, "move-tag", name, target),
+        lambda hooks: ctx.catalog.move_tag(
+            ctx.repository_id, name, target, actor=ctx.actor, key=move.key, fingerprint=asked, hooks=hooks
+        ),
+    )
 
 
 def delete_tag(ctx: Context, name: str) -> Ref:
     """Delete a tag. Returns where it was."""
-    return Ref(name, ctx.catalog.delete_tag(ctx.repository_id, check_asked(name, "a tag"), actor=ctx.actor))
+    check_asked(name, "a tag")
+    at = changing(
+        ctx,
+        "delete-tag",
+        name,
+        lambda: _leaving(ctx, "delete-tag", name, None),
+        lambda hooks: ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor, hooks=hooks),
+    )
+    return Ref(name, at)
+
+
+def _leaving(ctx: Context, action: str, tag: str, target: str | None) -> HookEvent:
+    """What hooks are told of a tag that leaves its commit."""
+    return HookEvent(ctx.repository_id, action, tag, ctx.catalog.tag(ctx.repository_id, tag).commit_id, target)
 
 
 def protect(ctx: Context, pattern: str) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, TypeVar
 
@@ -24,11 +24,13 @@ from lakeops.engine.base import Engine
 from lakeops.engine.plan import Plan
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, DirtyBranch
+from lakeops.model.hooks import HookEvent
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit, Split, Summary
 from lakeops.model.requests import Request, check_key
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
+from lakeops.ops.hooks import changing
 from lakeops.ops.turn import LONGEST_WAIT, Overtaken, held, in_line
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.write import MetarangeFile, write_metarange
@@ -230,29 +232,50 @@ def _attempt(
         meta_range_file=draft.metarange.file,
         meta_range_digest=draft.metarange.digest,
     )
-    published = ctx.catalog.publish(
-        Publish(
-            repository_id=ctx.repository_id,
-            branch=move.branch,
-            expected_head=attempt.head.id,
-            sealed_resets=state.sealed_resets,
-            commit=commit,
-            consumed=consumed,
-            live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
-            started=min(attempt.started, draft.begun or attempt.started),
-            action=move.action,
-            actor=ctx.actor,
-            key=move.key,
-            fingerprint=move.request.fingerprint,
-            publisher=publisher,
-            intent=move.intent,
-        )
+    asked = Publish(
+        repository_id=ctx.repository_id,
+        branch=move.branch,
+        expected_head=attempt.head.id,
+        sealed_resets=state.sealed_resets,
+        commit=commit,
+        consumed=consumed,
+        live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
+        started=min(attempt.started, draft.begun or attempt.started),
+        action=move.action,
+        actor=ctx.actor,
+        key=move.key,
+        fingerprint=move.request.fingerprint,
+        publisher=publisher,
+        intent=move.intent,
+    )
+    published = changing(
+        ctx,
+        move.action,
+        move.branch,
+        lambda: _event(ctx, asked),
+        lambda hooks: ctx.catalog.publish(replace(asked, hooks=hooks)),
+        after=lambda done: done.id if _said(done) == _said(commit) else None,
     )
     if _said(published) != _said(commit):
         return Published(published, None, by_key=True)
     if consumed:
         ctx.tidy(waiting=True)
     return Published(published, draft.summary)
+
+
+def _event(ctx: Context, asked: Publish) -> HookEvent:
+    """What hooks are told of a commit that is going to be published."""
+    commit = asked.commit
+    return HookEvent(
+        ctx.repository_id,
+        asked.action,
+        asked.branch,
+        asked.expected_head,
+        None,
+        commit.parents,
+        commit.message,
+        commit.metadata,
+    )
 
 
 def _said(commit: Commit) -> tuple[object, ...]:

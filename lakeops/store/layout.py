@@ -7,6 +7,7 @@
     _lakefs/owner/<digest of the namespace's URL>.json     which catalog may delete here
     _lakefs/ranges/<range id>-<attempt>.parquet
     _lakefs/metaranges/<metarange id>-<attempt>.parquet
+    _lakefs/refs/<digest of the namespace's URL>/...       dumps of the catalog's records
     _lakefs/retention/gc/<mark id>/...                     garbage collection's marks and reports
     _lakefs/tasks/<run id>/...                             what tasks carry to workers, removed again
     _lakefs/probe/<id>                                     a probe's objects, removed again
@@ -29,6 +30,7 @@ DATA = "data/"
 METADATA = "_lakefs/"
 CLAIM = "_lakefs/repository.json"
 OWNER = "_lakefs/owner/"
+REFS = "_lakefs/refs/"
 RANGES = "_lakefs/ranges/"
 METARANGES = "_lakefs/metaranges/"
 GC = "_lakefs/retention/gc/"
@@ -74,7 +76,16 @@ def owner_key(namespace: str) -> str:
 
     The URL is in the name, so a record that replication brings along from another namespace takes no other's place.
     """
-    return f"{OWNER}{sha256(namespace.encode()).hexdigest()[:32]}.json"
+    return f"{OWNER}{_digest(namespace)}.json"
+
+
+def dump_folder(namespace: str) -> str:
+    """Where the dumps of a namespace lie, given its URL. As with owner records, replication overwrites no other's."""
+    return f"{REFS}{_digest(namespace)}/"
+
+
+def _digest(namespace: str) -> str:
+    return sha256(namespace.encode()).hexdigest()[:32]
 
 
 def range_key(file: str) -> str:

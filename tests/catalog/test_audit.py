@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import tempfile
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,8 +28,9 @@ from support.catalogs import (
 )
 
 from lakeops.catalog.open import Catalog, open_catalog
-from lakeops.catalog.records import Caller, PrunePlan
+from lakeops.catalog.records import Caller, PrunePlan, Restored
 from lakeops.model.errors import LakeopsError
+from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.testing import ManualClock
 
@@ -37,7 +39,7 @@ SILENT = {
     *("enqueue", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
     *("copy_commits", "observe_source", "note_kept", "note_rules", "give_up_candidate", "record_arrivals"),
     *("note_sync", "note_refused", "note_seen"),  # a mirror's memory: what it shows changes by ``promote`` alone
-    "upgrade",
+    *("upgrade", "cut"),
 }
 """Transitions that change nothing that a lake shows, keeps or allows. ``observe_source`` records the refs that it
 drops."""
@@ -72,6 +74,13 @@ def dev(catalog):
 def promote(catalog, found):
     ref = RefName(RefKind.BRANCH, "main")
     assert catalog.promote("mirror", ref, found[1], found[0].id, token=new_token(), actor="ada")
+
+
+def restore(catalog):
+    again = replace(catalog.repository(REPO), id="again", storage_namespace="file:///again")
+    at = 1_767_225_600_000_000
+    found = Restored(again, at, 60, None, [FIRST], {"main": FIRST.id}, {}, *([[]] * 6))
+    catalog.restore_repository(found, new_token)
 
 
 def nothing(_catalog):
@@ -120,6 +129,14 @@ TRANSITIONS = {
     "unprotect": (
         lambda c: c.protect(REPO, "main"), lambda c, _: c.unprotect(REPO, "main"),
         ("unprotect", "protection", "main", "protected branch", None),
+    ),
+    "set_hook": (
+        nothing, lambda c, _: c.set_hook(REPO, Hook("look", actions=("commit",))),
+        ("add-hook", "hook", "look", None, "before commit of *, 60 s"),
+    ),
+    "remove_hook": (
+        lambda c: c.set_hook(REPO, Hook("look", "after", pattern="main")), lambda c, _: c.remove_hook(REPO, "look"),
+        ("remove-hook", "hook", "look", "after every change of main, 60 s", None),
     ),
     "pass_check": (
         nothing, lambda c, _: c.pass_check(REPO, FIRST.id, "quality", by="ada"),
@@ -187,6 +204,14 @@ TRANSITIONS = {
     ),
     "take_owner": (
         nothing, lambda c, _: c.take_owner(REPO, "record"), ("take-owner", "owner", REPO, None, "record")
+    ),
+    "restore_repository": (
+        nothing, lambda c, _: restore(c),
+        ("restore-repository", "repository", "again", None, "file:///again, dump of 2026-01-01 00:00:00 UTC"),
+    ),
+    "settle_restored": (
+        restore, lambda c, _: c.settle_restored("again"),
+        ("settle-restored", "repository", "again", "2026-01-01 00:00:00", "settled"),
     ),
     "report_mirror": (
         nothing, lambda c, _: c.report_mirror(REPO, "far", frozenset()),

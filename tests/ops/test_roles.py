@@ -108,6 +108,7 @@ MAINTAINS: dict[str, Callable[[Repository, str], Any]] = {
     "rules": lambda repo, n: repo.gc.set_rules({"default_retention_days": 30 + len(n)}),
     "grace": lambda repo, n: repo.gc.set_grace(90_000),
     "withdraw": lambda repo, n: repo.ref(n).withdraw_check("lint"),
+    "hook": lambda repo, n: (repo.set_hook(n, when="after"), repo.remove_hook(n)),
     "mark": lambda repo, n: repo.gc.mark(),
     "sweep": lambda repo, n: repo.gc.sweep(repo.gc.mark().id),
     "prune": lambda repo, n: repo.gc.prune(),
@@ -119,7 +120,9 @@ REPORTS: dict[str, Callable[[Repository, str], Any]] = {
         repo._ctx.catalog.report_mirror("repo", f"far-{n}", frozenset(), sequence=number) for number in (7, 8)
     ],
 }
+DUMPS: dict[str, Callable[[Repository, str], Any]] = {"dump": lambda repo, n: repo.refs.dump()}
 ALLOWED = {
+    "dumps": (DUMPS, {WRITER, MAINTAINER, MIRROR}),  # the bucket's policy says who may write there
     "reads": (READS, {*ROLES}),
     "writes": (WRITES, {WRITER, MAINTAINER}),
     "maintains": (MAINTAINS, {MAINTAINER}),

@@ -132,7 +132,7 @@ _PLACES = {
     layout.TASKS: "unreferenced_tasks",
     layout.PROBE: "unreferenced_tasks",
 }
-_OWN = (layout.CLAIM, layout.OWNER, layout.GC)
+_OWN = (layout.CLAIM, layout.OWNER, layout.REFS, layout.GC)
 """What a namespace holds beside what commits need."""
 _STRAY = "stray_files"
 

@@ -271,8 +271,10 @@ class _Sorting:
             if files.num_rows:
                 self.held.files[kind].append(self._old(files, self._file_stamps(files, kind)))
         names = rest["physical_address"]
-        ours = pc.or_(pc.equal(names, layout.CLAIM), pc.starts_with(names, layout.OWNER))
-        self.held.strays.add(rest.filter(pc.invert(ours)))
+        strange = pc.not_equal(names, layout.CLAIM)
+        for folder in (layout.OWNER, layout.REFS):
+            strange = pc.and_not(strange, pc.starts_with(names, folder))
+        self.held.strays.add(rest.filter(strange))
 
     def _objects(self, table: pa.Table, spool: pa.RecordBatchWriter) -> pa.Table:
         address = table["physical_address"]

@@ -14,7 +14,7 @@ from lakeops.model.errors import BranchMoved, InvalidRules, RefNotFound
 from lakeops.model.marks import parse_grace
 from lakeops.model.records import TAG_PROTECTION, Protection, Ref
 from lakeops.model.rules import Rules, parse_rules, read_rules
-from lakeops.ops.branch import delete_tag
+from lakeops.ops.branch import delete_tag, drop_branch
 from lakeops.ops.context import Context, pages
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.gc.plan import make_plan
@@ -165,7 +165,7 @@ def _gone(ctx: Context, found: IdleRef) -> bool:
         state = ctx.catalog.branch(ctx.repository_id, found.id)
         if state.commit_id != found.commit_id:
             return False
-        ctx.catalog.delete_branch(ctx.repository_id, found.id, actor=ctx.actor, expected=state)
+        drop_branch(ctx, found.id, state)
     except (BranchMoved, RefNotFound):
         return False
     return True

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
+from lakeops.model.hooks import REFS_DUMP
 from lakeops.model.marks import Mark, MarkState
 from lakeops.model.requests import check_asked
 from lakeops.ops import deletion_limit
@@ -23,6 +24,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_ours, opened
 from lakeops.ops.gc.prune import prune
 from lakeops.ops.owner import check_owner
+from lakeops.ops.refs.dump import dump
 from lakeops.store.base import DeleteFailure
 
 BATCH = 1000
@@ -84,6 +86,8 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
     if mark.state is MarkState.MARKED:
         with opened(ctx, mark):  # before the catalog says that it is being swept: then links wait for it no more
             pass
+        if REFS_DUMP in ctx.catalog.repository(ctx.repository_id).hooks:
+            dump(ctx)  # so that the dump refers to nothing that is deleted now
     mark = ctx.catalog.begin_sweep(ctx.repository_id, mark_id)
     if mark.state in (MarkState.SWEPT, MarkState.CARRIED):
         return Swept(mark, 0, 0, versioned)

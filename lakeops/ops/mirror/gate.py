@@ -87,8 +87,8 @@ def check_line(commits: list[Commit], start: str) -> list[Commit]:
     return commits
 
 
-def check_commit(commit: Commit) -> Commit:
-    """A commit of the source, looked at by itself. Raises ``RecordRefused``."""
+def check_commit(commit: Commit, origin: str = "the source") -> Commit:
+    """A commit of the source, or of another origin, looked at by itself. Raises ``RecordRefused``."""
     if commit.is_gone:  # it only stands for one that was pruned, and nothing else of it is taken over
         return commit
     try:
@@ -96,12 +96,15 @@ def check_commit(commit: Commit) -> Commit:
     except InvalidInput as error:
         reason = error.message
     if reason is not None:
-        raise RecordRefused(f"commit {excerpt(commit.id)} of the source is refused: {reason}")
+        raise RecordRefused(f"commit {excerpt(commit.id)} of {origin} is refused: {reason}")
     return commit
 
 
 def check_generations(
-    commits: Iterable[Commit], found: Mapping[str, Commit], known: Callable[[set[str]], Mapping[str, Commit]]
+    commits: Iterable[Commit],
+    found: Mapping[str, Commit],
+    known: Callable[[set[str]], Mapping[str, Commit]],
+    origin: str = "the source",
 ) -> None:
     """Refuse commits whose generation does not follow from their parents. Raises ``RecordRefused``.
 
@@ -109,6 +112,7 @@ def check_generations(
         commits: what the source gave.
         found: the same by id, those that stand for pruned ones included.
         known: gives commits that the mirror has.
+        origin: who gave them, for the error.
     """
     commits = list(commits)
     asked = {parent for commit in commits for parent in commit.parents} - found.keys()
@@ -120,7 +124,7 @@ def check_generations(
         exact = all(parent is not None and not parent.is_gone for parent in parents)
         if commit.generation < least or (exact and commit.generation != least):
             raise RecordRefused(
-                f"commit {commit.id[:16]} of the source is refused: its generation is {commit.generation}, and follows "
+                f"commit {commit.id[:16]} of {origin} is refused: its generation is {commit.generation}, and follows "
                 f"from its parents as {least}"
             )
 

@@ -50,6 +50,8 @@ def upgrade() -> None:
         _number("grace_until", nullable=True),
         _number("fence", nullable=True),
         _number("pruned", nullable=True),
+        _json("hooks"),
+        _number("restored", nullable=True),
         _number("row_digest", nullable=True),
         sa.UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )

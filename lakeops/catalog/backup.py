@@ -1,0 +1,262 @@
+"""Dumping a repository's records, and making a repository of a dump. ``ops.refs`` writes and reads the files.
+
+* ``cut`` waits until every transition under way has ended, and leaves everything as it is. What has a number up to
+  the cut's is visible from then on, so the next dump need look at later numbers alone.
+* ``restore_repository`` needs a free name and namespace; leaves the repository as the dump had it, without staged rows,
+  and collecting nothing. Everything that began before is refused. Recovery: none needed, it is one transaction.
+* ``settle_restored`` leaves a restored repository that may collect. Recovery: repeat it.
+
+A dump is whole, or holds what came after an earlier cut. Whatever a list of moves cannot say makes it whole: when
+commits expired, came back or were pruned, or the earlier cut is not of this catalog's history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, func, insert, select, update
+
+from lakeops.catalog.clock import first_seen
+from lakeops.catalog.database import run_again
+from lakeops.catalog.digests import DIGEST
+from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
+from lakeops.catalog.records import Cut, Restored, Since
+from lakeops.catalog.repositories import Repositories
+from lakeops.catalog.rows import commit_values, from_ticks, repository_values, ticks
+from lakeops.catalog.tables import (
+    AUDIT,
+    BRANCH,
+    COMMIT,
+    MIRROR_NEED,
+    PASSED_CHECK,
+    PROTECTION,
+    REFLOG,
+    REPOSITORY,
+    RETENTION,
+    TAG,
+)
+
+Write = Callable[[str, Mapping[str, Any]], None]
+"""Takes the kind of a record, and its values."""
+
+TOLD = frozenset(
+    {
+        *("commit", "merge", "revert", "cherry-pick", "import", "reset"),
+        *("create-branch", "move-branch", "delete-branch", "create-tag", "move-tag", "delete-tag"),
+        *("protect", "unprotect", "pass-check", "withdraw-check", "set-rules", "set-grace", "set-read-only"),
+        *("add-hook", "remove-hook", "register-mirror", "drop-mirror", "take-owner", "settle-restored"),
+        *("begin-mark", "finish-mark", "begin-sweep", "end-sweep"),
+    }
+)
+"""Transitions that moves of refs, and the records that each dump has in full, tell all of. After others it is whole."""
+
+_FETCH = 5_000
+_ID_CHARACTERS = 64
+_LEFT_OUT = {"repository_id", DIGEST}
+
+
+class Backups(Repositories):
+    """Dumps, and repositories made of them."""
+
+    def cut(self, repository_id: str) -> Cut:
+        """The numbers up to which every move and every record of the audit is visible, and the database's time."""
+        newest = select(REFLOG.c.sequence, REFLOG.c.row_digest).where(REFLOG.c.repository_id == repository_id)
+        newest = newest.order_by(REFLOG.c.sequence.desc()).limit(1)
+
+        def work(conn: Connection) -> Cut:
+            lock_repository(conn, repository_id, exclusive=True)
+            move = conn.execute(newest).one_or_none()
+            records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
+            now = ticks(self.database.dialect.now(conn))
+            return Cut(now, Since(move.sequence, records, move.row_digest) if move else Since(0, records, 0))
+
+        return self.database.write(work, settle=run_again)
+
+    def dump(self, repository_id: str, since: Since | None, begin: Callable[[], Write]) -> bool | None:
+        """Hand over what came after an earlier cut, from one snapshot; or everything.
+
+        Args:
+            repository_id: the repository.
+            since: the earlier cut; None for everything.
+            begin: called before the first record, and again when the snapshot has to be taken anew; returns what takes
+                the records.
+
+        Returns:
+            Whether it was everything; None when nothing came after the cut, and nothing was handed over.
+        """
+
+        def work(conn: Connection) -> bool | None:
+            row = find_repository(conn, repository_id)
+            news = None if since is None else _news(conn, repository_id, since)
+            if news == ([], []):
+                return None
+            write = begin()
+            write("repository", _plain(dict(row._mapping), "storage_namespace"))  # noqa: SLF001
+            for kind, table in _IN_FULL:
+                _copy(write, kind, conn, _of(table, repository_id))
+            if news is None or since is None:
+                _everything(write, conn, repository_id)
+                return True
+            _write_news(write, conn, repository_id, *news)
+            return False
+
+        return self.database.read(work)
+
+    def restore_repository(self, restored: Restored, tokens: Callable[[], str]) -> None:
+        """Insert a repository as a dump has it; ``tokens`` gives fresh staging tokens.
+
+        Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
+        """
+        repository, name = restored.repository, restored.repository.id
+
+        def work(conn: Connection) -> bool:
+            self._check_free(conn, repository)
+            now = self.database.dialect.now(conn)
+            first_seen(conn, now, self.clock)
+            conn.execute(
+                insert(REPOSITORY).values(
+                    **repository_values(repository),
+                    grace_seconds=restored.grace_seconds,
+                    pruned=restored.pruned,
+                    fence=ticks(now) - 1,  # what began before rests on the lost catalog
+                    restored=restored.at,
+                )
+            )
+            _insert(conn, COMMIT, (commit_values(name, commit) for commit in restored.commits))
+            for branch, commit_id in restored.branches.items():
+                self._insert_branch(conn, name, branch, commit_id, tokens())
+            _insert(conn, TAG, ({"name": tag, "commit_id": at} for tag, at in restored.tags.items()), name)
+            for table, rows in (
+                (PROTECTION, restored.protections),
+                (PASSED_CHECK, restored.checks),
+                (RETENTION, restored.rules),
+                (MIRROR_NEED, restored.mirrors),
+                (REFLOG, restored.moves),
+            ):
+                _insert(conn, table, rows, name)
+            if conn.execute(select(AUDIT.c.sequence).where(AUDIT.c.repository_id == name).limit(1)).first() is None:
+                _insert(conn, AUDIT, restored.records, name)
+            told = f"{repository.storage_namespace}, dump of {from_ticks(restored.at):%Y-%m-%d %H:%M:%S} UTC"
+            self._record(conn, name, "restore-repository", "repository", name, None, told)
+            return True
+
+        first = next(iter(sorted(restored.branches)), "")
+
+        def settle(conn: Connection) -> bool | None:
+            there = select(BRANCH.c.name).where(BRANCH.c.repository_id == name, BRANCH.c.name == first)
+            mine = select(REPOSITORY.c.id).where(REPOSITORY.c.id == name, REPOSITORY.c.restored == restored.at)
+            return True if conn.execute(there).first() and conn.execute(mine).first() else None
+
+        self.database.write(work, settle=settle)
+
+    def settle_restored(self, repository_id: str) -> None:
+        """Let a restored repository collect what no commit needs that it knows; nothing happens to any other one."""
+
+        def work(conn: Connection) -> None:
+            row = lock_repository(conn, repository_id, exclusive=True)
+            if row.restored is not None:
+                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(restored=None))
+                at = f"{from_ticks(row.restored):%Y-%m-%d %H:%M:%S}"
+                self._record(conn, repository_id, "settle-restored", "repository", repository_id, at, "settled")
+
+        self.database.write(work, settle=run_again)
+
+    def restored_at(self, repository_id: str) -> int | None:
+        """When the dump was made that the repository was restored from (Unix seconds); None: nothing is unsettled."""
+
+        def work(conn: Connection) -> int | None:
+            found = find_repository(conn, repository_id).restored
+            return None if found is None else int(found) // 1_000_000
+
+        return self.database.read(work)
+
+
+_IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_NEED))
+"""What each dump has in full: it is little, and is not told by moves of refs."""
+
+
+def _of(table: Table, repository_id: str) -> Select[Any]:
+    columns = [column for column in table.columns if column.name not in _LEFT_OUT]
+    return select(*columns).where(table.c.repository_id == repository_id)
+
+
+def _commits(repository_id: str) -> Select[Any]:
+    columns = [column for column in COMMIT.columns if column.name not in {*_LEFT_OUT, "first_parent", "expired_by"}]
+    return select(*columns).where(COMMIT.c.repository_id == repository_id)
+
+
+def _plain(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in {*_LEFT_OUT, *left_out}}
+
+
+def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None:
+    for row in conn.execute(query.execution_options(yield_per=_FETCH)).mappings():
+        write(kind, dict(row))
+
+
+def _everything(write: Write, conn: Connection, repository_id: str) -> None:
+    _copy(write, "commit", conn, _commits(repository_id).order_by(COMMIT.c.generation, COMMIT.c.id))
+    for kind, table in (("branch", BRANCH), ("tag", TAG)):
+        query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
+        _copy(write, kind, conn, query.order_by(table.c.name))
+    _copy(write, "check", conn, _of(PASSED_CHECK, repository_id))
+    for kind, table in (("move", REFLOG), ("record", AUDIT)):
+        _copy(write, kind, conn, _of(table, repository_id).order_by(table.c.sequence))
+
+
+News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
+
+
+def _news(conn: Connection, repository_id: str, since: Since) -> News | None:
+    """Moves and records after a cut; None when they do not tell everything that has changed."""
+    mark = select(REFLOG.c.row_digest).where(REFLOG.c.repository_id == repository_id, REFLOG.c.sequence == since.moves)
+    if conn.execute(mark).scalar_one_or_none() != since.digest:
+        return None  # pruned, or the cut is of another history
+    after = _of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
+    records = list(conn.execute(after).mappings())
+    if any(record["action"] not in TOLD for record in records):
+        return None
+    query = _of(REFLOG, repository_id).where(REFLOG.c.sequence > since.moves).order_by(REFLOG.c.sequence)
+    return [*map(dict, conn.execute(query).mappings())], [*map(dict, records)]
+
+
+def _write_news(
+    write: Write, conn: Connection, repository_id: str, moves: list[Mapping[str, Any]], records: list[Mapping[str, Any]]
+) -> None:
+    made = {move["new"] for move in moves} - {None}
+    for some in _chunks(made):
+        _copy(write, "commit", conn, _commits(repository_id).where(COMMIT.c.id.in_(some)).order_by(COMMIT.c.generation))
+    checked = {
+        (record["after"] or record["before"] or "")[:_ID_CHARACTERS]
+        for record in records
+        if record["action"] in {"pass-check", "withdraw-check"}
+    }
+    for commit_id in sorted(checked):
+        write("no-checks", {"commit_id": commit_id})  # those that it had are replaced
+    for some in _chunks(checked):
+        _copy(write, "check", conn, _of(PASSED_CHECK, repository_id).where(PASSED_CHECK.c.commit_id.in_(some)))
+    for kind, rows in (("move", moves), ("record", records)):
+        for row in rows:
+            write(kind, row)
+
+
+def _chunks(ids: Iterable[str]) -> Iterator[list[str]]:
+    wanted = sorted(ids)
+    for start in range(0, len(wanted), IN_CHUNK):
+        yield wanted[start : start + IN_CHUNK]
+
+
+def _insert(
+    conn: Connection, table: Table, rows: Iterable[Mapping[str, Any]], repository_id: str | None = None
+) -> None:
+    """Insert rows of one table, some thousand at a time."""
+    batch: list[dict[str, Any]] = []
+    more = {} if repository_id is None else {"repository_id": repository_id}
+    for row in rows:
+        batch.append({**row, **more})
+        if len(batch) >= _FETCH:
+            conn.execute(insert(table), batch)
+            batch = []
+    if batch:
+        conn.execute(insert(table), batch)

@@ -1,0 +1,192 @@
+"""Running hooks beside changes of refs.
+
+Which hooks run is in the repository's row, so it holds for every process and no setting switches it off. A caller runs
+those that it knows, and names them in the transition, which refuses a caller who does not know all of them. So a hook
+that was set a moment ago holds for who opened the repository yesterday, and a repository without hooks pays nothing.
+
+A hook is code in this process: lakeops calls it, and whoever writes SQL goes past it. What must hold for them too is a
+protection or a required check.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from threading import Thread
+from typing import TypeVar
+
+from lakeops.catalog.hooks import Hooks
+from lakeops.model.errors import HookMissing, HookRefused, HooksChanged, LakeopsError
+from lakeops.model.hooks import ACTIONS, AFTER, BEFORE, GROUP, REFS_DUMP, SECONDS, Hook, HookEvent, check_hook
+from lakeops.model.requests import check_asked
+from lakeops.ops.context import Context
+
+T = TypeVar("T")
+Call = Callable[[HookEvent], object]
+
+_TRIES = 8
+_log = logging.getLogger(__name__)
+
+
+def set_hook(
+    ctx: Context,
+    name: str,
+    *,
+    when: str = BEFORE,
+    actions: Sequence[str] = (),
+    pattern: str = "*",
+    seconds: int = SECONDS,
+) -> Hook:
+    """Let a hook run beside changes of branches and tags, in every process, in place of one of its name.
+
+    Args:
+        name: the entry point's name in the group ``lakeops.hooks``.
+        when: ``before``: what it raises stops the change, and a process that cannot load it changes nothing.
+            ``after``: what it raises is logged.
+        actions: beside what it runs: ``commit``, ``merge``, ``revert``, ``cherry-pick``, ``import``,
+            ``create-branch``, ``move-branch``, ``delete-branch``, ``create-tag``, ``move-tag``, ``delete-tag``. All of
+            them when left out.
+        pattern: a glob pattern of the branches and tags.
+        seconds: how long it may take.
+
+    Raises:
+        InvalidInput: something of it makes no sense.
+        PermissionDenied: the database login is no maintainer's.
+        ReadOnlyRepository: the repository takes no changes.
+    """
+    given = check_hook(Hook(name, when, tuple(actions), pattern, seconds))
+    hook = replace(given, actions=tuple(one for one in ACTIONS if one in given.actions))
+    ctx.catalog.set_hook(ctx.repository_id, hook)
+    return hook
+
+
+def remove_hook(ctx: Context, name: str) -> None:
+    """Let a hook run no longer. Raises ``NotFound``."""
+    ctx.catalog.remove_hook(ctx.repository_id, check_asked(name, "a hook"))
+
+
+def hooks(ctx: Context) -> list[Hook]:
+    """The hooks that run beside changes, by name."""
+    return sorted(hook for hook in ctx.catalog.repository(ctx.repository_id).hooks if hook != REFS_DUMP)
+
+
+def automatic(ctx: Context, on: bool = True) -> None:
+    """Add each change of a branch or tag to the dump as soon as it is made, or no longer.
+
+    This holds for every process. A dump that fails is logged and made up for by the next one. A sweep writes one first,
+    and deletes nothing when that fails: a dump never refers to what a sweep took.
+
+    Args:
+        on: whether to.
+    """
+    if on:
+        ctx.catalog.set_hook(ctx.repository_id, REFS_DUMP)
+    elif REFS_DUMP in ctx.catalog.repository(ctx.repository_id).hooks:
+        ctx.catalog.remove_hook(ctx.repository_id, REFS_DUMP.name)
+
+
+def changing(
+    ctx: Context,
+    action: str,
+    ref: str,
+    event: Callable[[], HookEvent],
+    change: Callable[[Hooks], T],
+    *,
+    after: Callable[[T], str | None] | None = None,
+) -> T:
+    """What ``change`` returns, with the hooks run before and after that concern it.
+
+    Args:
+        action: one of ``ACTIONS``.
+        ref: the branch or tag.
+        event: what is going to happen; called when there are hooks.
+        change: makes the change; takes the hooks that this caller runs.
+        after: the commit that the ref points to now; None when nothing was changed. Left out: as foretold.
+
+    Raises:
+        HookRefused: a hook stopped it.
+        HookMissing: a hook that runs before it cannot be loaded here.
+        HooksChanged: hooks were set again and again meanwhile.
+        Anything that ``change`` raises.
+    """
+    known, run = ctx.repository.hooks, set[Hook]()
+    tries = _TRIES
+    while True:
+        mine = frozenset(hook for hook in known if hook.concerns(action, ref))
+        foretold = event() if mine else None
+        for hook in sorted(mine - run):
+            if hook.when == BEFORE and foretold is not None:
+                _before(hook, foretold)
+                run.add(hook)
+        try:
+            done = change(mine)
+        except HooksChanged:
+            tries -= 1
+            if not tries:
+                raise
+            known = ctx.catalog.repository(ctx.repository_id).hooks
+            continue
+        if foretold is not None:
+            _all_after(ctx, mine, foretold, foretold.new if after is None else after(done), told=after is None)
+        return done
+
+
+def _all_after(ctx: Context, mine: Hooks, foretold: HookEvent, new: str | None, *, told: bool) -> None:
+    if new is None and not told:
+        return  # nothing was changed
+    for hook in sorted(hook for hook in mine if hook.when == AFTER):
+        try:
+            if hook == REFS_DUMP:
+                from lakeops.ops.refs.dump import dump
+
+                dump(ctx)
+            else:
+                _run(hook, _load(hook), replace(foretold, new=new))
+        except LakeopsError as error:
+            _log.warning(
+                "%s of %r is done, and hook %r after it failed: %s", foretold.action, foretold.ref, hook.name, error
+            )
+
+
+def _before(hook: Hook, event: HookEvent) -> None:
+    _run(hook, _load(hook), event)
+
+
+def _load(hook: Hook) -> Call:
+    """The entry point. Raises ``HookMissing``."""
+    from importlib.metadata import entry_points
+
+    found = tuple(entry_points(group=GROUP, name=hook.name))
+    reason = "no installed package has an entry point of this name in the group lakeops.hooks"
+    if found:
+        try:
+            call: Call = found[0].load()
+            return call
+        except Exception as error:  # noqa: BLE001 - it is somebody else's code
+            reason = f"{type(error).__name__}: {error}"
+    raise HookMissing(
+        f"hook {hook.name!r} cannot be loaded here ({reason}); install it, or let a maintainer remove it with "
+        "`lakeops hook remove`"
+    )
+
+
+def _run(hook: Hook, call: Call, event: HookEvent) -> None:
+    """Call a hook, for as long as it may take. Raises ``HookRefused``."""
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call(event)
+        except BaseException as error:  # noqa: BLE001 - it is somebody else's code
+            failures.append(error)
+
+    thread = Thread(target=work, name=f"hook {hook.name}", daemon=True)
+    thread.start()
+    thread.join(hook.seconds)
+    if thread.is_alive():
+        raise HookRefused(f"hook {hook.name!r} of {event.action} did not end within {hook.seconds} s; its time is up")
+    if failures:
+        message = failures[0].message if isinstance(failures[0], LakeopsError) else str(failures[0])
+        words = message or type(failures[0]).__name__
+        raise HookRefused(f"hook {hook.name!r} stopped {event.action} of {event.ref!r}: {words}")

@@ -1,0 +1,412 @@
+"""Making a repository of the dump in a storage namespace, for a catalog that was lost.
+
+Every record is checked like those of a mirror's source: digests of the files first, then types, bounds, names, commit
+ids computed again, parents and generations. A dump is taken whole or not at all.
+
+What is made is the copy of an older state. It reads and writes, and it deletes nothing: the namespace belongs to the
+catalog that was lost until somebody says otherwise (``adopt``), and no mark is made until somebody has looked at what
+was committed after the dump (``settle``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING, Any
+
+from lakeops.catalog.records import Restored
+from lakeops.model import ids as texts
+from lakeops.model.clock import Ids
+from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
+from lakeops.model.hooks import Hook
+from lakeops.model.marks import LONGEST
+from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.names import check_repository
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Commit, Repository, Split
+from lakeops.model.text import excerpt, flaw
+from lakeops.ops.mirror import gate
+from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
+from lakeops.ops.refs import manifest
+from lakeops.ops.refs.manifest import Manifest, Part, key_of
+from lakeops.ops.repository import exists
+from lakeops.store import layout
+from lakeops.store.base import ObjectStore
+from lakeops.store.location import parse_location
+from lakeops.store.open import Stores, normalise_namespace
+
+if TYPE_CHECKING:
+    from lakeops.catalog.open import Catalog
+
+ORIGIN = "the dump"
+_MAX_LINE = 8 << 20
+_MAX_TEXT = 2 << 20
+_MAX_NAME = 1024
+_Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """A repository that was made of a dump.
+
+    Attributes:
+        repository: the repository.
+        at: when the dump was made, in Unix seconds.
+        commits: how many commits it has.
+        expired: how many of these expired, as garbage collection had taken their files after the dump.
+        missing: branches and tags whose commits' files are not there.
+    """
+
+    repository: Repository
+    at: int
+    commits: int
+    expired: int
+    missing: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it."""
+        return {
+            "repository": self.repository.to_json(),
+            "at": self.at,
+            "commits": self.commits,
+            "expired": self.expired,
+            "missing": list(self.missing),
+        }
+
+
+def restore(
+    catalog: Catalog, stores: Stores, name: str, storage_namespace: str, *, of: str | None, ids: Ids
+) -> RestoreResult:
+    """Make a repository of the dump in a storage namespace: see ``Lake.restore_repository``."""
+    check_repository(name)
+    namespace = normalise_namespace(storage_namespace)
+    if exists(catalog, name):
+        raise AlreadyExists(f"repository {name!r} exists in this catalog already; nothing was restored")
+    check_apart(catalog, stores, namespace)
+    store = stores.at(namespace)
+    found, folder = _find(store, of)
+    state = _State()
+    for part in found.parts:
+        with _opened(store, folder, part) as lines:
+            for line in lines:
+                _take(state, line)
+    restored = _checked(state, found, name, namespace)
+    repository = replace(
+        restored.repository, capabilities={**restored.repository.capabilities, **asdict(store.probe())}
+    )
+    claim(store, repository, catalog.identity())
+    commits, expired = _present(store, restored.commits)
+    live = {commit.id for commit in commits if not commit.expired}
+    shown = {**restored.tags, **restored.branches}
+    missing = tuple(sorted(ref for ref, commit_id in shown.items() if commit_id not in live))
+    kept = {*shown.values()}  # what a ref shows never expires; fsck names what is not there
+    commits = [replace(one, expired=False) if one.id in kept else one for one in commits]
+    catalog.restore_repository(replace(restored, repository=repository, commits=commits), ids.new)
+    return RestoreResult(repository, restored.at // 1_000_000, len(commits), expired, missing)
+
+
+def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
+    """The dump in a namespace. Raises ``NotFound``, ``Corrupted``, ``InvalidInput``."""
+    folder = manifest.own(store) if of is None else layout.dump_folder(parse_location(of).url)
+    text = manifest.read_text(store, folder)
+    if text is None and of is None:
+        others = manifest.folders(store)
+        if len(others) > 1:
+            raise InvalidInput(
+                f"{store.url} has {len(others)} dumps that replication brought along; say of which storage namespace "
+                "(--of)"
+            )
+        folder = others[0] if others else folder
+        text = manifest.read_text(store, folder) if others else None
+    if text is None:
+        raise NotFound(f"there is no dump in {store.url}; `lakeops refs dump` makes one while there is a catalog")
+    found = manifest.parse(text)
+    if found is None:
+        raise Corrupted(
+            f"{store.url}/{key_of(folder)} is no manifest of a dump, or not as it was written; bring back an earlier "
+            "version of the file with the store's tools"
+        )
+    return found, folder
+
+
+@contextmanager
+def _opened(store: ObjectStore, folder: str, part: Part) -> Iterator[Iterator[bytes]]:
+    """The lines of a part, which has the digest that the manifest says. Raises ``Corrupted``."""
+    key = key_of(folder, part.file)
+    with TemporaryFile() as file:
+        digest, size = sha256(), 0
+        try:
+            with store.open(key) as source:
+                while piece := source.read(1 << 20):
+                    size += len(piece)
+                    if size > part.size_bytes:
+                        break
+                    digest.update(piece)
+                    file.write(piece)
+        except ObjectNotFound:
+            raise Corrupted(f"{store.url}/{key}, a part of the dump, is not there; nothing was restored") from None
+        if size != part.size_bytes or digest.hexdigest() != part.sha256:
+            raise Corrupted(f"{store.url}/{key} is not what was dumped: its digest is another; nothing was restored")
+        file.seek(0)
+        yield _lines(file, part, f"{store.url}/{key}")
+
+
+def _lines(file: IO[bytes], part: Part, place: str) -> Iterator[bytes]:
+    count = 0
+    try:
+        with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+            while line := unpacked.readline(_MAX_LINE + 1):
+                count += 1
+                if len(line) > _MAX_LINE or count > part.records:
+                    raise Corrupted(f"{place} holds more than was dumped; nothing was restored")
+                yield line
+    except (OSError, EOFError, zlib.error) as error:
+        raise Corrupted(f"{place} cannot be unpacked: {' '.join(str(error).split())}") from None
+    if count != part.records:
+        raise Corrupted(f"{place} holds {count} records, and {part.records} were dumped; nothing was restored")
+
+
+@dataclass
+class _State:
+    """What the parts say so far."""
+
+    repository: _Row = field(default_factory=dict)
+    commits: dict[str, Commit] = field(default_factory=dict)
+    refs: dict[str, dict[str, str]] = field(default_factory=lambda: {"branch": {}, "tag": {}})
+    full: dict[str, list[_Row]] = field(default_factory=dict)
+    checks: dict[str, dict[str, _Row]] = field(default_factory=dict)
+    moves: dict[int, _Row] = field(default_factory=dict)
+    records: dict[int, _Row] = field(default_factory=dict)
+
+
+def _take(state: _State, line: bytes) -> None:
+    """Take one line in. Raises ``RecordRefused``."""
+    try:
+        kind, row = json.loads(line)
+        _KINDS[kind](state, row)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, InvalidInput) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise RecordRefused(f"a record of {ORIGIN} is refused: {reason:.200}; nothing was restored") from None
+
+
+def _repository(state: _State, row: _Row) -> None:
+    state.repository = row
+    state.full = {kind: [] for kind in _FULL}  # each part has these in full
+
+
+def _commit(state: _State, row: _Row) -> None:
+    values = _only(row, *_COMMIT)
+    if type(values["expired"]) is not bool or type(values["parents"]) is not list:
+        raise TypeError("a commit has values of other types")
+    commit = gate.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
+    if commit.is_gone:
+        raise ValueError("a commit has no generation")
+    state.commits[commit.id] = commit
+
+
+def _ref(kind: str) -> Callable[[_State, _Row], None]:
+    def take(state: _State, row: _Row) -> None:
+        name, at = _text(row["name"], _MAX_NAME), row["commit_id"]
+        reason = gate.ref_flaw(RefName(RefKind(kind), name), at)
+        if reason is not None:
+            raise ValueError(reason)
+        state.refs[kind][name] = at
+
+    return take
+
+
+def _row_of(kind: str) -> Callable[[_State, _Row], None]:
+    def take(state: _State, row: _Row) -> None:
+        state.full[kind].append(_FULL[kind](row))
+
+    return take
+
+
+def _protection(row: _Row) -> _Row:
+    values = _only(row, "kind", "pattern", "check_name")
+    if values["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
+        raise ValueError("a protection of no kind")
+    return {name: _text(value, _MAX_NAME) for name, value in values.items()}
+
+
+def _rules(row: _Row) -> _Row:
+    gate.check_rules(row["rules"], ())
+    return _only(row, "rules")
+
+
+def _mirror(row: _Row) -> _Row:
+    values = _only(row, "mirror", "commits", "at", "sequence")
+    _text(values["mirror"], _MAX_NAME)
+    for commit_id in values["commits"]:
+        _text(commit_id, _MAX_NAME)
+    _number(values["at"])
+    gate.check_sequence(0 if values["sequence"] is None else values["sequence"])
+    return values
+
+
+_FULL: Mapping[str, Callable[[_Row], _Row]] = {"protection": _protection, "rules": _rules, "mirror": _mirror}
+
+
+def _check(state: _State, row: _Row) -> None:
+    values = _only(row, "commit_id", "name", "passed_by", "at")
+    for name in ("commit_id", "name", "passed_by"):
+        _text(values[name], _MAX_NAME)
+    _number(values["at"])
+    state.checks.setdefault(values["commit_id"], {})[values["name"]] = values
+
+
+def _no_checks(state: _State, row: _Row) -> None:
+    state.checks.pop(_text(row["commit_id"], _MAX_NAME), None)
+
+
+def _move(state: _State, row: _Row) -> None:
+    values = _only(row, "sequence", "kind", "ref", "old", "new", "action", "actor", "at")
+    sequence = gate.check_sequence(values.pop("sequence"))
+    kind = RefKind(values["kind"])
+    for name in ("ref", "action", "actor"):
+        _text(values[name], gate.MAX_COMMITTER_BYTES)
+    for end in (values["old"], values["new"]):
+        reason = None if end is None else gate.ref_flaw(RefName(kind, values["ref"]), end)
+        if reason is not None:
+            raise ValueError(reason)
+    _number(values["at"])
+    state.moves[sequence] = values
+
+
+def _record(state: _State, row: _Row) -> None:
+    values = _only(
+        row, "sequence", "action", "kind", "ref", "before", "after", "person", "claimed", "login", "recorded"
+    )
+    sequence = gate.check_sequence(values.pop("sequence"))
+    _number(values["recorded"])
+    for name, value in values.items():
+        if name != "recorded" and not (value is None and name in {"before", "after", "person"}):
+            _text(value, _MAX_TEXT)
+    state.records[sequence] = values
+
+
+_COMMIT = (
+    *("id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"),
+    *("meta_range_file", "meta_range_digest", "expired"),
+)
+_KINDS: Mapping[str, Callable[[_State, _Row], None]] = {
+    "repository": _repository,
+    "commit": _commit,
+    "branch": _ref("branch"),
+    "tag": _ref("tag"),
+    **{kind: _row_of(kind) for kind in _FULL},
+    "check": _check,
+    "no-checks": _no_checks,
+    "move": _move,
+    "record": _record,
+}
+
+
+def _only(row: _Row, *names: str) -> _Row:
+    return {name: row[name] for name in names}
+
+
+def _text(value: object, at_most: int) -> str:
+    reason = flaw(value, at_most=at_most)
+    if reason is not None or not isinstance(value, str):
+        raise ValueError(f"a text {reason}")
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not texts.EARLIEST <= value <= texts.LATEST:
+        raise ValueError(f"{value!r:.80} is no moment")
+    return value
+
+
+def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Restored:
+    """The repository as the parts have it together. Raises ``RecordRefused``."""
+    row = state.repository
+    try:
+        repository = gate.check_repository(
+            Repository(
+                name,
+                namespace,
+                _text(row["default_branch"], _MAX_NAME),
+                _number(row["creation_date"]),
+                bool(row["read_only"]),
+                Split(**row["split"]),
+                {**row["capabilities"], CLAIM_ID: row["capabilities"].get(CLAIM_ID)},
+                tuple(map(Hook.from_json, row["hooks"])),
+            )
+        )
+        grace, pruned = row["grace_seconds"], row["pruned"]
+        if type(grace) is not int or not 0 <= grace <= LONGEST:
+            raise ValueError(f"{grace!r:.80} seconds are no grace period")
+        pruned = None if pruned is None else gate.check_sequence(pruned)
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidInput) as error:
+        raise RecordRefused(f"the repository's record in {ORIGIN} is refused: {error!s:.200}") from None
+    moves = [state.moves[number] for number in sorted(state.moves)]
+    branches, tags = _refs(state)
+    commits = sorted(state.commits.values(), key=lambda one: (one.generation, one.id))
+    _check_history(commits, state.commits, pruned)
+    for where in (branches, tags):
+        for ref, at in where.items():
+            if at not in state.commits:
+                raise RecordRefused(
+                    f"{excerpt(ref)} of {ORIGIN} points to a commit that it lacks; nothing was restored"
+                )
+    if repository.default_branch not in branches:
+        raise RecordRefused(f"{ORIGIN} lacks the default branch; nothing was restored")
+    checks = [each for by_name in state.checks.values() for each in by_name.values()]
+    return Restored(
+        repository,
+        found.cut.at,
+        grace,
+        pruned,
+        commits,
+        branches,
+        tags,
+        protections=state.full["protection"],
+        checks=checks,
+        rules=state.full["rules"][:1],
+        mirrors=state.full["mirror"],
+        moves=moves,
+        records=[state.records[number] for number in sorted(state.records)],
+    )
+
+
+def _refs(state: _State) -> tuple[dict[str, str], dict[str, str]]:
+    """Where refs point: what the whole part says, moved on by every move that is on record."""
+    ends: dict[tuple[str, str], str | None] = {}
+    for number in sorted(state.moves):
+        move = state.moves[number]
+        ends[move["kind"], move["ref"]] = move["new"]
+    for (kind, ref), new in ends.items():
+        if new is None:
+            state.refs[kind].pop(ref, None)
+        else:
+            state.refs[kind][ref] = new
+    return state.refs["branch"], state.refs["tag"]
+
+
+def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], pruned: int | None) -> None:
+    """Parents are there, or were pruned; generations follow from them. Raises ``RecordRefused``."""
+    for commit in commits:
+        gone = [parent for parent in commit.parents if parent not in known]
+        if gone and (pruned is None or (len(gone) == len(commit.parents) and commit.generation - 1 > pruned)):
+            raise RecordRefused(
+                f"commit {commit.id[:16]} of {ORIGIN} is refused: {ORIGIN} lacks its parent {gone[0][:16]}; "
+                "nothing was restored"
+            )
+    gate.check_generations(commits, known, lambda _: {}, ORIGIN)
+
+
+def _present(store: ObjectStore, commits: Sequence[Commit]) -> tuple[list[Commit], int]:
+    """The commits, expired where their metarange is gone; and how many of them that concerns.
+
+    A sweep deletes metaranges before anything else. So what it took after the dump was made is known by them.
+    """
+    there = {item.key.removeprefix(layout.METARANGES) for item in store.list(layout.METARANGES)}
+    gone = {one.id for one in commits if not one.expired and one.meta_range_file and one.meta_range_file not in there}
+    return [replace(one, expired=True) if one.id in gone else one for one in commits], len(gone)

@@ -1,0 +1,378 @@
+"""A lost catalog is rebuilt from its bucket; what is rebuilt deletes nothing that it does not know."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from support.copies import copied_file, open_at, sqlite_url
+from support.faulty_catalog import ALL_EFFECTS
+from support.scenes import SPLIT, tree
+from support.soundness import assert_sound
+
+from lakeops import Lake, Repository
+from lakeops.model.errors import (
+    AlreadyExists,
+    Corrupted,
+    LakeopsError,
+    MarkRefused,
+    NamespaceTaken,
+    NotFound,
+    NotTheOwner,
+    RecordRefused,
+)
+from lakeops.ops.refs import manifest
+from lakeops.ops.refs.manifest import key_of, own
+from lakeops.store import layout
+from lakeops.testing import Crash, Faults, ManualClock
+
+Open = Callable[..., Lake]
+
+
+@pytest.fixture
+def opened(clock: ManualClock, tmp_path: Path) -> Iterator[Open]:
+    """Opens lakes, each over a catalog of its own name, or at a URL."""
+    with ExitStack() as stack:
+
+        def open_one(name: str, faults: Faults | None = None) -> Lake:
+            url = name if "://" in name else sqlite_url(tmp_path / name)
+            (tmp_path / name).mkdir(exist_ok=True) if "://" not in name else None
+            return stack.enter_context(open_at(tmp_path / "home", url, clock, faults))
+
+        yield open_one
+
+
+def full_of_history(lake: Lake, place: Path, clock: ManualClock) -> Repository:
+    """A repository with many ranges, merges, tags, rules, checks and protections; some of it came after its dump."""
+    repo = lake.create_repository("flights", place.as_uri(), split=SPLIT)
+    main = repo.branch("main")
+    for number in range(3):
+        for path in range(12):
+            main.put(f"{number}/{path}", f"{number} {path}".encode())
+        main.commit(f"load {number}", metadata={"rows": str(number)})
+        clock.advance(minutes=1)
+    dev = repo.create_branch("dev")
+    dev.put("0/3", b"new")
+    dev.commit("on dev")
+    repo.create_tag("v1", "main")
+    repo.create_tag("gone", "main~1")
+    repo.ref("dev").pass_check("quality", by="ada")
+    repo.protect_tags("v*")
+    repo.refs.dump()
+    repo.merge("dev", "main")
+    repo.delete_tag("gone")
+    repo.create_tag("v2", "main")
+    repo.protect("release-*")
+    repo.require_check("prod", "quality")
+    repo.gc.set_rules({"default_retention_days": 2, "branches": []})
+    repo.refs.dump()
+    repo.delete_branch("dev")
+    main.revert("main~1")
+    repo.refs.dump()
+    return repo
+
+
+def everything(repo: Repository) -> dict[str, object]:
+    """All that a dump has, as the handles show it."""
+    return {
+        "branches": list(repo.branches()),
+        "tags": list(repo.tags()),
+        "logs": {ref.id: list(repo.log(ref.id)) for ref in (*repo.branches(), *repo.tags())},
+        "reflog": [replace(move, sequence=0) for move in repo.reflog()],
+        "audit": [
+            replace(one, sequence=0) for one in repo.audit() if one.action not in {"restore-repository", "take-owner"}
+        ],
+        "protections": repo._ctx.catalog.all_protections(repo.id),
+        "checks": repo._ctx.catalog.passed_checks(repo.id, repo.ref("main~1^2").commit_id),
+        "rules": repo.gc.rules(),
+        "grace": repo.gc.grace(),
+        "trees": {ref.id: tree(repo, ref.id) for ref in (*repo.branches(), *repo.tags())},
+    }
+
+
+def test_a_lost_catalog_is_rebuilt_in_a_new_process(opened, tmp_path, clock):
+    place = tmp_path / "bucket"
+    lake = opened("lost")
+    before = everything(full_of_history(lake, place, clock))
+    lake.close()
+    shutil.rmtree(tmp_path / "lost")
+    (tmp_path / "new").mkdir()
+    environment = {**os.environ, "LAKEOPS_DATABASE_URL": sqlite_url(tmp_path / "new")}
+    done = subprocess.run(
+        [sys.executable, "-m", "lakeops", "refs", "restore", "lakefs://flights", place.as_uri(), "--json"],
+        env=environment, capture_output=True, check=False, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["missing"] == []
+    repo = opened("new").repository("flights")
+    assert everything(repo) == before
+    assert {finding.kind for finding in repo.fsck(data=True)} == {"owner_mismatch"}
+    repo.adopt()
+    repo.refs.settle()
+    assert list(repo.fsck(data=True)) == []
+    garbage = layout.object_key(clock.now(), repo._ctx.ids)
+    repo._ctx.store.put(garbage, b"nobody's")
+    clock.advance(days=20)
+    repo.gc.confirm_clock()
+    swept = repo.gc.sweep(repo.gc.mark().id)
+    assert garbage not in {item.key for item in repo._ctx.store.list(layout.DATA)}
+    assert swept.deleted > 1, "the rules let commits expire as well"
+    assert {ref.id: tree(repo, ref.id) for ref in (*repo.branches(), *repo.tags())} == before["trees"]
+    assert_sound(repo, data=True)
+    clock.advance(seconds=1)  # the new process took its time from the machine, so its fence was taken back to now
+    repo.branch("main").put("goes on", b"1")
+    repo.branch("main").commit("goes on")
+    assert repo.refs.dump().whole, "the dump of another catalog is not continued"
+
+
+def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path, clock):
+    """The catalog was not lost at all: it goes on writing after the dump, and commits what was staged before it."""
+    living = full_of_history(opened("living"), tmp_path / "bucket", clock)
+    living.branch("main").put("staged", b"before the dump")
+    clock.advance(days=3)
+    living.refs.dump()
+    living.branch("main").commit("after the dump")
+    living.branch("main").put("later", b"after the dump")
+    living.branch("main").commit("later")
+    shown = tree(living, "main")
+    copy = opened("copy").restore_repository("flights", living.storage_namespace).repository
+    drill = opened("copy").repository(copy.id)
+    clock.advance(days=30)
+    drill.gc.confirm_clock()
+    with pytest.raises(NotTheOwner):
+        drill.gc.mark()
+    with pytest.raises(NotTheOwner):
+        drill.refs.dump()
+    drill.adopt()
+    with pytest.raises(MarkRefused, match="refs settle"):
+        drill.gc.mark()
+    assert drill.gc.mark(dry_run=True).rows
+    assert tree(living, "main") == shown
+    with pytest.raises(NotTheOwner):
+        living.refs.dump()
+    living.adopt()
+    living.gc.confirm_clock()
+    assert living.refs.dump().whole is False, "it goes on with its own, and the copy wrote none"
+    living.gc.sweep(living.gc.mark().id)
+    assert tree(living, "main") == shown
+    assert_sound(living, data=True)
+
+
+def test_a_copy_of_the_catalog_writes_no_dump(opened, tmp_path, clock):
+    full_of_history(opened("home"), tmp_path / "bucket", clock)
+    copied_file(tmp_path / "home", tmp_path / "copy")
+    with pytest.raises(NotTheOwner):
+        opened("copy").repository("flights").refs.dump(full=True)
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_dump_that_is_killed_leaves_the_one_before_or_is_whole(opened, tmp_path, clock, full, when):
+    place = tmp_path / "bucket"
+    repo = opened("home").create_repository("flights", place.as_uri(), split=SPLIT)
+    repo.refs.dump()
+    faults, heir = Faults(), opened("heir")
+    watched = opened(sqlite_url(tmp_path / "home"), faults).repository("flights")
+
+    def shown(one: Repository) -> object:
+        return list(one.branches()), list(one.tags()), [replace(move, sequence=0) for move in one.reflog()]
+
+    def restored() -> object:
+        heir.restore_repository("flights", place.as_uri())
+        found = shown(heir.repository("flights"))
+        heir.delete_repository("flights")
+        return found
+
+    killed = 0
+    for at in range(1, 5):
+        old = shown(repo)
+        repo.create_tag(f"t{at}", "main")
+        faults.crash(at=at, when=when, operations=ALL_EFFECTS)
+        try:
+            watched.refs.dump(full=full)
+        except Crash:
+            killed += 1
+        faults.revive()
+        assert restored() in (old, shown(repo))
+        watched.refs.dump()
+        assert restored() == shown(repo)
+    assert killed >= 2, "at the part, and at the manifest"
+
+
+def refused(opened: Open, place: Path, error: type[LakeopsError], text: str | None = None) -> None:
+    lake = opened("refusing")
+    with pytest.raises(error, match=text):
+        lake.restore_repository("flights", place.as_uri())
+    assert list(lake.repositories()) == []
+
+
+def test_damage_is_found_and_nothing_is_restored(opened, tmp_path, clock):
+    place = tmp_path / "bucket"
+    repo = full_of_history(opened("home"), place, clock)
+    folder = place / own(repo._ctx.store)
+    for file in sorted(folder.iterdir()):
+        whole = file.read_bytes()
+        for damaged in (whole[:-1], whole[:40] + b"?" + whole[41:], whole + b"x", b""):
+            file.write_bytes(damaged)
+            refused(opened, place, Corrupted)
+        file.unlink()
+        refused(opened, place, NotFound if file.name == "manifest.json" else Corrupted)
+        file.write_bytes(whole)
+    opened("fine").restore_repository("flights", place.as_uri())
+
+
+def forge(repo: Repository, change: Callable[[list[list]], object]) -> None:
+    """Rewrite the dump's only part, digests and all: what somebody who may write to the bucket could do."""
+    store, folder = repo._ctx.store, own(repo._ctx.store)
+    found = manifest.parse(manifest.read_text(store, folder))
+    part = found.parts[0]
+    lines = [json.loads(line) for line in gzip.decompress(store.get(key_of(folder, part.file))).splitlines()]
+    change(lines)
+    data = gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode())
+    store.put(key_of(folder, part.file), data)
+    forged = replace(part, sha256=sha256(data).hexdigest(), size_bytes=len(data), records=len(lines))
+    store.put(key_of(folder), replace(found, parts=(forged,)).to_text().encode())
+
+
+def first(lines: list[list], kind: str, at: int = 0) -> dict:
+    return [values for name, values in lines if name == kind][at]
+
+
+def without(lines: list[list], kind: str, at: int = 0) -> None:
+    lines.remove([kind, first(lines, kind, at)])
+
+
+FORGED: dict[str, tuple[Callable[[list[list]], object], str]] = {
+    "message": (lambda lines: first(lines, "commit", 1).update(message="other"), "what it says has the id"),
+    "parent": (lambda lines: without(lines, "commit", 1), "lacks its parent"),
+    "generation": (lambda lines: first(lines, "commit", 2).update(generation=9), "generation"),
+    "metarange": (lambda lines: first(lines, "commit", 2).update(meta_range_file="../../x"), "no metarange file"),
+    "branch": (lambda lines: first(lines, "move", -1).update(ref="main~1"), "no branch name"),
+    "head": (lambda lines: first(lines, "move", -1).update(new="a" * 64), "points to a commit that it lacks"),
+    "kind": (lambda lines: lines.append(["owner", {"held": "me"}]), "refused"),
+    "shape": (lambda lines: lines.append("no record"), "refused"),
+    "type": (lambda lines: first(lines, "commit", 1).update(creation_date="now"), "refused"),
+    "hook": (lambda lines: first(lines, "repository").update(hooks=[{"name": "x"}]), "refused"),
+    "split": (lambda lines: first(lines, "repository").update(split={"min_entries": 0}), "cannot cut"),
+    "rules": (lambda lines: first(lines, "rules").update(rules="{"), "rules"),
+    "control": (lambda lines: first(lines, "record").update(login="a\0b"), "NUL"),
+    "deep": (lambda lines: first(lines, "commit", 1).update(metadata={"a": {"b": 1}}), "refused"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_records_are_refused(opened, tmp_path, clock, name):
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    repo.refs.dump(full=True)
+    change, text = FORGED[name]
+    forge(repo, change)
+    refused(opened, tmp_path / "bucket", RecordRefused, text)
+
+
+def test_a_bomb_ends_at_the_bound(opened, tmp_path, clock):
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    repo.refs.dump(full=True)
+    forge(repo, lambda lines: lines.append(["record", {"login": " " * (9 << 20)}]))
+    refused(opened, tmp_path / "bucket", Corrupted, "more than was dumped")
+
+
+def test_what_a_dump_adds_and_when_it_is_whole(opened, tmp_path, clock):
+    repo = opened("home").create_repository("flights", (tmp_path / "bucket").as_uri(), split=SPLIT)
+    main = repo.branch("main")
+    assert repo.refs.status().behind
+    assert repo.refs.dump().whole
+    assert not repo.refs.status().behind
+    assert repo.refs.dump().whole is None
+    for number in range(2):
+        main.put("a", str(number).encode())
+        main.commit("one more")
+        assert repo.refs.status().behind
+        done = repo.refs.dump()
+        assert (done.whole, done.parts) == (False, 2 + number)
+    repo.gc.set_rules({"default_retention_days": 1, "branches": []})
+    assert repo.refs.dump().whole is False
+    clock.advance(days=20)
+    repo.gc.confirm_clock()
+    repo.gc.mark()  # commits expire
+    assert repo.refs.dump().whole
+    folder = own(repo._ctx.store)
+    assert len([*repo._ctx.store.list(folder)]) == 6, "the files of the dump before stay for one more time"
+    repo.refs.dump(full=True)
+    assert len([*repo._ctx.store.list(folder)]) == 3
+    assert_sound(repo)
+
+
+def test_a_commit_that_was_swept_after_the_dump_is_expired(opened, tmp_path, clock):
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    clock.advance(days=20)
+    repo.gc.confirm_clock()
+    repo.gc.sweep(repo.gc.mark().id)
+    expired = {commit.id for commit in repo.log("main") if commit.expired}
+    assert expired
+    done = opened("new").restore_repository("flights", repo.storage_namespace)
+    again = opened("new").repository("flights")
+    gone = {commit.id for commit in again.log("main") if commit.expired}
+    assert done.expired
+    assert gone
+    assert gone <= expired, "those that show what a live commit shows are whole"
+    assert tree(again, "main") == tree(repo, "main")
+    assert {finding.kind for finding in again.fsck(data=True)} <= {"owner_mismatch"}
+
+
+def test_a_dump_that_replication_brought_along(opened, tmp_path, clock):
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    before = everything(repo)
+    shutil.copytree(tmp_path / "bucket", tmp_path / "replica")
+    lake = opened("new")
+    lake.restore_repository("flights", (tmp_path / "replica").as_uri(), of=repo.storage_namespace)
+    again = lake.repository("flights")
+    assert everything(again) == before
+    again.adopt()
+    assert again.refs.dump().whole
+    assert len(manifest.folders(again._ctx.store)) == 2, "its own lies beside the other one"
+
+
+def test_on_a_server(opened, tmp_path, clock, empty_postgres_url):
+    """From SQLite to PostgreSQL, and from there to another file."""
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    before = everything(repo)
+    server = opened(empty_postgres_url)
+    server.restore_repository("flights", repo.storage_namespace)
+    moved = server.repository("flights")
+    assert everything(moved) == before
+    moved.adopt()
+    assert moved.refs.dump().whole
+    moved.create_tag("later", "main")
+    assert moved.refs.dump().whole is False
+    after = everything(moved)
+    again = opened("again")
+    again.restore_repository("flights", repo.storage_namespace)
+    assert everything(again.repository("flights")) == after
+
+
+def test_what_is_there_is_not_replaced(opened, tmp_path, clock):
+    lake = opened("home")
+    repo = full_of_history(lake, tmp_path / "bucket", clock)
+    with pytest.raises(AlreadyExists):
+        lake.restore_repository("flights", repo.storage_namespace)
+    with pytest.raises(NamespaceTaken):
+        lake.restore_repository("other", repo.storage_namespace)
+    with pytest.raises(NotFound):
+        lake.restore_repository("other", (tmp_path / "elsewhere").as_uri())
+    before = everything(repo)
+    lake.delete_repository("flights")
+    lake.restore_repository("flights", repo.storage_namespace)
+    again = everything(lake.repository("flights"))
+    audit = [one.action for one in lake.audit("flights")]
+    assert {**again, "audit": []} == {**before, "audit": []}
+    assert audit.count("create-repository") == 1, "records that the catalog still has are not written twice"
