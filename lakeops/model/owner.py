@@ -85,5 +85,5 @@ def read_owner(text: str | bytes) -> Owner | None:
             str(found["nonce"]),
             int(found["at"]),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

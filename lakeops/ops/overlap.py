@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakeops.model.errors import (
     AlreadyExists,
+    Corrupted,
     InvalidInput,
     InvalidPath,
     InvalidUri,
@@ -36,6 +37,7 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.layout import CLAIM, MANAGED
 from lakeops.store.location import above, lies_in, overlap, real_place
 from lakeops.store.open import Stores
+from lakeops.store.small import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -177,11 +179,13 @@ def check_claim(store: ObjectStore, repository: Repository) -> None:
 def read_claim(store: ObjectStore) -> dict[str, Any] | None:
     """What the claim in a namespace says; None when there is none, empty when it cannot be read."""
     try:
-        text = store.get(layout.CLAIM)
+        text = read_small(store, layout.CLAIM)
     except ObjectNotFound:
         return None
+    except Corrupted:
+        return {}
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -31,6 +31,7 @@ from lakeops.ops.overlap import check_claim, claim
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import owner_key
 from lakeops.store.owners import owners_at
+from lakeops.store.small import read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -238,7 +239,7 @@ def _swap(ctx: Context, expected: str | None, text: str) -> bool:
 
 def _read(store: ObjectStore) -> str | None:
     try:
-        return store.get(owner_key(store.url)).decode("utf-8", "replace")
+        return read_small(store, owner_key(store.url)).decode("utf-8", "replace")
     except ObjectNotFound:
         return None
 

@@ -10,7 +10,6 @@ the same object.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
@@ -43,6 +42,7 @@ from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
 from lakeops.store.open import Stores
 from lakeops.store.owners import Known, check_nobody_owns, known_at
+from lakeops.store.small import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -271,14 +271,14 @@ def _claim(source: ObjectStore, destination: ObjectStore) -> None:
 
 def _read(store: ObjectStore) -> bytes | None:
     try:
-        return store.get(CLAIM)
+        return read_small(store, CLAIM)
     except ObjectNotFound:
         return None
 
 
 def _meaning(claim: bytes) -> object:
     try:
-        return json.loads(claim)
+        return parse_json(claim)
     except ValueError:
         return claim
 

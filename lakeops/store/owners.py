@@ -6,11 +6,12 @@ replication may have brought along.
 
 from __future__ import annotations
 
-from lakeops.model.errors import NotTheOwner, ObjectNotFound
+from lakeops.model.errors import Corrupted, NotTheOwner, ObjectNotFound
 from lakeops.model.owner import Owner, read_owner
 from lakeops.model.text import excerpt, safe
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import OWNER
+from lakeops.store.small import read_small
 
 Known = frozenset[tuple[str, str]]
 """Key and catalog of records that say nothing about a namespace: its source has them too."""
@@ -21,9 +22,11 @@ def owners_at(store: ObjectStore) -> dict[str, Owner | None]:
     found: dict[str, Owner | None] = {}
     for item in store.list(OWNER):
         try:
-            found[item.key] = read_owner(store.get(item.key))
+            found[item.key] = read_owner(read_small(store, item.key))
         except ObjectNotFound:
             continue
+        except Corrupted:
+            found[item.key] = None
     return found
 
 

@@ -6,7 +6,6 @@ little of it. It comes in the order of keys, which is what lookups rest on. Keys
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +29,7 @@ from lakeops.ops.owner import look
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, owner_key
+from lakeops.store.small import parse_json, read_small
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -194,7 +194,7 @@ def _prefix(key: str) -> str:
 def check_claim(store: ObjectStore, repository: Repository) -> Iterator[Finding]:
     """Whether the namespace says that it is this repository's, with the ranges cut as the catalog says."""
     try:
-        claim = json.loads(store.get(CLAIM))
+        claim = parse_json(read_small(store, CLAIM))
     except ObjectNotFound:
         yield found("claim_missing", CLAIM, "the file is not there")
         return

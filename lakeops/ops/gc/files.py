@@ -27,6 +27,7 @@ from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
 from lakeops.store import layout
 from lakeops.store.presence import present
+from lakeops.store.small import parse_json, read_small
 
 MARK_SCHEMA = pa.schema(
     [
@@ -36,6 +37,9 @@ MARK_SCHEMA = pa.schema(
     ]
 )
 """One file a row, relative to the namespace: ``object``, ``range``, ``metarange``, ``mark``, ``task`` or ``probe``."""
+
+_MAX_REPORT = 64 << 20
+"""A report has a line for each mirror and each prefix that it shows: megabytes at most."""
 
 OURS = layout.OBJECT_NAME + r"|^_lakefs/(ranges|metaranges|retention/gc|tasks|probe)/."
 """What a mark may hold: everything else was not made by lakeops."""
@@ -139,13 +143,13 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
     """
     mark = ctx.catalog.mark(ctx.repository_id, check_asked(mark_id, "a mark"))
     try:
-        text = ctx.store.get(report_key(mark.id))
+        text = read_small(ctx.store, report_key(mark.id), _MAX_REPORT)
     except ObjectNotFound:
         raise ObjectNotFound(
             f"mark {mark.id} is {mark.state.value} and has no report: its run was killed, or the file was deleted"
         ) from None
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         raise Corrupted(f"{ctx.store.url}/{report_key(mark.id)} is no report: it is not JSON") from None
     return {**found, "mark": mark.to_json()}

@@ -12,11 +12,11 @@ from typing import Any
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidRules, RefNotFound
 from lakeops.model.marks import parse_grace
-from lakeops.model.records import TAG_PROTECTION, Protection, Ref
+from lakeops.model.records import TAG_PROTECTION, Change, Protection, Ref
 from lakeops.model.rules import Rules, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag, drop_branch
 from lakeops.ops.context import Context, pages
-from lakeops.ops.diff import uncommitted
+from lakeops.ops.diff import uncommitted_page
 from lakeops.ops.gc.plan import make_plan
 
 
@@ -194,5 +194,13 @@ def _kept(ctx: Context, branch: str, protections: list[Protection]) -> str | Non
     protected = _protected(branch, protections, tag=False)
     if protected is not None:
         return protected
-    change = next(iter(uncommitted(ctx, branch)), None)
+    change = _first_change(ctx, branch)
     return None if change is None else f"it has uncommitted changes, {change.path!r} for one"
+
+
+def _first_change(ctx: Context, branch: str) -> Change | None:
+    """An uncommitted change of a branch, found page by page, however much is staged."""
+    found, after = uncommitted_page(ctx, branch)
+    while not found and after is not None:
+        found, after = uncommitted_page(ctx, branch, after=after)
+    return found[0] if found else None

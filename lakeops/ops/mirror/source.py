@@ -5,7 +5,6 @@ The source's store is never touched: its catalog says everything.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -20,6 +19,7 @@ from lakeops.ops.overlap import claim_of
 from lakeops.ops.resolve import line_of
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
+from lakeops.store.small import parse_json, read_small
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -146,11 +146,13 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
         NotAReplica: the claim in it is not the source's.
     """
     try:
-        text = store.get(layout.CLAIM)
+        text = read_small(store, layout.CLAIM)
     except ObjectNotFound:
         return
+    except Corrupted:
+        text = b""
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError:
         found = {}
     expected = claim_of(source)

@@ -15,9 +15,10 @@ from hashlib import sha256
 from typing import Any
 
 from lakeops.catalog.records import Cut, Since
-from lakeops.model.errors import Corrupted, ObjectNotFound
+from lakeops.model.errors import ObjectNotFound
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import REFS, dump_folder
+from lakeops.store.small import parse_json, read_small
 
 FORMAT = 1
 MAX_BYTES = 4 << 20
@@ -84,25 +85,22 @@ def key_of(folder: str, name: str = _MANIFEST) -> str:
 def read_text(store: ObjectStore, folder: str) -> str | None:
     """A folder's manifest as it is; None when there is none. Raises ``Corrupted`` for one that is too long."""
     try:
-        found = store.get_range(key_of(folder), 0, MAX_BYTES + 1)
+        return read_small(store, key_of(folder), MAX_BYTES).decode("utf-8", "replace")
     except ObjectNotFound:
         return None
-    if len(found) > MAX_BYTES:
-        raise Corrupted(f"{store.url}/{key_of(folder)} is no manifest of a dump: it is longer than {MAX_BYTES} bytes")
-    return found.decode("utf-8", "replace")
 
 
 def parse(text: str) -> Manifest | None:
     """The manifest that a text holds; None when it is none, or not as it was written."""
     try:
-        values = json.loads(text)
+        values = parse_json(text)
         if values["format"] != FORMAT or values.pop("digest") != _digest_of(values):
             return None
         cut, since = values["cut"], values["cut"]["since"]
         numbers = (cut["at"], since["moves"], since["records"], since["digest"])
         parts = tuple(_part(one) for one in values["parts"])
         retired = tuple(values["retired"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     texts = (values["repository"], values["namespace"], *retired)
     fine = all(type(number) is int for number in numbers) and all(type(one) is str for one in texts)
