@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,6 @@ from lakeops.airflow.lineage import Place, Trace
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
-HERE = importlib.util.find_spec("openlineage") is not None
 Run = Callable[..., dict[str, Any]]
 
 
@@ -60,13 +60,12 @@ def test_what_comes_from_outside_is_named_as_openlineage_names_it(
     assert Place.outside("s3://bucket") == Place("s3://bucket", "/")
 
 
-@pytest.mark.skipif(HERE, reason="OpenLineage is installed")
-def test_without_openlineage_nothing_is_told_and_nothing_breaks() -> None:
+def test_without_openlineage_nothing_is_told_and_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", None)
     assert Trace((Place("lakefs://flights", "main", "c"),)).to_openlineage() is None
 
 
-@pytest.mark.skipif(not HERE, reason="needs apache-airflow-providers-openlineage, which is not among the test packages")
-def test_openlineage_gets_data_sets_with_versions(flights: Repository, run: Run) -> None:
+def test_openlineage_finds_what_operators_tell(flights: Repository, run: Run) -> None:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.providers.openlineage.extractors.manager import ExtractorManager
 
@@ -79,6 +78,44 @@ def test_openlineage_gets_data_sets_with_versions(flights: Repository, run: Run)
     assert (out.namespace, out.name) == ("lakefs://flights", "dev")
     assert out.facets["version"].datasetVersion == head
     assert ExtractorManager().get_extractor_class(task).__name__ == "DefaultExtractor"
+
+
+RUN = """
+from airflow import sdk
+from support.dags import known, states
+from lakeops.airflow.operators import LakeopsCommitOperator, LakeopsMergeOperator
+with sdk.DAG("told", schedule=None) as dag:
+    commit = LakeopsCommitOperator(task_id="commit", repo="flights", branch="dev", message="load")
+    commit >> LakeopsMergeOperator(task_id="merge", repo="flights", source="dev")
+assert set(states(known(dag).test()).values()) == {"success"}
+"""
+
+
+def test_the_events_of_a_run_have_commit_ids(flights: Repository, airflow_database: None, tmp_path: Path) -> None:
+    """OpenLineage's own listener writes them, in a process whose settings turn it on."""
+    flights.create_branch("dev").put("raw/a", b"1")
+    transport = {"type": "file", "log_file_path": str(tmp_path / "events"), "append": True}
+    environment = {
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+        "OPENLINEAGE_DISABLED": "false",
+    }
+    subprocess.run([sys.executable, "-c", RUN], env=os.environ | environment, check=True, capture_output=True)
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    told = {
+        event["job"]["name"]: {
+            (kind, place["name"], place["facets"]["version"]["datasetVersion"])
+            for kind in ("inputs", "outputs")
+            for place in event[kind]
+        }
+        for event in events
+        if event["eventType"] == "COMPLETE" and event["job"]["facets"]["jobType"]["jobType"] == "TASK"
+    }
+    dev, main = (flights.branch(name).commit_id for name in ("dev", "main"))
+    assert told == {
+        "told.commit": {("outputs", "dev", dev)},
+        "told.merge": {("inputs", "dev", dev), ("outputs", "main", main)},
+    }
 
 
 def test_operators_import_nothing_of_openlineage() -> None:
