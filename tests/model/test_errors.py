@@ -24,8 +24,8 @@ def made(kind: type[LakeopsError]) -> LakeopsError:
         return AmbiguousRef("ab", ["abc" + "0" * 61, "abd" + "0" * 61])
     if kind is KeyReused:
         return KeyReused("k", "abc" + "0" * 61, ["message", "metadata"])
-    if kind is MergeConflict:
-        return MergeConflict("dev", "main", ["a", "b"])
+    if issubclass(kind, MergeConflict):
+        return kind("dev", "main", ["a", "b"])
     if kind is SweepIncomplete:
         return SweepIncomplete("m", [("data/x", "denied")], 3)
     return kind("one line")
