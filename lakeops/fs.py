@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 
-from lakeops.model.errors import InvalidUri, NotFound, ObjectNotFound, PreconditionFailed
+from lakeops.model.errors import InvalidUri, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.put import appearing
 
@@ -53,7 +53,10 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         **options: fsspec's own.
     """
 
-    protocol = "lakefs"
+    protocol: ClassVar[str | tuple[str, ...]] = (
+        "lakefs",
+        "lakeops",
+    )  # delta-rs and others take lakefs:// for the address of a lakeFS server
     root_marker = ""
     cachable = False
     _opened: ClassVar[dict[Settings, Lake]] = {}
@@ -250,12 +253,12 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return self._at(repository, ref).open(key, verify)
             if mode in ("wb", "xb"):
                 branch = self.lake.repository(repository).branch(ref)
-                if mode == "xb" and branch.exists(key):
+                if mode == "xb" and branch.exists(key):  # said before anything is written
                     raise FileExistsError(path)
 
                 def put(data: BinaryIO) -> None:
                     with self._os_errors(path):
-                        branch.put(key, data)
+                        branch.put(key, data, if_absent=mode == "xb")
 
                 return StagedFile(put, autocommit=autocommit)
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
@@ -312,6 +315,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             yield
         except NotFound as error:
             raise FileNotFoundError(f"{path}: {error.message} ({self._place()})") from error
+        except PathTaken as error:
+            raise FileExistsError(f"{path}: {error.message}") from error
         except PreconditionFailed as error:
             raise PermissionError(f"{path}: {error.message}") from error
 
@@ -391,7 +396,7 @@ def _folders(path: str, start: int) -> Iterator[str]:
 
 def _user_info(path: str) -> str:
     """What stands before an ``@`` in the first part of a path or URL. Repositories have none in their names."""
-    first = str(path).removeprefix("lakefs://").lstrip("/").partition("/")[0]
+    first = str(path).removeprefix("lakefs://").removeprefix("lakeops://").lstrip("/").partition("/")[0]
     return first.rpartition("@")[0]
 
 

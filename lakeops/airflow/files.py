@@ -10,7 +10,7 @@ from lakeops.airflow.hook import DEFAULT_CONN_ID
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-schemes: list[str] = ["lakefs"]
+schemes: list[str] = ["lakefs", "lakeops"]
 
 
 def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None) -> AbstractFileSystem:

@@ -21,6 +21,8 @@ from lakeops.model.errors import (
     InvalidRef,
     LakeopsError,
     ObjectCollected,
+    PathTaken,
+    PreconditionFailed,
     RefNotFound,
     RepositoryNotFound,
     Transient,
@@ -58,10 +60,14 @@ def refusal(error: LakeopsError) -> Refused:
             return Refused(404, "NoSuchBucket", error.message)
         case RefNotFound() | InvalidRef():
             return Refused(404, "NoSuchKey", error.message)
+        case PathTaken():
+            return Refused(412, "PreconditionFailed", error.message)
         case CommitExpired() | ObjectCollected():
             return Refused(403, "InvalidObjectState", error.message)
         case InvalidInput():
             return Refused(400, "InvalidArgument", error.message)
+        case PreconditionFailed():
+            return Refused(403, "AccessDenied", error.message)
         case Transient():
             return Refused(503, "ServiceUnavailable", error.message)
     return Refused(500, "InternalError", error.message)

@@ -5,11 +5,13 @@ An answer is made in a thread, because the catalog and the stores block. The eve
 
 from __future__ import annotations
 
+import io
 import logging
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
+from tempfile import SpooledTemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from starlette.concurrency import run_in_threadpool
@@ -19,8 +21,9 @@ from starlette.responses import Response, StreamingResponse
 from lakeops.gateway import listing, objects
 from lakeops.gateway.answers import Refused, document, element, error_document, nest, refusal, timestamp
 from lakeops.gateway.signature import Signed, verify
+from lakeops.gateway.writing import SPOOL_BYTES, Request, Writing
 from lakeops.model.clock import Ids
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import InvalidSettings, LakeopsError
 from lakeops.model.records import Credentials
 from lakeops.model.text import excerpt, masked, safe
 
@@ -38,8 +41,8 @@ _KNOWN = _LISTING | {"location", "prefix", "start-after", "x-id"}
 """Parameters that are answered, beside those of a signature. Any other one may ask for something that is not here."""
 
 _INSTEAD = (
-    "this gateway only reads; write with lakeops fs upload, branch.put or branch.output, or fsspec's lakefs:// URLs, "
-    "and publish with lakeops commit"
+    "this gateway only reads; start it with --write, or write with lakeops fs upload, branch.put, branch.output or "
+    "fsspec's lakefs:// URLs, and publish with lakeops commit"
 )
 
 
@@ -96,21 +99,34 @@ def _text(value: bytes) -> str:
 
 
 class Gateway:
-    """An ASGI application that answers S3's reading requests from a lake.
+    """An ASGI application that answers S3's reading requests from a lake, and those that write objects if it may.
 
     Args:
         lake: where the repositories are.
         keys: what requests must be signed with. None takes unsigned ones, if they are addressed to this machine itself.
+        write: let requests write objects to branches. It takes keys: a page of the web could send unsigned ones.
     """
 
-    def __init__(self, lake: Lake, keys: Credentials | None = None) -> None:
+    def __init__(self, lake: Lake, keys: Credentials | None = None, *, write: bool = False) -> None:
+        if write and keys is None:
+            raise InvalidSettings("a gateway that takes writes needs gateway_access_key and gateway_secret_key")
         self._lake = lake
         self._keys = keys
         self._ids = Ids()
+        self._writing = Writing() if write else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        response = await run_in_threadpool(self.answer, scope)
+        body = None
+        try:
+            if scope["method"] in {"PUT", "POST"} and await run_in_threadpool(self._takes_body, scope):
+                body = await _received(receive)
+            response = await run_in_threadpool(self.answer, scope, body)
+        except ClientDisconnect:
+            return
+        finally:
+            if body is not None:
+                body.close()
         try:
             await response(scope, receive, send)
         except ClientDisconnect:
@@ -119,11 +135,21 @@ class Gateway:
             # The status is sent already. The server breaks the connection off, so the client misses bytes and says so.
             log.error("%s: broken off: %s", _shown(scope), error)  # noqa: TRY400 - it is foreseen
 
-    def answer(self, scope: Scope) -> Response:
-        """The answer to a request, an error included. It raises nothing."""
+    def _takes_body(self, scope: Scope) -> bool:
+        """Whether a request may write. What is refused anyway is not read."""
+        try:
+            if self._writing is not None:
+                self._admit(Asked.of(scope))
+                return True
+        except Refused:
+            pass  # ``answer`` comes to the same end, and says so
+        return False
+
+    def answer(self, scope: Scope, body: BinaryIO | None = None) -> Response:
+        """The answer to a request, an error included. It raises nothing. ``body`` is what a writing request brought."""
         request_id = self._ids.new()
         try:
-            response = self._answer(Asked.of(scope))
+            response = self._answer(Asked.of(scope), body)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
             refused = _refused(error)
             if refused.status in {500, 503}:
@@ -131,24 +157,32 @@ class Gateway:
             # An answer to HEAD has no body, and one to a request for what has not changed has none either.
             bare = scope["method"] == "HEAD" or refused.status == 304
             path = safe(unquote(scope["raw_path"].decode("latin-1")))
-            body = b"" if bare else error_document(refused, path, request_id)
+            said = b"" if bare else error_document(refused, path, request_id)
             headers = refused.headers if bare else {**refused.headers, "content-type": "application/xml"}
-            response = Response(body, refused.status, headers)
+            response = Response(said, refused.status, headers)
         response.headers["x-amz-request-id"] = request_id
-        if any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"]):
+        if body is None and any(name in {b"content-length", b"transfer-encoding"} for name, _ in scope["headers"]):
             # The body is not read, and a client that waits for 100 Continue may leave it out. Then nobody can tell
             # where the next request of the connection begins.
             response.headers["connection"] = "close"
         return response
 
-    def _answer(self, asked: Asked) -> Response:
+    def _admit(self, asked: Asked) -> None:
+        """Returns when the request may be answered. Raises ``Refused``."""
         if self._keys is not None:
             verify(asked.signed, self._keys, self._lake.clock.now())
         elif not is_loopback(asked.headers.get("host", "")):
             # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
             raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
+
+    def _answer(self, asked: Asked, body: BinaryIO | None) -> Response:
+        self._admit(asked)
         if asked.signed.method not in {"GET", "HEAD"}:
-            raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
+            if self._writing is None or asked.signed.method not in {"PUT", "POST", "DELETE"}:
+                raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
+            request = Request(asked.signed.method, asked.key, asked.query, asked.headers, body or io.BytesIO())
+            answered = self._writing.answer(self._lake.repository(asked.bucket), request)
+            return Response(answered.body, answered.status, answered.headers)
         other = sorted(name for name in asked.query.keys() - _KNOWN if not name.startswith("X-Amz-"))
         if other:
             raise Refused(501, "NotImplemented", f"this gateway does not know {excerpt(', '.join(other))}")
@@ -167,6 +201,24 @@ class Gateway:
         ]
         owner = nest("Owner", [element("ID", "lakeops")])
         return _xml(document("ListAllMyBucketsResult", [owner, nest("Buckets", buckets)]))
+
+
+async def _received(receive: Receive) -> BinaryIO:
+    """The body of a request, in memory or, when it is large, on disk. Raises ``ClientDisconnect``."""
+    spool = cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
+    try:
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            spool.write(message.get("body", b""))
+            more = message.get("more_body", False)
+        spool.seek(0)
+    except BaseException:
+        spool.close()
+        raise
+    return spool
 
 
 def is_loopback(host: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -59,8 +61,8 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
         yield opened
 
 
-def server_of(lake: Lake, keys: Credentials | None) -> uvicorn.Server:
-    """A server that is ready to run. Raises ``Unsupported`` without the extra."""
+def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> uvicorn.Server:
+    """A server that is ready to run. Raises ``Unsupported`` without the extra, ``InvalidSettings`` as ``Gateway``."""
     try:
         import uvicorn
 
@@ -69,7 +71,7 @@ def server_of(lake: Lake, keys: Credentials | None) -> uvicorn.Server:
         raise Unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
     # No access log: the query of a presigned URL is a key to the object.
     config = uvicorn.Config(
-        Gateway(lake, keys),
+        Gateway(lake, keys, write=write),
         access_log=False,
         lifespan="off",
         log_level="warning",
@@ -78,3 +80,31 @@ def server_of(lake: Lake, keys: Credentials | None) -> uvicorn.Server:
         ws="none",
     )
     return uvicorn.Server(config)
+
+
+@contextmanager
+def serving(lake: Lake, *, write: bool = False) -> Iterator[dict[str, str]]:
+    """Let programs of this machine read refs as ``s3://REPO/REF/PATH`` while the block runs; with ``write`` write, too.
+
+    The gateway runs in a thread of this process, at a loopback address, with keys that nobody else knows.
+
+    Yields:
+        What delta-rs, polars and other programs over Rust's object_store take as ``storage_options``.
+    """
+    keys = Credentials("lakeops", secrets.token_urlsafe())
+    server = server_of(lake, keys, write=write)
+    with listening("127.0.0.1", 0, keys=keys) as opened:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="lakeops-gateway")
+        thread.start()
+        try:
+            yield {
+                "aws_endpoint_url": f"http://127.0.0.1:{opened.getsockname()[1]}",
+                "aws_access_key_id": keys.access_key,
+                "aws_secret_access_key": keys.secret_key,
+                "aws_region": "us-east-1",
+                "aws_allow_http": "true",
+                "aws_conditional_put": "etag",
+            }
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -21,6 +21,8 @@ from lakeops.model.refs import parse_ref
 from lakeops.model.text import excerpt, flaw
 
 SCHEME = "lakefs://"
+OTHER_SCHEME = "lakeops://"
+"""Means the same, for programs that take the first one for the address of a lakeFS server."""
 MAX_URI_BYTES = 128 * 1024
 
 
@@ -45,6 +47,8 @@ class LakeUri:
         reason = flaw(text, at_most=MAX_URI_BYTES)
         if reason is not None:
             raise InvalidUri(f"{_start(text)} is not a lakefs:// URI: it {reason}")
+        if text.startswith(OTHER_SCHEME):
+            text = SCHEME + text.removeprefix(OTHER_SCHEME)
         if not text.startswith(SCHEME):
             raise InvalidUri(f"{_start(text)} is not a lakefs:// URI; write lakefs://REPO, lakefs://REPO/REF[/KEY]")
         repository, _, rest = text[len(SCHEME) :].partition("/")

@@ -19,12 +19,13 @@ from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
 from lakeops.model.clock import Ids
-from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, ObjectNotFound
+from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import holding_back, link_held_back
 from lakeops.ops.view import find, public
@@ -112,6 +113,7 @@ def put(
     *,
     metadata: Mapping[str, str] | None = None,
     content_type: str | None = None,
+    if_absent: bool = False,
 ) -> Entry:
     """Write an object of any size. Returns the staged entry.
 
@@ -120,17 +122,37 @@ def put(
         data: the contents, or a binary file that they are streamed from.
         metadata: user metadata.
         content_type: the media type of the contents; ``application/octet-stream`` when left out.
+        if_absent: replace nothing. Of several writers of one path exactly one succeeds.
 
     Raises:
         InvalidPath, InvalidInput: the path or the metadata breaks the rules.
+        PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_path(path)
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
+    if if_absent:
+        _require_absent(ctx, branch, path)
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
-    ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, entry), started)
+    if if_absent:
+        when_moved(ctx)(_link_if_absent, ctx, branch, Staged(path, entry), started)
+    else:
+        ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, entry), started)
     return public(ctx, entry)
+
+
+def _require_absent(ctx: Context, branch: str, path: str) -> None:
+    if find(ctx, branch, path) is not None:
+        raise PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
+
+
+def _link_if_absent(ctx: Context, branch: str, row: Staged, started: datetime) -> None:
+    """Stage an object whose path shows none at the instant in which it is staged."""
+    state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
+    _require_absent(ctx, branch, row.path)
+    mine = frozenset([row.entry.physical_address] if row.entry else [])
+    ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, seen=mine)
 
 
 def write(

@@ -39,6 +39,21 @@ def fs(repo: Repository, tmp_path: Path) -> LakeopsFileSystem:
     return LakeopsFileSystem(home=str(tmp_path / "home"))
 
 
+def test_the_other_scheme_opens_the_same(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
+    with fsspec.open("lakeops://repo/main/a", "wb", home=str(tmp_path / "home")) as file:
+        file.write(b"1")
+    assert repo.branch("main").read("a") == fs.cat("lakeops://repo/main/a") == fs.cat("lakefs://repo/main/a") == b"1"
+    found, path = fsspec.url_to_fs("lakeops://team@repo/main/a")
+    assert (found.conn_id, path) == ("team", "repo/main/a")
+
+
+def test_a_file_that_must_be_new_takes_no_other_one_s_place(repo: Repository, fs: LakeopsFileSystem) -> None:
+    with pytest.raises(FileExistsError), fs.open("repo/main/a", "xb") as file:
+        file.write(b"mine")
+        repo.branch("main").put("a", b"theirs")
+    assert repo.branch("main").read("a") == b"theirs"
+
+
 # Each of the three leaves files to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_pandas_and_pyarrow_and_duckdb_read_a_ref(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:

@@ -51,12 +51,12 @@ Serve = Callable[..., str]
 def serve() -> Iterator[Serve]:
     """Starts gateways in threads of this process; gives their URLs."""
     with ExitStack() as started:
-        yield lambda lake, keys=None: started.enter_context(_running(lake, keys))
+        yield lambda lake, keys=None, **more: started.enter_context(_running(lake, keys, **more))
 
 
 @contextmanager
-def _running(lake: Lake, keys: Credentials | None) -> Iterator[str]:
-    server = server_of(lake, keys)
+def _running(lake: Lake, keys: Credentials | None, *, write: bool = False) -> Iterator[str]:
+    server = server_of(lake, keys, write=write)
     with listening("127.0.0.1", 0, keys=keys) as opened:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]})
         thread.start()

@@ -24,6 +24,11 @@ def test_parts(ref: str, key: str) -> None:
     assert str(LakeUri("repo", ref, key)) == f"lakefs://repo/{ref}/{key}"
 
 
+def test_the_other_scheme_means_the_same() -> None:
+    assert LakeUri.parse("lakeops://repo/main/a") == LakeUri("repo", "main", "a")
+    assert str(LakeUri.parse("lakeops://repo/main/lakeops://x")) == "lakefs://repo/main/lakeops://x"
+
+
 def test_no_key_and_the_empty_key_differ() -> None:
     assert LakeUri.parse("lakefs://repo") == LakeUri("repo")
     assert LakeUri.parse("lakefs://repo/") == LakeUri("repo")

@@ -1,0 +1,299 @@
+"""Requests that write objects to a branch's staging area: whole, in parts, or not at all, and deletions.
+
+What keeps this safe:
+
+* ``If-None-Match: *`` is the branch's own ``put(if_absent=True)``: of several writers of one key exactly one succeeds.
+  Delta Lake's and Iceberg's commits rest on that;
+* a body is what its signature says: it is compared with the signed SHA-256 before anything is staged;
+* the parts of an upload lie on this machine's disk until it is completed. A gateway that ends forgets them, and the
+  client begins again. The catalog and the store know nothing of them.
+
+Nothing is committed here.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from tempfile import SpooledTemporaryFile, TemporaryFile
+from threading import Lock
+from typing import TYPE_CHECKING, BinaryIO, cast
+from xml.etree import ElementTree as ET
+
+from lakeops.gateway.answers import Refused, document, element, etag, nest
+from lakeops.model.clock import Ids
+from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, RefNotFound
+from lakeops.model.records import Entry
+from lakeops.model.text import excerpt
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Repository
+
+SPOOL_BYTES = 4 << 20
+"""How much of a body is kept in memory; a larger one goes to the disk."""
+MOST_UPLOADS = 200
+"""Uploads in parts that are under way at once. The oldest gives way to another one, and its client begins again."""
+MOST_DOCUMENT = 2 << 20
+"""The largest list of parts or of keys that is read, in bytes."""
+_PIECE = 1 << 20
+_PART = re.compile(r"[1-9][0-9]{0,4}")
+_MOST_PARTS = 10_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """A writing request, after its signature was verified.
+
+    Attributes:
+        method: ``PUT``, ``POST`` or ``DELETE``.
+        key: the ref and the path.
+        query: the parameters.
+        headers: by name in lower case.
+        body: what it brought, from its beginning.
+    """
+
+    method: str
+    key: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: BinaryIO
+
+    def document(self) -> ET.Element:
+        """The body as XML. Raises ``Refused``."""
+        text = self.body.read(MOST_DOCUMENT + 1)
+        try:
+            if len(text) > MOST_DOCUMENT or b"<!" in text:  # nothing in these documents declares anything
+                raise ET.ParseError
+            return ET.fromstring(text)  # noqa: S314 - it is signed, small, and declares no entities
+        except ET.ParseError:
+            raise Refused(400, "MalformedXML", "the body is not the XML that this request takes") from None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a writing request is answered with."""
+
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an upload: where it lies in the upload's file, and its ETag without quotes."""
+
+    start: int
+    size: int
+    mark: str
+
+
+@dataclass
+class Upload:
+    """An object on its way in parts, one behind the other in a file without a name, which ends with the process."""
+
+    place: tuple[str, str]
+    content_type: str | None
+    metadata: dict[str, str]
+    file: BinaryIO
+    lock: Lock = field(default_factory=Lock)
+    parts: dict[int, Part] = field(default_factory=dict)
+
+    def add(self, number: int, body: BinaryIO) -> str:
+        """Keep a part, which takes the place of an earlier one; returns its ETag."""
+        digest = hashlib.sha256()
+        with self.lock:
+            start = self.file.seek(0, os.SEEK_END)
+            while piece := body.read(_PIECE):
+                digest.update(piece)
+                self.file.write(piece)
+            part = self.parts[number] = Part(start, self.file.tell() - start, digest.hexdigest())
+        return f'"{part.mark}"'
+
+    def join(self, numbers: list[int], whole: BinaryIO) -> None:
+        """Write parts one behind the other to a file."""
+        with self.lock:
+            for part in (self.parts[number] for number in numbers):
+                self.file.seek(part.start)
+                whole.writelines(self.file.read(min(_PIECE, part.size - at)) for at in range(0, part.size, _PIECE))
+
+
+class Writing:
+    """Answers to writing requests, and the uploads that are under way. Threads share it."""
+
+    def __init__(self) -> None:
+        self._ids = Ids()
+        self._lock = Lock()
+        self._uploads: dict[str, Upload] = {}
+
+    def answer(self, repository: Repository, asked: Request) -> Answer:
+        """Do what a request asks for. Raises ``Refused`` and lakeops' errors."""
+        named = {*asked.query} & {"uploads", "uploadId", "delete"}
+        match asked.method, *sorted(named):
+            case ("PUT",):
+                return _put(repository, asked)
+            case "PUT", "uploadId":
+                return self._part(repository, asked)
+            case "POST", "uploads":
+                return self._begin(repository, asked)
+            case "POST", "uploadId":
+                return self._complete(repository, asked)
+            case "DELETE", "uploadId":
+                self._upload(repository, asked)
+                self._end(asked.query["uploadId"])
+                return Answer(204)
+            case ("DELETE",):
+                _delete(*_place(repository, asked.key))
+                return Answer(204)
+            case "POST", "delete":
+                return _delete_many(repository, asked)
+        raise Refused(501, "NotImplemented", "this gateway does not know such a request")
+
+    def _begin(self, repository: Repository, asked: Request) -> Answer:
+        _place(repository, asked.key)
+        name = self._ids.new()
+        upload = Upload(
+            (repository.id, asked.key), asked.headers.get("content-type"), _metadata(asked.headers), _file()
+        )
+        with self._lock:
+            oldest = next(iter(self._uploads)) if len(self._uploads) >= MOST_UPLOADS else ""
+            self._uploads[name] = upload
+        self._end(oldest)
+        return _xml("InitiateMultipartUploadResult", Bucket=repository.id, Key=asked.key, UploadId=name)
+
+    def _part(self, repository: Repository, asked: Request) -> Answer:
+        upload = self._upload(repository, asked)
+        given = asked.query.get("partNumber", "")
+        if not _PART.fullmatch(given) or int(given) > _MOST_PARTS:
+            raise Refused(400, "InvalidArgument", f"partNumber is 1 to {_MOST_PARTS}")
+        return Answer(headers={"etag": upload.add(int(given), _checked(asked))})
+
+    def _complete(self, repository: Repository, asked: Request) -> Answer:
+        upload, branch_and_path = self._upload(repository, asked), _place(repository, asked.key)
+        listed = [
+            (int(part.findtext("{*}PartNumber") or 0), (part.findtext("{*}ETag") or "").strip('"'))
+            for part in asked.document().iterfind("{*}Part")
+        ]
+        numbers = [number for number, _ in listed]
+        if not listed or numbers != sorted(set(numbers)):
+            raise Refused(400, "InvalidPartOrder", "the parts are listed in ascending order, and there is at least one")
+        known = {number: part.mark for number, part in upload.parts.items()}
+        if any(known.get(number) != mark for number, mark in listed):
+            raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
+        with cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES)) as whole:
+            upload.join(numbers, whole)
+            whole.seek(0)
+            entry = _stage(*branch_and_path, whole, asked, upload.content_type, upload.metadata)
+        self._end(asked.query["uploadId"])
+        return _xml("CompleteMultipartUploadResult", Bucket=repository.id, Key=asked.key, ETag=etag(entry))
+
+    def _upload(self, repository: Repository, asked: Request) -> Upload:
+        found = self._uploads.get(asked.query["uploadId"])
+        if found is None or found.place != (repository.id, asked.key):
+            raise Refused(404, "NoSuchUpload", "no such upload of this key is under way; begin again")
+        return found
+
+    def _end(self, name: str) -> None:
+        with self._lock:
+            upload = self._uploads.pop(name, None)
+        if upload is not None:
+            with upload.lock:
+                upload.file.close()
+
+
+def _file() -> BinaryIO:
+    return cast("BinaryIO", TemporaryFile())
+
+
+def _put(repository: Repository, asked: Request) -> Answer:
+    if "x-amz-copy-source" in asked.headers:
+        raise Refused(501, "NotImplemented", "this gateway copies nothing; use lakeops fs cp")
+    branch, path = _place(repository, asked.key)
+    entry = _stage(branch, path, _checked(asked), asked, asked.headers.get("content-type"), _metadata(asked.headers))
+    return Answer(headers={"etag": etag(entry)})
+
+
+def _stage(
+    branch: Branch,
+    path: str,
+    body: BinaryIO,
+    asked: Request,
+    content_type: str | None,
+    metadata: dict[str, str],
+) -> Entry:
+    absent = asked.headers.get("if-none-match")
+    if absent not in {None, "*"} or "if-match" in asked.headers:
+        raise Refused(501, "NotImplemented", "the one condition of a write is If-None-Match: *")
+    return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent is not None)
+
+
+def _place(repository: Repository, key: str) -> tuple[Branch, str]:
+    """The branch and the path that a key names. Raises ``Refused``."""
+    name, _, path = key.partition("/")
+    if not path:
+        raise Refused(400, "InvalidArgument", "a key is BRANCH/PATH")
+    try:
+        return repository.branch(name), path
+    except (RefNotFound, InvalidInput):  # clients would take "not found" for an object that is not there
+        raise Refused(403, "AccessDenied", f"{excerpt(name)} is no branch; tags and commits never change") from None
+
+
+def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    prefix = "x-amz-meta-"
+    return {name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)}
+
+
+def _checked(asked: Request) -> BinaryIO:
+    """The body from its beginning, when it is what the request's headers say of it. Raises ``Refused``."""
+    signed = asked.headers.get("x-amz-content-sha256", "")
+    if signed.startswith("STREAMING-") or "aws-chunked" in asked.headers.get("content-encoding", ""):
+        raise Refused(501, "NotImplemented", "bodies in signed chunks are not taken; switch chunked encoding off")
+    body = asked.body
+    digests = [hashlib.sha256(), hashlib.md5(usedforsecurity=False)]
+    size = 0
+    while piece := body.read(_PIECE):
+        size += len(piece)
+        for digest in digests:
+            digest.update(piece)
+    sha256, md5 = digests
+    if re.fullmatch(r"[0-9a-f]{64}", signed) and signed != sha256.hexdigest():
+        raise Refused(400, "XAmzContentSHA256Mismatch", "the body is not the one that was signed")
+    for name, digest in (("content-md5", md5), ("x-amz-checksum-sha256", sha256)):
+        if name in asked.headers and asked.headers[name] != base64.b64encode(digest.digest()).decode():
+            raise Refused(400, "BadDigest", f"the body is not the one of {name}")
+    if asked.headers.get("content-length", str(size)) != str(size):
+        raise Refused(400, "IncompleteBody", "the body ended early")
+    body.seek(0)
+    return body
+
+
+def _delete(branch: Branch, path: str) -> None:
+    """Delete an object. One that is not there is no error, as in S3."""
+    with suppress(ObjectNotFound):
+        branch.delete(path)
+
+
+def _delete_many(repository: Repository, asked: Request) -> Answer:
+    listed = asked.document()
+    rows = []
+    for one in listed.iterfind("{*}Object"):
+        key = one.findtext("{*}Key") or ""
+        try:
+            _delete(*_place(repository, key))
+        except (LakeopsError, Refused) as error:
+            code = error.code if isinstance(error, Refused) else "AccessDenied"
+            rows.append(nest("Error", (element("Key", key), element("Code", code), element("Message", error.message))))
+        else:
+            rows.append(nest("Deleted", [element("Key", key)]))
+    if (listed.findtext("{*}Quiet") or "") == "true":
+        rows = [row for row in rows if row.startswith("<Error>")]
+    return Answer(headers={"content-type": "application/xml"}, body=document("DeleteResult", rows))
+
+
+def _xml(name: str, **fields: str) -> Answer:
+    inner = [element(key, value) for key, value in fields.items()]
+    return Answer(headers={"content-type": "application/xml"}, body=document(name, inner))

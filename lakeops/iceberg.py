@@ -1,0 +1,316 @@
+"""Iceberg tables on refs, for pyiceberg: a catalog whose tables are folders of a branch, and nothing beside it.
+
+    properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "warehouse": "lakefs://shop/dev/tables"}
+    catalog = load_catalog("shop", **properties)
+
+A table's current state is its newest metadata file, ``metadata/v3.metadata.json`` before ``v4.metadata.json``, as in
+Iceberg's own Hadoop catalog. What is kept true:
+
+* a commit of Iceberg writes the next file only if it is absent. Of several writers one succeeds, the others get
+  Iceberg's ``CommitFailedException``;
+* two branches that both committed have different files of one name. So a merge conflicts, and loses nothing;
+* locations in metadata name no ref (``lakeops-table:///...``). The same files are read through whichever ref the
+  catalog was opened with: a tag, a commit, another branch after a merge. Other engines cannot follow such locations.
+
+Nothing is committed to the branch here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+
+from lakeops.fs import LakeopsFileSystem
+from lakeops.model.errors import InvalidInput, InvalidUri, ObjectNotFound, PathTaken
+from lakeops.model.names import as_folder
+from lakeops.model.text import excerpt
+from lakeops.model.uris import LakeUri
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Ref
+
+SCHEME = "lakeops-table"
+"""The scheme of locations in metadata: ``lakeops-table:///PATH``, at the ref that a catalog was opened with."""
+NAMESPACE_FILE = "_namespace.json"
+_VERSION = re.compile(r"(?:.*/)?v([0-9]{1,18})\.metadata\.json")
+_FIRST = 1
+_NAME = re.compile(r"[^/._][^/]*")
+
+
+class RefFiles(LakeopsFileSystem):
+    """Objects of one ref, by locations without a ref.
+
+    Args:
+        uri: ``lakefs://REPO/REF``, whatever follows.
+        options: those of ``LakeopsFileSystem``.
+    """
+
+    protocol: ClassVar[str | tuple[str, ...]] = SCHEME
+
+    def __init__(self, uri: str, **options: Any) -> None:
+        super().__init__(**options)
+        found = LakeUri.parse(uri)
+        if found.ref is None:
+            raise InvalidUri(f"{excerpt(uri)} names no ref; write lakefs://REPO/REF/PATH")
+        self._bound = found.repository, found.ref
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """The path without the scheme, byte for byte."""
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return str(path).removeprefix(f"{SCHEME}://").lstrip("/")
+
+    def _split(self, path: str) -> tuple[str, str, str]:
+        return (*self._bound, self._strip_protocol(path))
+
+
+class RefFileIO(FsspecFileIO):  # type: ignore[misc] # pyiceberg's classes are not typed here
+    """Reads and writes the files of tables at the ref of a catalog's ``warehouse``."""
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        super().__init__(properties)
+        self._scheme_to_fs = {SCHEME: _files}
+
+    def delete(self, location: Any) -> None:
+        """Stage the deletion of a file."""
+        name = location if isinstance(location, str) else location.location
+        self.get_fs(SCHEME).rm_file(name)
+
+
+def _files(properties: dict[str, str]) -> RefFiles:
+    options = {
+        name: properties[f"lakeops.{name}"] for name in ("home", "database_url") if f"lakeops.{name}" in properties
+    }
+    return RefFiles(properties["warehouse"], **options)
+
+
+class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
+    """The tables under a folder of a ref.
+
+    Properties: ``warehouse`` is ``lakefs://REPO/REF[/FOLDER]``. ``lakeops.home`` or ``lakeops.database_url`` name
+    another lake than the environment does. At a tag or a commit tables can be read.
+    """
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        if "warehouse" not in properties:
+            raise InvalidInput("an Iceberg catalog needs warehouse, such as lakefs://REPO/BRANCH/tables")
+        self._uri = LakeUri.parse(properties["warehouse"])
+        self._root = as_folder(self._uri.path or "")
+        self._fs = _files(properties)
+
+    def _ref(self) -> Ref:
+        return self._fs.lake.repository(self._uri.repository).ref(self._uri.ref or "")
+
+    def _branch(self) -> Branch:
+        """The branch to write to. Raises ``RefNotFound`` for another ref."""
+        return self._fs.lake.repository(self._uri.repository).branch(self._uri.ref or "")
+
+    def _load_file_io(self, properties: dict[str, str] | None = None, location: str | None = None) -> RefFileIO:
+        return RefFileIO({**self.properties, **(properties or {}), "warehouse": self.properties["warehouse"]})
+
+    # --- tables ---
+
+    def _folder(self, identifier: Any) -> str:
+        """The folder of a table. Raises ``NoSuchTableError``."""
+        namespace, table = self.identifier_to_database_and_table(identifier, NoSuchTableError)
+        return f"{self._root}{_checked(namespace)}/{_checked(table)}/"
+
+    def _resolve_table_location(self, location: str | None, database_name: str, table_name: str) -> str:
+        if location:
+            raise InvalidInput("a table's location follows from its name; leave it out")
+        self.load_namespace_properties(database_name)
+        return f"{SCHEME}:///{self._folder((database_name, table_name)).rstrip('/')}"
+
+    def _newest(self, folder: str) -> int | None:
+        """The version of a table's newest metadata file; None where there is no table."""
+        names = (_VERSION.fullmatch(entry.path) for entry in self._ref().list(f"{folder}metadata/v"))
+        return max((int(found[1]) for found in names if found), default=None)
+
+    def load_table(self, identifier: Any) -> Table:
+        """A table as the ref shows it. Raises ``NoSuchTableError``."""
+        folder = self._folder(identifier)
+        version = self._newest(folder)
+        if version is None:
+            raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
+        location = _metadata_file(f"{SCHEME}:///{folder.rstrip('/')}", version)
+        io = self._load_file_io(location=location)
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+        return Table(
+            identifier=self.identifier_to_tuple(identifier),
+            metadata=metadata,
+            metadata_location=location,
+            io=self._load_file_io(metadata.properties, location),
+            catalog=self,
+        )
+
+    def create_table(
+        self,
+        identifier: Any,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: dict[str, str] | None = None,
+    ) -> Table:
+        """A new table. Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``."""
+        staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties or {})
+        try:
+            self._write(staged.metadata, _metadata_file(staged.metadata.location, _FIRST))
+        except PathTaken:
+            raise TableAlreadyExistsError(f"table {excerpt(str(identifier))} exists") from None
+        return self.load_table(identifier)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
+    ) -> CommitTableResponse:
+        """Write a table's next metadata file. Raises ``CommitFailedException`` when another writer was quicker."""
+        try:
+            current = self.load_table(table.name())
+        except NoSuchTableError:
+            current = None
+        staged = self._update_and_stage_table(current, table.name(), requirements, updates)
+        if current is not None and staged.metadata == current.metadata:
+            return CommitTableResponse(metadata=current.metadata, metadata_location=current.metadata_location)
+        version = _FIRST if current is None else _version(current.metadata_location) + 1
+        location = _metadata_file(staged.metadata.location, version)
+        try:
+            self._write(staged.metadata, location)
+        except PathTaken:
+            name = ".".join(table.name())
+            raise CommitFailedException(f"another writer committed version {version} of table {name} first") from None
+        return CommitTableResponse(metadata=staged.metadata, metadata_location=location)
+
+    def _write(self, metadata: Any, location: str) -> None:
+        """Write a metadata file unless it is there. Raises ``PathTaken``."""
+        path = location.removeprefix(f"{SCHEME}:///")
+        self._branch().put(path, metadata.model_dump_json().encode(), content_type="application/json", if_absent=True)
+
+    def drop_table(self, identifier: Any) -> None:
+        """Stage the deletion of a table with its files. Commits that have it keep it. Raises ``NoSuchTableError``."""
+        if not self._branch().delete_prefix(self._folder(identifier)):
+            raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
+
+    def purge_table(self, identifier: Any) -> None:
+        """The same as ``drop_table``."""
+        self.drop_table(identifier)
+
+    def list_tables(self, namespace: Any) -> list[tuple[str, ...]]:
+        """The tables of a namespace. Raises ``NoSuchNamespaceError``."""
+        self.load_namespace_properties(namespace)
+        name = self._namespace(namespace)
+        folders = self._folders(f"{self._root}{name}/")
+        return [(name, table) for table in folders if self._newest(f"{self._root}{name}/{table}/") is not None]
+
+    def rename_table(self, from_identifier: Any, to_identifier: Any) -> NoReturn:
+        """Not possible: the files of a table name their folder."""
+        raise NotImplementedError("a table's files name their folder, so a table cannot be renamed")
+
+    def register_table(self, identifier: Any, metadata_location: str, overwrite: bool = False) -> NoReturn:
+        """Not possible: the files of a table lie in its folder."""
+        raise NotImplementedError("tables of other catalogs cannot be registered; create one and append to it")
+
+    # --- namespaces: folders with a file of properties ---
+
+    def _namespace(self, namespace: Any) -> str:
+        return _checked(self.identifier_to_database(namespace, NoSuchNamespaceError))
+
+    def _folders(self, prefix: str) -> list[str]:
+        found = self._ref().list(prefix, delimiter="/")
+        return [item.path[len(prefix) : -1] for item in found if item.path.endswith("/")]
+
+    def create_namespace(self, namespace: Any, properties: dict[str, str] | None = None) -> None:
+        """A new namespace. Raises ``NamespaceAlreadyExistsError``."""
+        path = f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"
+        text = json.dumps(properties or {}, sort_keys=True)
+        try:
+            self._branch().put(path, text.encode(), content_type="application/json", if_absent=True)
+        except PathTaken:
+            raise NamespaceAlreadyExistsError(f"namespace {excerpt(str(namespace))} exists") from None
+
+    def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
+        """A namespace's properties. Raises ``NoSuchNamespaceError``."""
+        try:
+            found = json.loads(self._ref().read(f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"))
+        except ObjectNotFound:
+            raise NoSuchNamespaceError(f"no namespace {excerpt(str(namespace))} at {self._uri}") from None
+        return {str(name): str(value) for name, value in found.items()}
+
+    def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
+        """The namespaces; none is inside another."""
+        if namespace:
+            self.load_namespace_properties(namespace)
+            return []
+        return [(name,) for name in self._folders(self._root) if _NAME.fullmatch(name) and self.namespace_exists(name)]
+
+    def drop_namespace(self, namespace: Any) -> None:
+        """Remove an empty namespace. Raises ``NamespaceNotEmptyError``, ``NoSuchNamespaceError``."""
+        if self.list_tables(namespace):
+            raise NamespaceNotEmptyError(f"namespace {excerpt(str(namespace))} has tables")
+        self._branch().delete(f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}")
+
+    def update_namespace_properties(
+        self,
+        namespace: Any,
+        removals: set[str] | None = None,
+        updates: dict[str, str] | None = None,
+    ) -> PropertiesUpdateSummary:
+        """Change a namespace's properties; of writers at once the last one counts."""
+        before = self.load_namespace_properties(namespace)
+        summary, after = self._get_updated_props_and_update_summary(before, removals, updates or {})
+        path = f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"
+        self._branch().put(path, json.dumps(after, sort_keys=True).encode(), content_type="application/json")
+        return summary
+
+    # --- views: none ---
+
+    def list_views(self, namespace: Any) -> list[tuple[str, ...]]:
+        """None."""
+        return []
+
+    def view_exists(self, identifier: Any) -> bool:
+        """Never."""
+        return False
+
+    def drop_view(self, identifier: Any) -> NoReturn:
+        """There are none."""
+        raise NotImplementedError("this catalog has no views")
+
+    load_view = register_view = drop_view
+
+
+def _checked(name: str) -> str:
+    """A name that may be a folder. Raises ``InvalidInput``."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{excerpt(name)} cannot be a namespace or table: no slash, and no dot or _ at its beginning"
+        )
+    return name
+
+
+def _version(location: str) -> int:
+    found = _VERSION.fullmatch(location)
+    if found is None:
+        raise InvalidInput(f"{excerpt(location)} is no metadata file of this catalog")
+    return int(found[1])
+
+
+def _metadata_file(location: str, version: int) -> str:
+    return f"{location}/metadata/v{version}.metadata.json"

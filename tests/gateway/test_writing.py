@@ -1,0 +1,162 @@
+"""boto3 writes objects to branches through a gateway that may: whole, in parts, only if absent, and deletions."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from support.served import KEYS
+
+from lakeops import InvalidSettings, Lake, Repository, Settings
+from lakeops.gateway.app import Gateway
+
+pytestmark = pytest.mark.usefixtures("no_home")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """On this machine's clock, which signatures are compared with."""
+    settings = Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")
+    with Lake.open(settings=settings) as lake:
+        yield lake
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    repo = lake.create_repository("shop")
+    repo.branch("main").put("old", b"old")
+    repo.branch("main").commit("first")
+    repo.create_tag("v1", "main")
+    return repo
+
+
+@pytest.fixture
+def s3(lake: Lake, repo: Repository, serve: Callable[..., str]) -> Iterator[Any]:
+    client = boto3.client(
+        "s3",
+        endpoint_url=serve(lake, KEYS, write=True),
+        aws_access_key_id=KEYS.access_key,
+        aws_secret_access_key=KEYS.secret_key,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, max_pool_connections=16),
+    )
+    yield client
+    client.close()
+
+
+def code(work: Callable[[], object]) -> tuple[int, str]:
+    """The status and the code of a request that is refused."""
+    with pytest.raises(ClientError) as failed:
+        work()
+    answer = failed.value.response
+    return answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]
+
+
+def test_an_object_is_staged_and_not_committed(repo: Repository, s3: Any) -> None:
+    put = s3.put_object(Bucket="shop", Key="main/a b/ü", Body=b"1", ContentType="text/plain", Metadata={"k": "v"})
+    entry = repo.ref("main").stat("a b/ü")
+    assert (entry.content_type, entry.metadata) == ("text/plain", {"k": "v"})
+    got = s3.get_object(Bucket="shop", Key="main/a b/ü", IfMatch=put["ETag"])
+    assert (got["Body"].read(), got["ETag"]) == (b"1", put["ETag"])
+    assert repo.ref("main@").find("a b/ü") is None
+    s3.put_object(Bucket="shop", Key="main/empty")
+    assert repo.ref("main").read("empty") == b""
+
+
+def test_of_several_writers_who_want_no_object_there_one_succeeds(repo: Repository, s3: Any) -> None:
+    def put(number: int) -> int:
+        try:
+            s3.put_object(Bucket="shop", Key="main/once", Body=str(number).encode(), IfNoneMatch="*")
+        except ClientError as error:
+            assert error.response["ResponseMetadata"]["HTTPStatusCode"] == 412
+            return -1
+        return number
+
+    with ThreadPoolExecutor(8) as pool:
+        done = [number for number in pool.map(put, range(8)) if number >= 0]
+    assert [repo.ref("main").read("once")] == [str(number).encode() for number in done]
+    assert code(lambda: s3.put_object(Bucket="shop", Key="main/old", Body=b"", IfNoneMatch="*")) == (
+        412,
+        "PreconditionFailed",
+    )
+
+
+def test_an_upload_in_parts(repo: Repository, s3: Any) -> None:
+    where = {"Bucket": "shop", "Key": "main/big"}
+    upload = s3.create_multipart_upload(**where, ContentType="text/plain", Metadata={"k": "v"})["UploadId"]
+    parts = []
+    for number, text in ((2, b"b" * 5_000_000), (1, b"a" * 5_000_000), (3, b"x"), (3, b"c")):
+        mark = s3.upload_part(**where, UploadId=upload, PartNumber=number, Body=text)["ETag"]
+        parts.append({"PartNumber": number, "ETag": mark})
+    assert repo.ref("main").find("big") is None
+    first, second, stale, third = parts[1], parts[0], parts[2], parts[3]
+
+    def complete(*listed: Any, **more: Any) -> Any:
+        return s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={"Parts": [*listed]}, **more)
+
+    assert code(lambda: complete(second, first)) == (400, "InvalidPartOrder")
+    assert code(lambda: complete(first, second, stale)) == (400, "InvalidPart")
+    done = complete(first, second, third, IfNoneMatch="*")
+    assert repo.ref("main").read("big") == b"a" * 5_000_000 + b"b" * 5_000_000 + b"c"
+    assert repo.ref("main").stat("big").metadata == {"k": "v"}
+    assert s3.head_object(**where)["ETag"] == done["ETag"]
+    assert code(lambda: complete(first)) == (404, "NoSuchUpload")
+    gone = s3.create_multipart_upload(**where)["UploadId"]
+    s3.abort_multipart_upload(**where, UploadId=gone)
+    assert code(lambda: s3.upload_part(**where, UploadId=gone, PartNumber=1, Body=b""))[0] == 404
+
+
+def test_deletions(repo: Repository, s3: Any) -> None:
+    branch = repo.branch("main")
+    for name in ("a", "b", "c&d"):
+        branch.put(name, b"1")
+    s3.delete_object(Bucket="shop", Key="main/a")
+    s3.delete_object(Bucket="shop", Key="main/never there")
+    listed = {"Objects": [{"Key": "main/b"}, {"Key": "main/c&d"}, {"Key": "v1/old"}]}
+    done = s3.delete_objects(Bucket="shop", Delete=listed)
+    assert [one["Key"] for one in done["Deleted"]] == ["main/b", "main/c&d"]
+    assert [(one["Key"], one["Code"]) for one in done["Errors"]] == [("v1/old", "AccessDenied")]
+    assert [one.path for one in branch.list()] == ["old"]
+
+
+def test_what_takes_no_changes_says_so(repo: Repository, s3: Any) -> None:
+    repo.create_branch("release")
+    repo.protect("release")
+    for ref in ("v1", "main~1", repo.ref("main").commit_id, "nothing", "main@", "release"):
+        assert code(lambda ref=ref: s3.put_object(Bucket="shop", Key=f"{ref}/x", Body=b"")) == (403, "AccessDenied")
+    assert code(lambda: s3.put_object(Bucket="shop", Key="main", Body=b"")) == (400, "InvalidArgument")
+    assert code(lambda: s3.put_object(Bucket="none", Key="main/x", Body=b"")) == (404, "NoSuchBucket")
+    assert code(lambda: s3.copy_object(Bucket="shop", Key="main/x", CopySource="shop/main/old"))[0] == 501
+    assert code(lambda: s3.put_object(Bucket="shop", Key="main/x", Body=b"", IfMatch="x"))[0] == 501
+    assert [change.path for change in repo.branch("main").uncommitted()] == []
+
+
+def test_another_body_than_the_signed_one_is_refused(repo: Repository, s3: Any) -> None:
+    sent: list[Any] = []
+    s3.meta.events.register("before-send.s3", lambda request, **_: sent.append(request))
+    s3.put_object(Bucket="shop", Key="main/x", Body=b"1")
+    request = sent[0]
+    address = s3.meta.endpoint_url.removeprefix("http://")
+    for body, status in ((b"1", 200), (b"2", 400)):
+        connection = http.client.HTTPConnection(address)
+        headers = {name: value if isinstance(value, str) else value.decode() for name, value in request.headers.items()}
+        connection.request("PUT", "/shop/main/x", body, headers)
+        assert connection.getresponse().status == status
+        connection.close()
+    connection = http.client.HTTPConnection(address)
+    connection.request("PUT", "/shop/main/x", b"3")
+    assert connection.getresponse().status == 403
+    connection.close()
+    assert repo.ref("main").read("x") == b"1"
+
+
+def test_a_gateway_without_keys_takes_no_writes(lake: Lake) -> None:
+    with pytest.raises(InvalidSettings, match="needs gateway_access_key"):
+        Gateway(lake, None, write=True)

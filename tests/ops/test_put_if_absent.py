@@ -1,0 +1,54 @@
+"""``put(if_absent=True)``: of several writers of one path exactly one succeeds, whatever else happens to the branch."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lakeops import Lake, PathTaken, Settings
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def lake_of_threads(request, tmp_path: Path):
+    url = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    with Lake.open(settings=Settings.load(home=tmp_path / "home", database_url=url, fsync=False)) as lake:
+        yield lake
+
+
+def test_one_writer_of_a_path_succeeds(lake_of_threads: Lake) -> None:
+    repo = lake_of_threads.create_repository("repo")
+    main = repo.branch("main")
+
+    def write(number: int) -> list[int]:
+        done = []
+        for turn in range(6):
+            try:
+                main.put(f"log/{turn}", str(number).encode(), if_absent=True)
+                done.append(turn)
+            except PathTaken as error:
+                assert error.paths == (f"log/{turn}",)
+            if number == 0:
+                main.commit(f"turn {turn}", allow_empty=True)  # what was staged becomes committed under the others
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        won = dict(zip(range(4), pool.map(write, range(4)), strict=True))
+    assert sorted(turn for turns in won.values() for turn in turns) == list(range(6))
+    for number, turns in won.items():
+        for turn in turns:
+            assert main.read(f"log/{turn}") == str(number).encode()
+
+
+def test_absent_is_what_the_branch_does_not_show(lake: Lake) -> None:
+    main = lake.create_repository("repo").branch("main")
+    main.put("a", b"1")
+    main.commit("a")
+    with pytest.raises(PathTaken):
+        main.put("a", b"2", if_absent=True)
+    assert list(main.uncommitted()) == []
+    main.delete("a")
+    main.put("a", b"3", if_absent=True)
+    main.reset(path="a")
+    assert main.read("a") == b"1"

@@ -1,0 +1,120 @@
+"""Delta Lake's own writers and readers (delta-rs) on branches: no row is lost, and conflicts are the format's own."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from lakeops import MergeConflict, Repository
+
+Options = dict[str, str]
+
+
+def sales(*amounts: int, day: int = 1) -> pa.Table:
+    return pa.table({"day": pa.array([day] * len(amounts), pa.int32()), "amount": pa.array(amounts, pa.int64())})
+
+
+def at(ref: str, options: Options, table: str = "sales") -> DeltaTable:
+    return DeltaTable(f"s3://shop/{ref}/{table}", storage_options=options)
+
+
+def amounts(ref: str, options: Options, table: str = "sales") -> list[int]:
+    return sorted(at(ref, options, table).to_pyarrow_table()["amount"].to_pylist())
+
+
+def append(ref: str, rows: pa.Table, options: Options, table: str = "sales") -> None:
+    write_deltalake(f"s3://shop/{ref}/{table}", rows, mode="append", partition_by=["day"], storage_options=options)
+
+
+@pytest.fixture
+def published(shop: Repository, options: Options) -> Repository:
+    append("main", sales(1, 2), options)
+    shop.branch("main").commit("Create the table")
+    return shop
+
+
+def test_a_table_is_read_at_any_ref(published: Repository, options: Options) -> None:
+    published.create_tag("v1", "main")
+    append("main", sales(3, day=2), options)
+    assert amounts("main", options) == [1, 2, 3]
+    assert amounts("main@", options) == [1, 2]
+    commit = published.branch("main").commit("Append").id
+    assert amounts(commit, options) == amounts("main", options) == [1, 2, 3]
+    assert amounts("main~1", options) == amounts("v1", options) == [1, 2]
+    with pytest.raises(Exception, match="is no branch"):
+        append("v1", sales(4), options)
+
+
+def test_writers_at_once_lose_no_row(published: Repository, options: Options) -> None:
+    threads = 4
+    meet = threading.Barrier(threads)
+
+    def write(number: int) -> None:
+        meet.wait()
+        append("main", sales(100 + number, day=number), options)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(write, range(threads)))
+    assert amounts("main", options) == [1, 2, 100, 101, 102, 103]
+    log = [entry.path for entry in published.branch("main").list("sales/_delta_log/")]
+    assert [path[-6:] for path in log] == [f"{version}.json" for version in range(threads + 1)]
+
+
+def test_writers_who_contradict_get_delta_s_own_conflict(published: Repository, options: Options) -> None:
+    first, second = at("main", options), at("main", options)
+    first.delete("amount = 1")
+    with pytest.raises(CommitFailedError, match="concurrent transaction deleted data"):
+        second.delete("amount = 1")
+    assert amounts("main", options) == [2]
+
+
+def test_appends_on_two_branches_conflict_in_the_merge(published: Repository, options: Options) -> None:
+    published.create_branch("dev")
+    append("dev", sales(10, day=2), options)
+    published.branch("dev").commit("dev")
+    append("main", sales(20, day=3), options)
+    published.branch("main").commit("main")
+    with pytest.raises(MergeConflict) as conflict:
+        published.merge("dev", "main")
+    assert conflict.value.conflicts == ["sales/_delta_log/00000000000000000001.json"]
+    assert amounts("main", options) == [1, 2, 20]
+    assert amounts("dev", options) == [1, 2, 10]
+    # Once more on what main is now: nothing is lost.
+    published.create_branch("again")
+    new = at("dev", options).to_pyarrow_table(filters=[("day", "=", 2)])
+    append("again", new, options)
+    published.branch("again").commit("again")
+    published.merge("again", "main")
+    assert amounts("main", options) == [1, 2, 10, 20]
+
+
+def test_a_merge_brings_tables_whole(published: Repository, options: Options) -> None:
+    published.create_branch("dev")
+    append("dev", sales(10, day=2), options)
+    at("dev", options).delete("amount = 1")
+    append("dev", sales(30), options, "refunds")
+    published.branch("dev").commit("dev")
+    append("main", sales(5), options, "visits")  # another table does not touch these
+    published.branch("main").commit("main")
+    published.merge("dev", "main")
+    assert amounts("main", options) == [2, 10]
+    assert amounts("main", options, "refunds") == [30]
+    assert amounts("main", options, "visits") == [5]
+
+
+def test_maintenance_keeps_what_other_refs_need(published: Repository, options: Options) -> None:
+    for day in range(2, 5):
+        append("main", sales(day, day=day), options)
+    table = at("main", options)
+    table.optimize.compact()
+    table.create_checkpoint()
+    gone = table.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    published.branch("main").commit("Compact")
+    assert amounts("main", options) == [1, 2, 2, 3, 4]
+    assert amounts("main~1", options) == [1, 2]
+    assert isinstance(gone, list)

@@ -1,0 +1,160 @@
+"""pyiceberg's own writers and readers on branches: no row is lost, and conflicts are the format's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.expressions import EqualTo
+
+from lakeops import InvalidInput, InvalidRef, Lake, MergeConflict, Repository
+from lakeops.fs import LakeopsFileSystem
+
+Open = Callable[[str], Catalog]
+pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
+
+
+def rows(*amounts: int, day: int = 1) -> pa.Table:
+    return pa.table({"day": pa.array([day] * len(amounts), pa.int32()), "amount": pa.array(amounts, pa.int64())})
+
+
+@pytest.fixture
+def catalog(shop: Repository, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Open:
+    settings = lake.settings
+    monkeypatch.setenv("LAKEOPS_HOME", str(settings.home))
+    monkeypatch.setenv("LAKEOPS_FSYNC", "false")
+    monkeypatch.setattr(LakeopsFileSystem, "_opened", {})
+    impl = {"py-catalog-impl": "lakeops.iceberg.RefCatalog"}
+    return lambda ref: load_catalog("shop", **impl, warehouse=f"lakefs://shop/{ref}/warehouse")
+
+
+@pytest.fixture
+def published(shop: Repository, catalog: Open) -> Repository:
+    main = catalog("main")
+    main.create_namespace("web", {"owner": "ada"})
+    main.create_table("web.sales", rows().schema).append(rows(1, 2))
+    shop.branch("main").commit("Create the table")
+    return shop
+
+
+def amounts(catalog: Catalog, table: str = "web.sales") -> list[int]:
+    return sorted(catalog.load_table(table).scan().to_arrow()["amount"].to_pylist())
+
+
+def test_a_table_is_read_at_any_ref(published: Repository, catalog: Open) -> None:
+    published.create_tag("v1", "main")
+    catalog("main").load_table("web.sales").append(rows(3))
+    assert amounts(catalog("main")) == [1, 2, 3]
+    assert amounts(catalog("main@")) == [1, 2]
+    commit = published.branch("main").commit("Append").id
+    assert amounts(catalog(commit)) == [1, 2, 3]
+    assert amounts(catalog("main~1")) == amounts(catalog("v1")) == [1, 2]
+    history = catalog("main").load_table("web.sales")
+    assert len(history.history()) == 2
+    with pytest.raises(Exception, match="v1"):
+        catalog("v1").load_table("web.sales").append(rows(4))
+    published.create_branch("dev")
+    assert amounts(catalog("dev")) == [1, 2, 3]
+    locations = [entry.path for entry in published.ref("main").list("warehouse/web/sales/metadata/v")]
+    assert [path.rpartition("/")[2] for path in locations] == [f"v{n}.metadata.json" for n in (1, 2, 3)]
+
+
+def test_writers_who_contradict_get_iceberg_s_own_conflict(published: Repository, catalog: Open) -> None:
+    first, second = catalog("main").load_table("web.sales"), catalog("main").load_table("web.sales")
+    # The transaction of the second one is under way when the first one commits.
+    with pytest.raises((CommitFailedException, ValidationException)), second.transaction() as begun:
+        begun.delete(EqualTo("amount", 1))
+        first.overwrite(rows(7), EqualTo("amount", 1))
+    assert amounts(catalog("main")) == [2, 7]
+
+
+def test_writers_at_once_lose_no_row(published: Repository, catalog: Open) -> None:
+    meet = threading.Barrier(3)
+
+    def write(number: int) -> None:
+        meet.wait()
+        while True:  # until Iceberg's conflict comes no more
+            with suppress(CommitFailedException):
+                catalog("main").load_table("web.sales").append(rows(100 + number))
+                return
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, range(3)))
+    assert amounts(catalog("main")) == [1, 2, 100, 101, 102]
+
+
+def test_appends_on_two_branches_conflict_in_the_merge(published: Repository, catalog: Open) -> None:
+    published.create_branch("dev")
+    catalog("dev").load_table("web.sales").append(rows(10, day=2))
+    published.branch("dev").commit("dev")
+    catalog("main").load_table("web.sales").append(rows(20, day=3))
+    published.branch("main").commit("main")
+    with pytest.raises(MergeConflict) as conflict:
+        published.merge("dev", "main")
+    assert conflict.value.conflicts == ["warehouse/web/sales/metadata/v3.metadata.json"]
+    assert (amounts(catalog("main")), amounts(catalog("dev"))) == ([1, 2, 20], [1, 2, 10])
+    # Once more on what main is now: nothing is lost.
+    published.create_branch("again")
+    new = catalog("dev").load_table("web.sales").scan(EqualTo("day", 2)).to_arrow()
+    catalog("again").load_table("web.sales").append(new)
+    published.branch("again").commit("again")
+    published.merge("again", "main")
+    assert amounts(catalog("main")) == [1, 2, 10, 20]
+
+
+def test_a_merge_brings_tables_whole_and_needs_no_branch_afterwards(published: Repository, catalog: Open) -> None:
+    published.create_branch("dev")
+    dev = catalog("dev")
+    dev.load_table("web.sales").append(rows(10))
+    dev.load_table("web.sales").delete(EqualTo("amount", 1))
+    dev.create_table("web.refunds", rows().schema).append(rows(30))
+    published.branch("dev").commit("dev")
+    catalog("main").create_table("web.visits", rows().schema).append(rows(5))
+    published.branch("main").commit("main")
+    published.merge("dev", "main")
+    published.delete_branch("dev")
+    main = catalog("main")
+    assert main.list_tables("web") == [("web", "refunds"), ("web", "sales"), ("web", "visits")]
+    assert [amounts(main, f"web.{name}") for name in ("sales", "refunds", "visits")] == [[2, 10], [30], [5]]
+
+
+def test_names_and_what_is_not_there(published: Repository, catalog: Open) -> None:
+    main = catalog("main")
+    assert main.list_namespaces() == [("web",)]
+    assert main.load_namespace_properties("web") == {"owner": "ada"}
+    main.update_namespace_properties("web", {"owner"}, {"team": "sales"})
+    assert main.load_namespace_properties("web") == {"team": "sales"}
+    assert (main.table_exists("web.sales"), main.table_exists("web.none")) == (True, False)
+    with pytest.raises(NamespaceAlreadyExistsError):
+        main.create_namespace("web")
+    with pytest.raises(TableAlreadyExistsError):
+        main.create_table("web.sales", rows().schema)
+    with pytest.raises(NoSuchNamespaceError):
+        main.create_table("none.sales", rows().schema)
+    with pytest.raises(NoSuchTableError):
+        main.load_table("web.none")
+    with pytest.raises(InvalidInput):
+        main.create_namespace("a/b")
+    with pytest.raises(NamespaceNotEmptyError):
+        main.drop_namespace("web")
+    with pytest.raises(InvalidRef, match="needs the name of a branch"):
+        catalog("main~1").create_namespace("more")
+    main.drop_table("web.sales")
+    with pytest.raises(NoSuchTableError):
+        main.drop_table("web.sales")
+    main.drop_namespace("web")
+    assert (main.list_namespaces(), amounts(catalog("main@"))) == ([], [1, 2])
