@@ -183,11 +183,12 @@ class Pages(ObjectPages):
             ref.id for ref in islice(repository.tags(), 100)
         ]
         values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "sums": None}
-        base = left
+        sides = left, right
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
-            base = heads[0].id if two_way else repository.merge_base(*(head.id for head in heads)).id
-            values["sums"] = self._sums(repository, "two-way" if two_way else "since", *(head.id for head in heads))
+            ids = heads[0].id, heads[1].id
+            sides = ids if two_way else (repository.merge_base(*ids).id, heads[1].id)
+            values["sums"] = self._sums(repository, "two-way" if two_way else "since", *ids)
             values["heads"] = heads
             values["apart"] = repository.divergence(heads[0].id, [heads[1].id])[0]
         return self._of_repository(
@@ -196,7 +197,7 @@ class Pages(ObjectPages):
             repository,
             tab="compare",
             **values,
-            **self._change_links(base, right, "diff", left=left, right=right, two_way="true" if two_way else ""),
+            **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
     def collection(self) -> str:
