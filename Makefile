@@ -37,7 +37,7 @@ tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQL
 	@PYTHONPATH=tests $(BIN)/python -m support.tables_source
 
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not browser"
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"

@@ -1,0 +1,270 @@
+"""The pages in a real browser and Airflow's own web server: as three people, light and dark, wide and narrow.
+
+``LAKEOPS_SCREENSHOTS=DIR`` keeps a picture of each page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from services.spark import until
+
+from lakeops import Lake, Repository
+
+pytest.importorskip("airflow.sdk")
+pytest.importorskip("playwright")
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("airflow"), pytest.mark.filterwarnings("default")]
+
+EVIL = "<script>alert('x')</script>\u202e&\"x"
+SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
+PATIENCE = 60_000
+"""Milliseconds; the first page of Airflow's own interface is large."""
+
+
+@pytest.fixture(scope="module")
+def lake_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home directory of the lake."""
+    return tmp_path_factory.mktemp("browser") / "lake"
+
+
+@pytest.fixture(scope="module")
+def flights(lake_home: Path) -> Iterator[Repository]:
+    """A history that has something for every page."""
+    with Lake.open(home=lake_home) as lake:
+        repo = lake.create_repository("flights")
+        main = repo.branch("main")
+        for day in range(1, 4):
+            load = repo.create_branch(f"load-{day}")
+            for part in range(3):
+                load.put(
+                    f"flights/day={day}/part-{part}.csv", b"origin,delay\nEWR,5\nJFK,-2\n", content_type="text/csv"
+                )
+            load.commit(f"load day {day}")
+            repo.merge(load.id, "main", message=f"publish day {day}")
+        dev = repo.create_branch("dev")
+        main.put("README.md", b"main")
+        main.commit("main's words")
+        dev.put("README.md", b"dev")
+        dev.put(f"raw/{EVIL}", EVIL.encode())
+        dev.put("a/very/long/path/" + "with-many-parts/" * 12 + "object.json", b'{"a": 1}')
+        dev.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
+        dev.put("later/a", b"1")
+        repo.create_tag("v1", "main~1")
+        repo.gc.mark(dry_run=True)
+        yield repo
+
+
+@pytest.fixture(scope="module")
+def site(airflow_database: None, lake_home: Path, flights: Repository) -> Iterator[str]:
+    """Airflow's web server on a port of loopback: the address that it begins with."""
+    import uvicorn
+    from airflow.api_fastapi.app import create_app, purge_cached_app
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    settings = {
+        "AIRFLOW__API__BASE_URL": address,
+        "AIRFLOW_CONN_MINE": json.dumps({"conn_type": "lakeops", "host": str(lake_home)}),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        purge_cached_app()
+        app = create_app(apps="core")
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        until(lambda: server.started, "the web server", within=60)
+        yield address
+        server.should_exit = True
+        thread.join(30)
+        purge_cached_app()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium. Root may start it only without its sandbox; it sees nothing but these pages."""
+    from playwright.sync_api import sync_playwright
+
+    where = shutil.which("chromium")
+    assert where is not None, "make test-web installs it"
+    switches = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=where, args=[*switches, "--disable-sync"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser: Browser, site: str) -> Callable[..., Any]:
+    """Opens a tab as a person of a role; whatever the browser complains of fails the test at its end."""
+
+    @contextmanager
+    def opened(role: str | None, size: str = "wide", scheme: str = "light", *, calm: bool = True) -> Iterator[Page]:
+        width, height = SIZES[size]
+        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+        context.set_default_timeout(PATIENCE)
+        if role is not None:
+            context.add_cookies([{"name": "_token", "value": _token(role), "url": site}])
+        tab = context.new_page()
+        complaints: list[str] = []
+        tab.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        try:
+            yield tab
+        finally:
+            context.close()
+        assert not calm or not complaints
+
+    return opened
+
+
+def _token(role: str) -> str:
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    found: str = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username="ada", role=role))
+    return found
+
+
+def pages(repo: Repository) -> dict[str, str]:
+    """Every page, by name."""
+    root = "/lakeops/mine"
+    head = repo.ref("dev").commit_id
+    return {
+        "lakes": "/lakeops/",
+        "repositories": f"{root}",
+        "audit-of-all": f"{root}/_audit",
+        "branches": f"{root}/flights",
+        "tags": f"{root}/flights/tags",
+        "history": f"{root}/flights/ref/main",
+        "commit": f"{root}/flights/commit/{head}",
+        "objects": f"{root}/flights/tree/dev?prefix=flights/day=1/",
+        "object": f"{root}/flights/object/dev?path=flights/day=1/part-0.csv",
+        "uncommitted": f"{root}/flights/uncommitted/dev",
+        "blame": f"{root}/flights/blame/dev",
+        "versions": f"{root}/flights/versions/dev?path=README.md",
+        "change": f"{root}/flights/change?before=main&after=dev&path=README.md",
+        "compare": f"{root}/flights/diff?left=main&right=dev",
+        "collection": f"{root}/flights/gc",
+        "mirror": f"{root}/flights/mirror",
+        "audit": f"{root}/flights/audit",
+        "missing": f"{root}/flights/ref/nosuch",
+    }
+
+
+def _keep(tab: Page, name: str) -> None:
+    if folder := os.environ.get("LAKEOPS_SCREENSHOTS"):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tab.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_page_can_be_read_by_everybody(
+    flights: Repository, site: str, visit: Callable[..., Any], size: str, scheme: str
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    axe = Axe()
+    found: dict[str, list[str]] = {}
+    with visit("admin", size, scheme, calm=False) as tab:
+        for name, path in pages(flights).items():
+            answer = tab.goto(site + path)
+            assert answer is not None
+            assert answer.status == (404 if name == "missing" else 200), path
+            _keep(tab, f"{name}-{size}-{scheme}")
+            sideways = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert sideways <= 0, f"{name} is wider than the window by {sideways} pixels"
+            broken = [one for one in axe.run(tab).response["violations"] if one["impact"] in {"serious", "critical"}]
+            if broken:
+                found[name] = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in broken]
+    assert not found
+
+
+def test_nothing_that_a_repository_holds_is_run(flights: Repository, site: str, visit: Callable[..., Any]) -> None:
+    with visit("admin", calm=False) as tab:
+        asked: list[str] = []
+        tab.on("dialog", lambda dialog: asked.append(dialog.message))
+        for name, path in pages(flights).items():
+            tab.goto(site + path)
+            policy = "document.querySelectorAll('script:not(:first-of-type), [onclick], [onerror], iframe').length"
+            assert tab.evaluate(policy) == 0, name
+        assert not asked
+
+
+def test_the_browser_has_nothing_to_complain_of(flights: Repository, site: str, visit: Callable[..., Any]) -> None:
+    with visit("admin") as tab:
+        for name, path in pages(flights).items():
+            if name != "missing":  # a browser reports every 404 as an error
+                tab.goto(site + path)
+
+
+@pytest.mark.parametrize(("role", "status", "told"), [("viewer", 403, "Not allowed"), (None, 401, "Log in")])
+def test_who_may_not_read_the_connection_is_told_so(
+    flights: Repository, site: str, visit: Callable[..., Any], role: str | None, status: int, told: str
+) -> None:
+    with visit(role, calm=False) as tab:
+        for name, path in pages(flights).items():
+            if name == "lakes":
+                continue
+            answer = tab.goto(site + path)
+            assert answer is not None
+            assert answer.status == status, name
+            assert told in tab.inner_text("main")
+            assert "part-0" not in tab.content()
+        _keep(tab, f"refused-{status}")
+
+
+def test_one_can_click_from_the_lakes_to_an_object(site: str, visit: Callable[..., Any]) -> None:
+    with visit("admin") as tab:
+        tab.goto(f"{site}/lakeops/")
+        for link in ("mine", "flights", "dev", "Objects", "flights/", "day=1/", "part-0.csv"):
+            tab.get_by_role("link", name=link, exact=True).first.click()
+        assert tab.get_by_role("heading", name="part-0.csv").is_visible()
+        assert "EWR" in tab.inner_text("main")
+        tab.get_by_role("link", name="who wrote it, and its versions").click()
+        tab.get_by_role("link", name="added").click()
+        assert "There was no object" in tab.inner_text("main")
+
+
+def test_the_keyboard_is_enough(site: str, visit: Callable[..., Any]) -> None:
+    with visit("admin") as tab:
+        tab.goto(f"{site}/lakeops/mine/flights")
+        tab.keyboard.press("Tab")
+        assert tab.evaluate("document.activeElement.className") == "skip"
+        tab.keyboard.press("/")
+        assert tab.evaluate("document.activeElement.id") == "q"
+        tab.keyboard.type("dev")
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**q=dev")
+        assert "load-1" not in tab.inner_text("main")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_airflow_shows_them_in_its_frame_and_its_colours(site: str, visit: Callable[..., Any], theme: str) -> None:
+    other = {"light": "dark", "dark": "light"}[theme]
+    with visit("admin", scheme=other, calm=False) as tab:
+        tab.add_init_script(f"localStorage.setItem('theme', '{theme}')")
+        tab.goto(f"{site}/plugin/lakeops")
+        frame = tab.frame_locator("iframe")
+        frame.get_by_role("link", name="mine", exact=True).click()
+        frame.get_by_role("link", name="flights", exact=True).click()
+        frame.get_by_role("link", name="load-1", exact=True).wait_for()
+        _keep(tab, f"frame-{theme}")
+        dark = "getComputedStyle(document.body).backgroundColor"
+        shown = frame.locator("body").evaluate(dark)
+        assert (sum(map(int, shown.removeprefix("rgb(").removesuffix(")").split(","))) < 384) == (theme == "dark")
