@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow audit test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web audit test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -52,6 +52,10 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
 	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports"; \
 	$(BIN)/python -m pytest -m s3
+
+test-web: setup ## the pages in Debian's Chromium (installed when missing), in Airflow's own web server
+	@$(BIN)/python tests/services/chromium.py
+	$(BIN)/python -m pytest -m browser tests/airflow/test_browser.py
 
 # The variable switches off an advertisement that Material prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs

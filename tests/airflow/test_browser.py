@@ -188,10 +188,11 @@ def test_every_page_can_be_read_by_everybody(
             assert answer.status == (404 if name == "missing" else 200), path
             _keep(tab, f"{name}-{size}-{scheme}")
             sideways = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-            assert sideways <= 0, f"{name} is wider than the window by {sideways} pixels"
+            if sideways > 0:
+                found[name] = [f"wider than the window by {sideways} pixels"]
             broken = [one for one in axe.run(tab).response["violations"] if one["impact"] in {"serious", "critical"}]
             if broken:
-                found[name] = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in broken]
+                found.setdefault(name, []).extend(f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in broken)
     assert not found
 
 
