@@ -1,0 +1,54 @@
+"""``lakeops refs`` and ``lakeops hook`` on a real lake."""
+
+from __future__ import annotations
+
+R = "lakefs://flights"
+
+
+def test_a_repository_is_dumped_lost_and_restored(run, flights, lake):
+    assert "There is no dump." in run("refs", "status", R).stdout
+    assert run.json("refs", "dump", R)["whole"] is True
+    assert "nothing to add" in run("refs", "dump", R).stdout
+    run("branch", "create", "lakefs://flights/more", "--source", "lakefs://flights/main")
+    assert run.json("refs", "status", R)["behind"] is True
+    assert "one more file" in run("refs", "dump", R).stdout
+    shown, branches = run.lines("log", "lakefs://flights/main"), run.json("branch", "list", R)
+    run("repo", "delete", R, "--yes")
+    restored = run.json("refs", "restore", R, flights.storage_namespace)
+    assert restored["repository"]["id"] == "flights"
+    assert restored["commits"]
+    assert (run.lines("log", "lakefs://flights/main"), run.json("branch", "list", R)) == (shown, branches)
+    again = run.error("refs", "restore", R, flights.storage_namespace)
+    assert (again["kind"], again["exit_code"]) == ("already_exists", 5)
+    run("repo", "adopt", R, "--yes")
+    assert run.error("gc", "mark", R)["kind"] == "mark_refused"
+    assert "not settled" in run("refs", "status", R).stdout
+    assert run.json("refs", "settle", R, "--yes") == {"id": "flights", "restored_at": None}
+    assert run("gc", "mark", R).exit_code == 0
+
+
+def test_what_is_no_dump_is_told(run, flights, tmp_path):
+    missing = run.error("refs", "restore", "lakefs://other", (tmp_path / "none").as_uri())
+    assert (missing["kind"], missing["exit_code"]) == ("not_found", 4)
+
+
+def test_each_change_goes_to_the_dump(run, flights):
+    assert run.json("refs", "automatic", R) == {"id": "flights", "automatic": True}
+    run("tag", "create", "lakefs://flights/v9", "lakefs://flights/main")
+    status = run("refs", "status", R).stdout
+    assert "It has everything." in status
+    assert "Each change of a ref is added" in status
+    assert run.json("refs", "automatic", R, "--off")["automatic"] is False
+
+
+def test_hooks_are_set_listed_and_removed(run, flights):
+    hook = run.json("hook", "set", R, "not-here", "--on", "create-tag", "--ref", "v*", "--seconds", "5")
+    assert hook == {"name": "not-here", "when": "before", "actions": ["create-tag"], "pattern": "v*", "seconds": 5}
+    assert run.json("hook", "list", R) == [hook]
+    assert "create-tag" in run("hook", "list", R).stdout
+    refused = run.error("tag", "create", "lakefs://flights/v9", "lakefs://flights/main")
+    assert (refused["kind"], refused["exit_code"]) == ("hook_missing", 5)
+    assert run.error("hook", "set", R, "x", "--on", "push")["exit_code"] == 2
+    assert run.json("hook", "remove", R, "not-here") == {"name": "not-here"}
+    assert run.error("hook", "remove", R, "not-here")["exit_code"] == 4
+    run("tag", "create", "lakefs://flights/v9", "lakefs://flights/main")
