@@ -14,7 +14,7 @@ HookName = Annotated[
     str, typer.Argument(metavar="HOOK", help="An entry point in the group lakeops.hooks.", show_default=False)
 ]
 
-app = typer.Typer(help="Run code of your own before or after changes.", add_completion=False)
+app: typer.Typer = typer.Typer(help="Run code of your own before or after changes.", add_completion=False)
 
 
 @command(app, "set", example="hook set lakefs://flights schema-check --on commit --on merge --ref main")

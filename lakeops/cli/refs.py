@@ -13,7 +13,9 @@ from lakeops.model.words import counted, human_size, moment
 if TYPE_CHECKING:
     from lakeops.ops.refs.dump import Dumped
 
-app = typer.Typer(help="Dump the catalog's records into the bucket, and restore them.", add_completion=False)
+app: typer.Typer = typer.Typer(
+    help="Dump the catalog's records into the bucket, and restore them.", add_completion=False
+)
 
 
 @command(app, "dump", example="refs dump lakefs://flights")

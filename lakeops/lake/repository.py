@@ -92,10 +92,10 @@ class RefsDump:
     def __init__(self, context: Context) -> None:
         self._ctx = context
 
-    dump = verb(lambda: ops.refs.dump.dump)
-    automatic = verb(lambda: ops.hooks.automatic)
-    status = verb(lambda: ops.refs.dump.status)
-    settle = verb(lambda: ops.refs.dump.settle)
+    dump: Final = verb(lambda: ops.refs.dump.dump)
+    automatic: Final = verb(lambda: ops.hooks.automatic)
+    status: Final = verb(lambda: ops.refs.dump.status)
+    settle: Final = verb(lambda: ops.refs.dump.settle)
 
 
 class Repository:
@@ -236,9 +236,9 @@ class Repository:
 
     # --- hooks ---
 
-    hooks = verb(lambda: ops.hooks.hooks)
-    set_hook = verb(lambda: ops.hooks.set_hook)
-    remove_hook = verb(lambda: ops.hooks.remove_hook)
+    hooks: Final = verb(lambda: ops.hooks.hooks)
+    set_hook: Final = verb(lambda: ops.hooks.set_hook)
+    remove_hook: Final = verb(lambda: ops.hooks.remove_hook)
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""

@@ -60,7 +60,7 @@ class Search:
     """
 
     def __init__(self, commits: Sequence[Commit]) -> None:
-        self.left = list(commits)
+        self.left: list[Commit] = list(commits)
         self._skipped: set[str] = set()
 
     @property

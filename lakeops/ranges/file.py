@@ -25,6 +25,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
 from lakeops.ranges.format import (
     ROW_MOST,
+    Footer,
     Pieces,
     RowGroup,
     decode_footer,
@@ -161,9 +162,9 @@ class RangeEnd:
             raise _damaged(row.key, f"its last {len(tail)} bytes were read")
         self.row = row
         self.tail = tail
-        self.footer = decode_footer(tail, row.key)
-        self.marks = self.footer.groups
-        self.starts = np.cumsum([0, *(group.rows for group in self.marks)])
+        self.footer: Footer = decode_footer(tail, row.key)
+        self.marks: tuple[RowGroup, ...] = self.footer.groups
+        self.starts: npt.NDArray[np.int64] = np.cumsum([0, *(group.rows for group in self.marks)])
         if self.marks and self.marks[-1].end != row.file_bytes - row.footer_bytes:
             raise not_decodable(row.key, "its row groups do not end where its footer begins")
         if self.starts[-1] != row.count or range_id(group.digest for group in self.marks) != row.id:

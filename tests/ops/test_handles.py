@@ -30,6 +30,12 @@ def test_the_signature_is_that_of_the_function_without_what_the_handle_supplies(
 
 
 @pytest.mark.parametrize(("handle", "name"), VERBS)
+def test_type_checkers_know_every_verb(handle, name):
+    """Without a declaration the type counts as a guess, and pyright calls the package's types incomplete."""
+    assert inspect.get_annotations(handle)[name] == "Final"
+
+
+@pytest.mark.parametrize(("handle", "name"), VERBS)
 def test_help_shows_signature_and_documentation_of_every_verb(handle, name):
     method = getattr(handle, name)
     assert method.__qualname__ == f"{handle.__qualname__}.{name}"
@@ -98,7 +104,8 @@ def test_a_type_checker_sees_the_signature(tmp_path):
         text=True,
         check=False,
     )
-    options = "strategy: str | lakeops.model.records.Strategy | None =, message: str | None ="
+    choices = "Literal['source-wins'] | Literal['dest-wins'] | lakeops.model.records.Strategy | None"
+    options = f"strategy: {choices} =, message: str | None ="
     assert done.stdout.count(f"source: str, destination: str, *, {options}") == 2
     assert "def (prefix: str | None =, path: str | None =) -> int" in done.stdout
     assert "[call-arg]" in done.stdout

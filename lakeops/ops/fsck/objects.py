@@ -223,7 +223,7 @@ class Entries:
     """
 
     def __init__(self, ctx: Context, inventory: Inventory, checked: Counter[str], *, data: bool) -> None:
-        self.columns = _OBJECTS if data else _ADDRESSES
+        self.columns: tuple[str, ...] = _OBJECTS if data else _ADDRESSES
         self._namespace = ctx.repository.storage_namespace
         self._inventory = inventory
         self._checked = checked
