@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from random import Random, randrange
 
 import pytest
 from support.copies import copied_file, open_at, sqlite_url
@@ -238,7 +240,7 @@ def forge(repo: Repository, change: Callable[[list[list]], object]) -> None:
     part = found.parts[0]
     lines = [json.loads(line) for line in gzip.decompress(store.get(key_of(folder, part.file))).splitlines()]
     change(lines)
-    data = gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode())
+    data = gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), 1)
     store.put(key_of(folder, part.file), data)
     forged = replace(part, sha256=sha256(data).hexdigest(), size_bytes=len(data), records=len(lines))
     store.put(key_of(folder), replace(found, parts=(forged,)).to_text().encode())
@@ -277,6 +279,74 @@ def test_forged_records_are_refused(opened, tmp_path, clock, name):
     change, text = FORGED[name]
     forge(repo, change)
     refused(opened, tmp_path / "bucket", RecordRefused, text)
+
+
+ODD = (
+    None, True, -1, 0, 1.5, 2**31, 2**63, 10**30, "", "x", "main", "a" * 64, "x" * 5000, "a\0b", "\ud800", "../../x",
+    [], {}, [1], ["a" * 64], {"a": 1}, {"a": "b"}, [[[]]],
+)  # fmt: skip
+
+
+def mutate(random: Random, lines: list[list]) -> None:
+    """One change of one record, or of the order of the records."""
+    at = random.randrange(len(lines))
+    kind = random.randrange(8)
+    if kind == 0:
+        del lines[at]
+    elif kind == 1:
+        lines.insert(random.randrange(len(lines)), lines[at])
+    elif kind == 2:
+        lines[at] = random.choice(ODD)
+    else:
+        place = lines[at]
+        while isinstance(place, dict | list) and place:
+            keys = list(place) if isinstance(place, dict) else range(len(place))
+            key = random.choice(list(keys))
+            if not isinstance(place[key], dict | list) or not place[key] or random.randrange(3) == 0:
+                if kind == 3 and isinstance(place, dict):
+                    del place[key]
+                else:
+                    place[key] = random.choice(ODD)
+                return
+            place = place[key]
+
+
+def judge_forged_dumps(opened: Open, place: Path, repo: Repository, seeds: Iterable[int]) -> int:
+    """Forged dumps are refused in words, or make a repository that can be looked at; how many were refused."""
+    repo.refs.dump(full=True)
+    folder = place / own(repo._ctx.store)
+    whole = {file: file.read_bytes() for file in folder.iterdir()}
+    heir, refusals = opened("heir"), 0
+    for seed in seeds:
+        for file, data in whole.items():
+            file.write_bytes(data)
+        forge(repo, partial(mutate, Random(seed)))
+        try:
+            heir.restore_repository("flights", place.as_uri())
+        except LakeopsError:
+            refusals += 1
+            assert list(heir.repositories()) == [], seed
+            continue
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error
+        found = heir.repository("flights")
+        list(found.fsck())
+        for ref in (*found.branches(), *found.tags()):
+            list(found.log(ref.id))
+        heir.delete_repository("flights")
+    return refusals
+
+
+def test_forged_dumps_are_refused_or_make_something_that_can_be_looked_at(opened, tmp_path, clock):
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    assert judge_forged_dumps(opened, tmp_path / "bucket", repo, range(60)) > 20
+
+
+@pytest.mark.slow
+def test_many_forged_dumps(opened, tmp_path, clock):
+    repo = full_of_history(opened("home"), tmp_path / "bucket", clock)
+    first = randrange(10**9)
+    assert judge_forged_dumps(opened, tmp_path / "bucket", repo, range(first, first + 2000)) > 500
 
 
 def test_a_bomb_ends_at_the_bound(opened, tmp_path, clock):

@@ -16,6 +16,7 @@ from typing import Any
 
 from lakeops.catalog.records import Cut, Since
 from lakeops.model.errors import ObjectNotFound
+from lakeops.model.ids import LATEST
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import REFS, dump_folder
 from lakeops.store.small import parse_json, read_small
@@ -25,6 +26,8 @@ MAX_BYTES = 4 << 20
 _PART = re.compile(r"\d{14}[0-9a-v]{20}\.jsonl\.gz")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MANIFEST = "manifest.json"
+_MOST = 1 << 63
+_LATEST = LATEST * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ def parse(text: str) -> Manifest | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     texts = (values["repository"], values["namespace"], *retired)
-    fine = all(type(number) is int for number in numbers) and all(type(one) is str for one in texts)
+    fine = all(type(number) is int and 0 <= number < _MOST for number in numbers) and cut["at"] <= _LATEST
+    fine = fine and all(type(one) is str for one in texts)
     if not fine or not parts or not all(_PART.fullmatch(name) for name in (*retired, *(one.file for one in parts))):
         return None
     return Manifest(texts[0], texts[1], Cut(numbers[0], Since(*numbers[1:])), parts, retired)
