@@ -202,6 +202,17 @@ class Mirrors(Candidates):
 
         self.database.write(work, settle=run_again)
 
+    def note_metadata(self, repository_id: str, metadata: Mapping[str, str]) -> None:
+        """Take over the metadata of the source's repository."""
+
+        def work(conn: Connection) -> None:
+            # Exclusive from the beginning: two passes that share the lock could not both change the row.
+            _, repository = lock_mirror(conn, repository_id, exclusive=True)
+            if repository.metadata != metadata:
+                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=dict(metadata)))
+
+        self.database.write(work, settle=run_again)
+
     def start_over(self, repository_id: str, registration: str, *, sequence: int) -> Mirror:
         """Follow the source under a name of its own, as a mirror that it does not know yet.
 

@@ -69,6 +69,7 @@ class RepositoryRow(_Row, table=True):
     read_only: bool = _flag()
     split: dict[str, int] = _json()
     capabilities: dict[str, Any] = _json()
+    user_metadata: dict[str, str] = _json("metadata")
     grace_seconds: int = _number()
     grace_before: int | None = _number(null=True)
     grace_until: int | None = _number(null=True)

@@ -2,6 +2,7 @@
 
 * ``create_repository`` needs a free name and namespace; leaves repository, first commit, default branch, reflog row.
 * ``delete_repository`` leaves no row of it but those of the audit; the storage namespace stays.
+* ``update_metadata`` changes keys of a repository's metadata and leaves the others. Repeating it changes nothing.
 * ``set_read_only`` closes or opens it, once every writer under the old state is done. A mirror stays closed.
 
 None of them can be half done, so none needs recovery.
@@ -9,14 +10,18 @@ None of them can be half done, so none needs recovery.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Part, find_repository, lock_repository, under
-from lakeops.catalog.rows import commit_values, repository_record, repository_values
+from lakeops.catalog.guards import Part, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.rows import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
+from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Commit, Repository
 
 
@@ -82,6 +87,29 @@ class Repositories(Part):
 
         self.database.write(work, settle=run_again)
 
+    def update_metadata(self, repository_id: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set keys of a repository's metadata; None removes one. Returns all of it as it is now.
+
+        Raises ``ReadOnlyRepository``, and ``InvalidInput`` where all of it together is too large.
+        """
+
+        def work(conn: Connection) -> dict[str, str]:
+            repository = lock_repository(conn, repository_id, exclusive=True)
+            check_writable(conn, repository, action="set-metadata")
+            before = text_map(repository.metadata)
+            merged: dict[str, str | None] = {**before, **changes}
+            after = check_metadata(
+                {key: value for key, value in merged.items() if value is not None}, at_most=COMMIT_METADATA_BYTES
+            )
+            if after != before:
+                conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(metadata=after))
+                self._record(
+                    conn, repository_id, "set-metadata", "repository", repository_id, *differing(before, after)
+                )
+            return after
+
+        return self.database.write(work, settle=run_again)
+
     def _insert_repository(
         self, conn: Connection, repository: Repository, first: Commit, *, token: str, actor: str, action: str
     ) -> None:
@@ -115,6 +143,12 @@ class Repositories(Part):
                 f"storage namespace {repository.storage_namespace} belongs to repository {name!r}, or overlaps with "
                 "its own; choose another one"
             )
+
+
+def differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    """What two maps do not share, of each as JSON."""
+    keys = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    return [json.dumps({key: side[key] for key in keys if key in side}) for side in (before, after)]
 
 
 def _around(namespace: str) -> list[str]:

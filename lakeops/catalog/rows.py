@@ -123,6 +123,7 @@ def repository_record(row: AnyRow) -> Repository:
         split=split,
         capabilities=row.capabilities,
         hooks=hooks_of(row),
+        metadata=text_map(row.metadata),
     )
 
 

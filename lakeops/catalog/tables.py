@@ -16,10 +16,11 @@ METADATA = MetaData()
 # fmt: off
 REPOSITORY = Table(
     "lakeops_repository", METADATA, text("id", key=True), text("storage_namespace"), text("default_branch"),
-    number("creation_date"), flag("read_only"), json("split"), json("capabilities"), number("grace_seconds"),
-    number("grace_before", null=True), number("grace_until", null=True), number("fence", null=True),
-    number("pruned", null=True), json("hooks"), number("restored", null=True), digest("row_digest"),
-    UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"), open_index("lakeops_repository"),
+    number("creation_date"), flag("read_only"), json("split"), json("capabilities"), json("metadata"),
+    number("grace_seconds"), number("grace_before", null=True), number("grace_until", null=True),
+    number("fence", null=True), number("pruned", null=True), json("hooks"), number("restored", null=True),
+    digest("row_digest"), UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
+    open_index("lakeops_repository"),
 )
 CATALOG = Table(
     "lakeops_catalog", METADATA, number("only", key=True), text("id"),

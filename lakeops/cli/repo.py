@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import RepositoryUri
+from lakeops.cli.options import Metadata, RepositoryUri, parse_metadata, value
+from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.words import counted, moment
 
@@ -30,10 +31,12 @@ def create(
         ),
     ] = None,
     default_branch: Annotated[str, typer.Option(metavar="NAME", help="The first branch.")] = "main",
+    meta: Metadata = None,
 ) -> None:
     """Create a repository with one initial commit."""
     name = uri.only_repository()
-    repository = session.lake.create_repository(name, namespace, default_branch=default_branch).record
+    made = session.lake.create_repository(name, namespace, default_branch=default_branch, metadata=parse_metadata(meta))
+    repository = made.record
     session.answer(
         repository,
         ["Repository ", (f"lakefs://{name}", "green"), " created in ", repository.storage_namespace],
@@ -54,6 +57,26 @@ def list_all(session: Session) -> None:
             record.storage_namespace + (" (read-only)" if record.read_only else ""),
         ),
     )
+
+
+@command(app, "metadata", example="repo metadata lakefs://flights --meta owner=ada --remove contact")
+def metadata(
+    session: Session,
+    uri: RepositoryUri,
+    meta: Metadata = None,
+    remove: Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")] = None,
+) -> None:
+    """Show a repository's own metadata, or change it: key/value pairs such as an owner or a contact.
+
+    Keys that are not named stay as they are.
+    """
+    repository = session.repository(uri)
+    changes: dict[str, str | None] = {**dict.fromkeys(remove or ()), **parse_metadata(meta)}
+    pairs = repository.update_metadata(changes) if changes else repository.metadata
+    lines: list[list[Styled]] = [[(key, "cyan"), " = ", text] for key, text in sorted(pairs.items())]
+    session.answer({"metadata": pairs}, *lines)
+    if not pairs:
+        session.note("No metadata.")
 
 
 @command(app, "adopt", example="repo adopt lakefs://flights --yes", asks=True)

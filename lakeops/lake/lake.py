@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -33,6 +33,7 @@ class Lake(Connection):
         *,
         default_branch: str = "main",
         split: Split | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> Repository:
         """A new repository with one initial commit.
 
@@ -41,6 +42,7 @@ class Lake(Connection):
             storage_namespace: ``file:///...`` or ``s3://bucket/prefix``; below the home directory when left out.
             default_branch: the first branch.
             split: where ranges end. It can never be changed, and the default suits everything but tests.
+            metadata: key/value pairs kept with the repository.
 
         Raises:
             InvalidName: the name breaks the rules.
@@ -58,6 +60,7 @@ class Lake(Connection):
             split=split or Split(),
             ids=self._ids,
             actor=self.settings.committer,
+            metadata=metadata,
         )
         return Repository(self.context(record))
 

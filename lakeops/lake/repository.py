@@ -127,6 +127,13 @@ class Repository:
         """The branch that cannot be deleted."""
         return self.record.default_branch
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The repository's own metadata, as it is now."""
+        return dict(self._ctx.catalog.repository(self.id).metadata)
+
+    update_metadata: Final = verb(lambda: ops.repository.update_metadata)
+
     # --- refs ---
 
     def ref(self, expression: str) -> Ref:

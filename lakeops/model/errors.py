@@ -246,7 +246,7 @@ class CloneConflict(MergeConflict):
         changed = "1 file was" if len(conflicts) == 1 else f"{len(conflicts):,} files were"
         LakeopsError.__init__(
             self,
-            f"{changed} changed in {source!r} and at {destination!r}: {shown}; nothing of that was replaced. Put your "
+            f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. Put your "
             "version aside and pull, or give it up with --force",
         )
 

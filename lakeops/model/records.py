@@ -56,6 +56,7 @@ class Repository:
     split: Split = Split()
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     hooks: tuple[Hook, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``repository`` record."""
@@ -65,6 +66,7 @@ class Repository:
             "default_branch": self.default_branch,
             "creation_date": self.creation_date,
             "read_only": self.read_only,
+            "metadata": dict(self.metadata),
         }
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import AlreadyExists, LakeopsError, NamespaceTaken, NotFound
-from lakeops.model.ids import make_commit
+from lakeops.model.errors import AlreadyExists, InvalidInput, LakeopsError, NamespaceTaken, NotFound
+from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata, make_commit
 from lakeops.model.names import check_branch, check_repository
 from lakeops.model.owner import Identity
 from lakeops.model.records import Repository, Split
 from lakeops.model.text import excerpt
-from lakeops.ops.context import pages
+from lakeops.ops.context import Context, pages
 from lakeops.ops.overlap import CATALOG, CLAIM_ID, check_apart, claim, claim_text, read_claim
 from lakeops.ops.owner import first_owner, release
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
@@ -35,6 +36,7 @@ def create_repository(
     split: Split,
     ids: Ids,
     actor: str,
+    metadata: Mapping[str, str] | None = None,
 ) -> Repository:
     """A new repository with one empty initial commit on its default branch: see ``Lake.create_repository``.
 
@@ -44,6 +46,7 @@ def create_repository(
     """
     check_repository(name)
     check_branch(default_branch)
+    pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
     namespace = normalise_namespace(storage_namespace)
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists")
@@ -59,6 +62,7 @@ def create_repository(
         creation_date=unix_seconds(now),
         split=split,
         capabilities={**asdict(store.probe()), CLAIM_ID: left or ids.new()},
+        metadata=pairs,
     )
     if left is not None:
         first_owner(catalog, store, name, ids)  # first: a copy of this catalog must not touch the claim
@@ -92,6 +96,25 @@ def delete_repository(catalog: Catalog, stores: Stores, name: str) -> None:
     catalog.delete_repository(name)
     with suppress(LakeopsError):
         release(stores.at(namespace), own)
+
+
+def update_metadata(ctx: Context, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Change the repository's own metadata: key/value pairs for people and programs, such as an owner or a contact.
+
+    Keys that are not given stay. Returns all of it as it is now.
+
+    Args:
+        changes: the new text of each key; None removes the key. All pairs together take at most 64 KiB.
+
+    Raises:
+        InvalidInput: it is not a map of texts, or too large.
+        ReadOnlyRepository: the repository takes no changes. A mirror has its source's.
+    """
+    if not isinstance(changes, Mapping):
+        raise InvalidInput(f"metadata: {excerpt(changes)} is not a map from text to text")
+    kept = {key: value for key, value in changes.items() if value is not None}
+    check_metadata(kept | dict.fromkeys(changes.keys() - kept.keys(), ""), at_most=COMMIT_METADATA_BYTES)
+    return ctx.catalog.update_metadata(ctx.repository_id, dict(changes))
 
 
 def exists(catalog: Catalog, name: str) -> bool:

@@ -37,7 +37,15 @@ from lakeops.testing import ManualClock
 SILENT = {
     *("put_staged", "seal", "discard", "purge_retired", "begin_upload", "end_upload"),  # nothing committed changes
     *("enqueue", "dequeue", "remember_key", "check_clock", "advance_sweep", "hold_owner", "identity"),
-    *("copy_commits", "observe_source", "note_kept", "note_rules", "give_up_candidate", "record_arrivals"),
+    *(
+        "copy_commits",
+        "observe_source",
+        "note_kept",
+        "note_rules",
+        "note_metadata",
+        "give_up_candidate",
+        "record_arrivals",
+    ),
     *("note_sync", "note_refused", "note_seen"),  # a mirror's memory: what it shows changes by ``promote`` alone
     *("upgrade", "cut"),
 }
@@ -100,6 +108,10 @@ TRANSITIONS = {
     "set_read_only": (
         nothing, lambda c, _: c.set_read_only(REPO, True),
         ("set-read-only", "repository", REPO, "writable", "read-only"),
+    ),
+    "update_metadata": (
+        nothing, lambda c, _: c.update_metadata(REPO, {"owner": "ada", "gone": None}),
+        ("set-metadata", "repository", REPO, "{}", '{"owner": "ada"}'),
     ),
     "create_branch": (nothing, lambda c, _: dev(c), ("create-branch", "branch", "dev", None, FIRST.id)),
     "delete_branch": (

@@ -86,6 +86,7 @@ def test_a_name_and_a_namespace_are_taken_once(catalog):
         lambda c: c.record_arrivals(REPO, MAIN, 1, {}, missing_objects=0, missing_bytes=0),
         lambda c: c.promote(REPO, MAIN, 1, FIRST.id, token="t", actor="ada"),
         lambda c: c.note_sync(REPO, None),
+        lambda c: c.note_metadata(REPO, {}),
         lambda c: c.promote_writable(REPO, 0, actor="ada"),
     ],
 )

@@ -135,6 +135,7 @@ READS = {
     "stageable": lambda c: c.stageable("none", "main"),
     "purge_retired": lambda c: c.purge_retired("none"),
     "set_read_only": lambda c: c.set_read_only("none", True),
+    "update_metadata": lambda c: c.update_metadata("none", {}),
     "protect": lambda c: c.protect("none", "*"),
     "seal": lambda c: c.seal("none", "main", token="t"),
     "create_branch": lambda c: c.create_branch("none", "b", FIRST.id, token="t", actor="ada"),

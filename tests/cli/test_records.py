@@ -14,7 +14,7 @@ from lakeops.cli.app import app
 COMMIT = {"id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"}
 REF = {"id", "commit_id"}
 MARK = {"id", "state", "creation_date", "objects", "bytes", "files", "listed", "swept", "refused", "failures"}
-REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "read_only"}
+REPOSITORY = {"id", "storage_namespace", "default_branch", "creation_date", "read_only", "metadata"}
 OBJECT = {"path", "path_type", "physical_address", "checksum", "size_bytes", "mtime", "metadata", "content_type"}
 CHANGE = {"type", "path", "size_bytes"}
 MERGE = {"reference", "up_to_date", "summary", "source_uncommitted"}
@@ -31,6 +31,7 @@ ONE, MANY, LINES = "one", "many", "lines"
 COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
     "repo create": (["lakefs://other"], ONE, REPOSITORY),
     "repo list": ([], MANY, REPOSITORY),
+    "repo metadata": ([R, "--meta", "k=v", "--remove", "j"], ONE, {"metadata"}),
     "repo adopt": ([R], ONE, {"owner", "before"}),
     "repo delete": ([R, "--yes"], ONE, REPOSITORY),
     "branch create": ([f"{R}/new", "--source", f"{R}/main~1"], ONE, REF),
@@ -101,6 +102,8 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 ELSEWHERE = [
     "db grants",  # on PostgreSQL
     "bisect run",
+    *(f"refs {verb}" for verb in ("dump", "status", "restore", "settle", "automatic")),
+    *(f"hook {verb}" for verb in ("set", "list", "remove")),
     *(f"local {verb}" for verb in ("clone", "init", "status", "pull", "checkout", "commit", "list")),
     *("fs presign", "gateway", "mirror setup-s3", "gc report", "gc sweep", "gc idle", "gc restore", "gc prune"),
     *(

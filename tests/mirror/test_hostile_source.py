@@ -207,3 +207,15 @@ def test_every_byte_of_a_commit_counts(pair: Pair) -> None:
             write(pair, COMMIT.update().where(COMMIT.c.id == made.id).values(plain))
     pair.mirror.sync()
     assert pair.head() == made.id
+
+
+def test_metadata_that_is_too_large_is_not_taken_over(pair: Pair) -> None:
+    pair.repo.update_metadata({"owner": "ada"})
+    pair.replicator.settle()
+    pair.mirror.sync()
+    write(pair, REPOSITORY.update().values(metadata={"owner": "x" * 100_000}))
+    made = pair.commit(a="1")
+    pair.replicator.settle()
+    with pytest.raises(RecordRefused, match="limit"):
+        pair.mirror.sync()
+    assert (pair.head(), pair.mirror.metadata) == (made.id, {"owner": "ada"})

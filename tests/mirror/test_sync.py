@@ -90,3 +90,19 @@ def test_older_commits_are_not_promised(pair, late):
     pair.replicator.settle()
     with pytest.raises(ReadOnlyRepository):
         pair.mirror.branch("main").put("a", b"3")
+
+
+def test_a_mirror_shows_the_metadata_of_its_source(pair):
+    pair.repo.update_metadata({"owner": "ada", "tier": "1"})
+    pair.mirror.sync()
+    assert pair.mirror.metadata == {"owner": "ada", "tier": "1"}
+    with pytest.raises(ReadOnlyRepository):
+        pair.mirror.update_metadata({"owner": "eve"})
+    pair.repo.update_metadata({"tier": None})
+    pair.mirror.sync()
+    assert pair.mirror.metadata == {"owner": "ada"}
+    pair.replicator.settle()
+    pair.mirror.sync()
+    pair.mirror.promote_writable()
+    own = pair.there.repository(pair.mirror.id)
+    assert own.update_metadata({"owner": "grace"}) == {"owner": "grace"}

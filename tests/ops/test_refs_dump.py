@@ -70,6 +70,7 @@ def full_of_history(lake: Lake, place: Path, clock: ManualClock) -> Repository:
     repo.create_tag("gone", "main~1")
     repo.ref("dev").pass_check("quality", by="ada")
     repo.protect_tags("v*")
+    repo.update_metadata({"owner": "ada"})
     repo.refs.dump()
     repo.merge("dev", "main")
     repo.delete_tag("gone")
@@ -98,6 +99,7 @@ def everything(repo: Repository) -> dict[str, object]:
         "checks": repo._ctx.catalog.passed_checks(repo.id, repo.ref("main~1^2").commit_id),
         "rules": repo.gc.rules(),
         "grace": repo.gc.grace(),
+        "metadata": repo.metadata,
         "trees": {ref.id: tree(repo, ref.id) for ref in (*repo.branches(), *repo.tags())},
     }
 
@@ -266,6 +268,7 @@ FORGED: dict[str, tuple[Callable[[list[list]], object], str]] = {
     "type": (lambda lines: first(lines, "commit", 1).update(creation_date="now"), "refused"),
     "hook": (lambda lines: first(lines, "repository").update(hooks=[{"name": "x"}]), "refused"),
     "split": (lambda lines: first(lines, "repository").update(split={"min_entries": 0}), "cannot cut"),
+    "metadata": (lambda lines: first(lines, "repository").update(metadata={"k": 1}), "refused"),
     "rules": (lambda lines: first(lines, "rules").update(rules="{"), "rules"),
     "control": (lambda lines: first(lines, "record").update(login="a\0b"), "NUL"),
     "deep": (lambda lines: first(lines, "commit", 1).update(metadata={"a": {"b": 1}}), "refused"),

@@ -25,6 +25,7 @@ from lakeops.model.requests import check_asked
 from lakeops.model.sources import SourceReference
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.mirror.gate import check_repository_metadata
 from lakeops.ops.mirror.source import Source, check_claim
 from lakeops.ops.overlap import CLAIM_ID, check_apart
 from lakeops.ops.owner import check_unowned
@@ -93,6 +94,7 @@ def create_mirror(
             CLAIM_ID: origin.capabilities.get(CLAIM_ID),
             SOURCE_ETAG: origin.capabilities.get("etag_is_md5"),
         },
+        metadata=check_repository_metadata(origin),
     )
     if reports:
         _register(source, mirror)

@@ -46,6 +46,14 @@ def check_repository(repository: Repository) -> Repository:
     return repository
 
 
+def check_repository_metadata(repository: Repository) -> dict[str, str]:
+    """The source repository's metadata. Raises ``RecordRefused``."""
+    try:
+        return ids.check_metadata(repository.metadata, at_most=ids.COMMIT_METADATA_BYTES)
+    except InvalidInput as error:
+        raise RecordRefused(f"the source's repository {excerpt(repository.id)}: {error.message}") from None
+
+
 def ref_flaw(ref: RefName, head: object) -> str | None:
     """Why a ref of the source is not followed, in words; None when it may be."""
     broken = broken_rule(ref.name)

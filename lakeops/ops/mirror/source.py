@@ -33,13 +33,15 @@ class Shown:
         heads: where the branches and tags point that the mirror follows.
         unkept: those of the heads that a source which is a mirror itself has not agreed with its own source to keep.
         rules: its retention rules and protected branches; None where they are refused.
-        refused: what is not believed, and why: refs, or the rules under None.
+        refused: what is not believed, and why: refs, or the rules and metadata under None.
+        metadata: its repository's metadata; None where it is refused.
     """
 
     heads: dict[RefName, str]
     unkept: frozenset[str]
     rules: tuple[str | None, tuple[str, ...]] | None
     refused: dict[RefName | None, LakeopsError]
+    metadata: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,12 @@ class Source:
                 rules = gate.check_rules(*self.rules())
             except (RecordRefused, Corrupted) as error:
                 refused[None] = error
-            return Shown(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused)
+            metadata = None
+            try:
+                metadata = gate.check_repository_metadata(self.repository)
+            except RecordRefused as error:
+                refused[None] = error
+            return Shown(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused, metadata)
 
         return self.catalog.in_snapshot(found)
 

@@ -234,6 +234,8 @@ def _observe(
         shown = source.shown(known.mirror, initial)
         if shown.rules is not None and shown.rules != (known.mirror.rules, known.mirror.protections):
             ctx.catalog.note_rules(ctx.repository_id, *shown.rules)
+        if shown.metadata is not None and shown.metadata != ctx.catalog.repository(ctx.repository_id).metadata:
+            ctx.catalog.note_metadata(ctx.repository_id, shown.metadata)
         broken |= shown.refused
         heads = _followed(shown, known, leave=broken)
         copied = {ref.source_head for ref in known.refs}

@@ -338,6 +338,7 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Resto
                 Split(**row["split"]),
                 {**row["capabilities"], CLAIM_ID: row["capabilities"].get(CLAIM_ID)},
                 tuple(map(Hook.from_json, row["hooks"])),
+                texts.check_metadata(row["metadata"], at_most=texts.COMMIT_METADATA_BYTES),
             )
         )
         grace, pruned = row["grace_seconds"], row["pruned"]

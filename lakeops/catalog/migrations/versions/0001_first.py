@@ -45,6 +45,7 @@ def upgrade() -> None:
         _flag("read_only"),
         _json("split"),
         _json("capabilities"),
+        _json("metadata"),
         _number("grace_seconds"),
         _number("grace_before", nullable=True),
         _number("grace_until", nullable=True),
