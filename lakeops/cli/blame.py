@@ -19,7 +19,7 @@ app: typer.Typer = typer.Typer(add_completion=False)
 Depth = Annotated[int | None, value("--depth", "N", "Look at no more than this many commits.", min=0)]
 
 
-@command(app, "blame", example="blame lakefs://flights/main/raw/")
+@command(app, "blame", example="blame lakefs://flights/main/raw/", progress=True)
 def blame(
     session: Session,
     under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
@@ -34,11 +34,12 @@ def blame(
     """
     repository_id, ref, prefix = under.with_prefix()
     found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)
+    shown = session.awaited("Looking for writers", found)
     with session.paged():
-        session.stream(found, lambda one: (*_who(one), "  ", one.path))
+        session.stream(shown, lambda one: (*_who(one), "  ", one.path))
 
 
-@command(app, "history", example="history lakefs://flights/main/raw/day1.csv")
+@command(app, "history", example="history lakefs://flights/main/raw/day1.csv", progress=True)
 def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth = None) -> None:
     """Show which commits wrote an object or removed it, newest first.
 
@@ -46,8 +47,9 @@ def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth
     """
     repository_id, ref, path = at.with_path()
     found = session.lake.repository(repository_id).ref(ref).history(path, amount=amount, depth=depth)
+    shown = session.awaited("Looking for versions", found)
     with session.paged():
-        session.stream(found, _version)
+        session.stream(shown, _version)
 
 
 def _version(one: Version) -> Iterable[Styled]:

@@ -33,7 +33,7 @@ def change_line(change: Change) -> tuple[Styled, ...]:
     return (SIGNS[change.type], " ", change.path)
 
 
-@command(app, "diff", example="diff lakefs://flights/main lakefs://flights/dev")
+@command(app, "diff", example="diff lakefs://flights/main lakefs://flights/dev", progress=True)
 def diff(
     session: Session,
     left: Annotated[LakeUri, uri("lakefs://REPO/LEFT", "A branch; or what to compare with, any ref.")],
@@ -64,8 +64,9 @@ def diff(
         else:
             changes = repository.compare(old, new, prefix=prefix, strategy=strategy)
     counts = ChangeCounts()
+    shown = session.awaited("Comparing", changes)
     with session.paged():
-        session.stream(counts.count(changes), change_line)
+        session.stream(counts.count(shown), change_line)
     for line in counts.lines():
         session.note(*line)
 

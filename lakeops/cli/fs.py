@@ -397,21 +397,22 @@ Place = Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where it shall be."
 Folder = Annotated[bool, flag("--recursive -r", "Take every object in the folder.")]
 
 
-@command(app, "cp", example="fs cp lakefs://flights/v1/raw/ lakefs://flights/dev/old/ --recursive")
+@command(app, "cp", example="fs cp lakefs://flights/v1/raw/ lakefs://flights/dev/old/ --recursive", progress=True)
 def cp(session: Session, source: Source, destination: Place, recursive: Folder = False) -> None:
     """Put an object, or a folder, under another path too. Nothing is copied: both share the contents.
 
     It is an uncommitted change of the destination's branch.
     """
     branch, ref, old, new = _two_places(session, source, destination)
-    count = branch.copy(old, new, ref=ref, recursive=recursive)
+    with session.progress(f"Copying {old}"):
+        count = branch.copy(old, new, ref=ref, recursive=recursive)
     session.answer(
         {"path": old, "destination": new, "objects": count},
         [f"Copied {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"), ", not committed yet"],
     )
 
 
-@command(app, "mv", example="fs mv lakefs://flights/dev/raw/a.csv lakefs://flights/dev/raw/b.csv")
+@command(app, "mv", example="fs mv lakefs://flights/dev/raw/a.csv lakefs://flights/dev/raw/b.csv", progress=True)
 def mv(session: Session, source: Source, destination: Place, recursive: Folder = False) -> None:
     """Give an object, or the objects of a folder, another path on a branch. Nothing is copied.
 
@@ -420,7 +421,8 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
     branch, ref, old, new = _two_places(session, source, destination)
     if ref != branch.id:
         raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
-    count = branch.rename(old, new, recursive=recursive)
+    with session.progress(f"Moving {old}"):
+        count = branch.rename(old, new, recursive=recursive)
     session.answer(
         {"path": old, "destination": new, "objects": count},
         [f"Moved {counted(count, 'object')} to ", (f"{branch.id}/{new}", "green"), ", not committed yet"],

@@ -104,7 +104,7 @@ def import_(
     )
 
 
-@command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline")
+@command(app, "log", example="log lakefs://flights/main/raw/ --since 7d --oneline", progress=True)
 def log(
     session: Session,
     at: Annotated[LakeUri, uri("lakefs://REPO/REF[/PATH]", "Any ref; with a path, what changed it.")],
@@ -144,6 +144,8 @@ def log(
         author=author,
         on_expired=unknown.append,
     )
+    # A plain log is there at once.
+    found = session.awaited("Looking for commits", found, long=bool(path or prefix or author))
     drawn = Graph() if graph else None
     commit = None
     with session.paged():

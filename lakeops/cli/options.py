@@ -66,7 +66,14 @@ Json = Annotated[
     bool, typer.Option("--json", metavar="", help="Print JSON on stdout and nothing else.", callback=_json_anywhere)
 ]
 Yes = Annotated[bool, flag("--yes -y", "Do not ask.")]
-NoProgress = Annotated[bool, flag("--no-progress", "Show no progress bar.")]
+Progress = Annotated[
+    bool | None,
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show progress or not. A terminal gets a bar anyway; elsewhere --progress prints a line now and then.",
+        show_default=False,
+    ),
+]
 Message = Annotated[str, value("--message -m", "TEXT", "What was done and why.")]
 Metadata = Annotated[list[str] | None, value("--meta", "KEY=VALUE", "Metadata; may be repeated.")]
 IdempotencyKey = Annotated[

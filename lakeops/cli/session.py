@@ -9,16 +9,18 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, wraps
+from itertools import chain, islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import typer
 
-from lakeops.cli.options import Json, NoProgress, Yes, ref_in
+from lakeops.cli.options import Json, Progress, Yes, ref_in
 from lakeops.cli.output import Output, is_terminal
+from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
 from lakeops.model.text import safe
 from lakeops.model.uris import LakeUri
@@ -28,9 +30,13 @@ if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Ref, Repository
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 Report = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
+
+LINE_SECONDS = 2.0
+"""Between two lines of progress."""
 
 MAX_LISTED = 20
 """How many losses are listed one by one before a question. The rest is only counted."""
@@ -47,21 +53,21 @@ def command(
         app: the group that the command belongs to.
         name: the command's name in the group.
         example: a command line for the help page, without ``lakeops``.
-        progress: the command shows progress, and takes ``--no-progress``.
+        progress: the command shows progress, and takes ``--progress`` and ``--no-progress``.
         asks: the command asks before it changes anything, and takes ``--yes``.
     """
 
     def declare(run: Callable[Concatenate[Session, P], None]) -> Callable[Concatenate[Session, P], None]:
-        shared = {"yes": (asks, Yes), "no_progress": (progress, NoProgress), "json": (True, Json)}
+        shared = {"yes": (asks, Yes, False), "progress": (progress, Progress, None), "json": (True, Json, False)}
         options = [
-            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-            for option, (wanted, annotation) in shared.items()
+            inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for option, (wanted, annotation, default) in shared.items()
             if wanted
         ]
 
         @wraps(run)
-        def invoke(*, json: bool, yes: bool = False, no_progress: bool = False, **given: Any) -> None:  # noqa: ANN401
-            with Session(json, yes=yes, hide_progress=no_progress) as session:
+        def invoke(*, json: bool, yes: bool = False, progress: bool | None = None, **given: Any) -> None:  # noqa: ANN401
+            with Session(json, yes=yes, show_progress=progress) as session:
                 cast("Callable[..., None]", run)(session, **given)
 
         signature = inspect.signature(run, eval_str=True)
@@ -79,13 +85,13 @@ class Session(Output):
     Args:
         as_json: whether stdout carries JSON.
         yes: the user has agreed beforehand, so nothing is asked.
-        hide_progress: whether to show no progress bar.
+        show_progress: whether to show progress; None: where a person watches.
     """
 
-    def __init__(self, as_json: bool, *, yes: bool = False, hide_progress: bool = False) -> None:
+    def __init__(self, as_json: bool, *, yes: bool = False, show_progress: bool | None = None) -> None:
         super().__init__(as_json)
         self.yes = yes
-        self._hide_progress = hide_progress
+        self._show_progress = show_progress
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
@@ -174,11 +180,18 @@ class Session(Output):
     def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:
         """Show the progress of the verbs that run inside the ``with``: a bar on a terminal, nothing elsewhere.
 
+        Where it was asked for, lines are printed in place of nothing.
+
         Args:
             label: what is being done, until a report says more.
             size: whether amounts are bytes; or the labels of those reports whose amounts are.
         """
-        if self._hide_progress or self.as_json or not is_terminal(sys.stderr):
+        watched = is_terminal(sys.stderr) and not self.as_json
+        if not watched and self._show_progress:
+            self.lake.progress = self._lines(label, size)
+            yield self.lake.progress
+            return
+        if not watched or self._show_progress is False:
             yield lambda _label, _done, _total: None
             return
         from rich.console import Console
@@ -191,11 +204,41 @@ class Session(Output):
         with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
             task = bar.add_task(safe(label), total=None, amount="")
 
-            def report(label: str, done: int, total: int) -> None:
-                in_bytes = size if isinstance(size, bool) else label in size
-                shown = human_size if in_bytes else "{:,}".format
-                amount = f"{shown(done)} of {shown(total)}" if total else ""
-                bar.update(task, description=safe(label), completed=done, total=total or None, amount=amount)
+            def advance(label: str, done: int, total: int) -> None:
+                shown = _amount(label, done, total, size)
+                bar.update(task, description=safe(label), completed=done, total=total or None, amount=shown)
 
-            self.lake.progress = report
-            yield report
+            self.lake.progress = advance
+            yield advance
+
+    def awaited(self, label: str, records: Iterable[T], *, long: bool = True) -> Iterator[T]:
+        """The same records, with progress shown until the first of them is there: what follows shows itself.
+
+        Where it does not take ``long``, nothing is shown.
+        """
+        rest = iter(records)
+        if not long:
+            return rest
+        with self.progress(label):
+            first = list(islice(rest, 1))
+        return chain(first, rest)
+
+    def _lines(self, label: str, size: bool | Container[str]) -> Report:
+        """Prints what is being done at once, and how much of it is done now and then."""
+        passed, last = stopwatch(), 0.0
+        self.message(safe(label))
+
+        def report(label: str, done: int, total: int) -> None:
+            nonlocal last
+            if passed() - last >= LINE_SECONDS:
+                last = passed()
+                self.message(f"{safe(label)}: {_amount(label, done, total, size)}")
+
+        return report
+
+
+def _amount(label: str, done: int, total: int, size: bool | Container[str]) -> str:
+    """How much is done, in words. ``size`` is as for ``Session.progress``."""
+    in_bytes = size if isinstance(size, bool) else label in size
+    shown = human_size if in_bytes else "{:,}".format
+    return f"{shown(done)} of {shown(total)}" if total else shown(done) if done else ""

@@ -104,11 +104,13 @@ def _trace(
     commits: list[tuple[Commit, bool]] = []
     # Which paths have the object that ``start`` has, by commit. A path is with one commit at a time.
     waiting = {start.id: np.arange(len(paths))}
-    queue = [_by_generation(start)]
+    queue, looked = [_by_generation(start)], 0
     while queue:
         commit = heappop(queue)[-1]
         rest = waiting.pop(commit.id)
         deepest -= 1
+        looked += 1
+        ctx.progress("looking at commits", looked, 0)
         parents = dict.fromkeys(commit.parents if deepest >= 0 else ())
         unknown = len(parents) == 0 < len(commit.parents)
         for parent in parents:
@@ -214,6 +216,7 @@ def history(
             commit = heappop(queue)[-1]
             here = seen.pop(commit.id)
             left -= 1
+            ctx.progress("looking at commits", deepest - left, 0)
             if left < 0 and commit.parents:
                 known = True  # an earlier commit may have it
                 if here.entry is not None:

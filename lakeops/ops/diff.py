@@ -31,7 +31,11 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterato
 
     def found() -> Iterator[Change]:
         pair = ctx.metaranges(*commits)
-        yield from chain.from_iterable(changes(batch) for batch in diff(ctx.reader, *pair, prefix=prefix))
+        seen = 0
+        for batch in diff(ctx.reader, *pair, prefix=prefix):
+            seen += batch.num_rows
+            ctx.progress("comparing", seen, 0)
+            yield from changes(batch)
 
     return watched(ctx, commits, found())
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 
 from lakeops.model import graph
 from lakeops.model.errors import CommitExpired, InvalidInput
@@ -62,6 +62,8 @@ def log(
     oldest = float("-inf") if since is None else since.timestamp()
     newest = float("inf") if until is None else until.timestamp()
 
+    looked = count(1)
+
     def wanted(commit: Commit) -> bool:
         if commit.is_gone or author not in commit.committer:
             return False
@@ -69,6 +71,7 @@ def log(
             return False
         if not under:
             return True
+        ctx.progress("looking at commits", next(looked), 0)
         parents = [names.get(parent) for parent in commit.parents[: 1 if first_parent else None]]
         changed = _changed(ctx, commit, parents, under, exact=path is not None)
         if changed is None and on_expired is not None:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
@@ -368,10 +369,13 @@ def upload(
         is_folder = start.is_dir()
     items = of_folder(start, path, skip_special=skip_special) if is_folder else [of_file(start, path)]
     with batch(ctx, branch) as opened:
+        sent = count(1)
 
         def send(item: FileUpload) -> Entry:
             with reading(item.file, follow=item.follow) as file:
-                return opened.put(item.path, file, metadata=metadata, content_type=content_type)
+                entry = opened.put(item.path, file, metadata=metadata, content_type=content_type)
+            ctx.progress("uploading files", next(sent), len(items))
+            return entry
 
         pool = ThreadPoolExecutor(max(1, min(PARALLELISM, len(items))))
         try:

@@ -67,6 +67,7 @@ def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, 
         found = _found(ctx, ref, old, recursive=recursive)
         if not found.num_rows:
             raise ObjectNotFound(f"there is nothing under {old!r} at {ref!r} of repository {ctx.repository_id!r}")
+        ctx.progress("linking objects", 0, found.num_rows)
         paths = found.column("path")
         there = pc.binary_join_element_wise(new, pc.utf8_slice_codeunits(paths, len(old)), "")
         rows = normalised(ctx, found.set_column(found.schema.get_field_index("path"), "path", there))

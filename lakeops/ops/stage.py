@@ -118,6 +118,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
         nonlocal count
         state, gone = branch_paths(ctx, branch, prefix)
         count = len(gone)
+        ctx.progress("removing objects", 0, count)
         return state, tombstones(gone)
 
     put_consistently(ctx, branch, rows, started=started)
