@@ -108,9 +108,7 @@ class Asking(LakeopsTask):
         """
         self.body = f"{form}\n\n[{title}]({page})" if page else form
         self.log.info("%s\n%s", self.subject, form)
-        self._link(page)
-        if page:
-            self.log.info("See the page: %s%s", host(), page)
+        self.point_to(page)
         context["ti"].xcom_push(key=PAGE, value=page)
         context["ti"].xcom_push(key=QUESTION, value=self.subject)
 
@@ -118,6 +116,12 @@ class Asking(LakeopsTask):
         """What the process that asked has left."""
         task = context["ti"]
         return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
+
+    def point_to(self, page: str) -> None:
+        """Make the page the task's link, and write its address to the log."""
+        self._link(page)
+        if page:
+            self.log.info("See the page: %s%s", host(), page)
 
     def _link(self, page: str) -> None:
         """Make the page the task's link, whichever link it has."""
@@ -199,7 +203,9 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             outcome = MergeOutcome.of(
                 repository, head, commit.id, cast("StrategyName | None", self.strategy or None), listed=LISTED
             )
+            page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
             if outcome.conflicts:
+                self.point_to(page)
                 raise MergeConflict(commit.id, destination, outcome.conflicts)
         for key, value in {"shown": outcome.shown, "destination_head": head, "commit": commit.id}.items():
             context["ti"].xcom_push(key=key, value=value)
@@ -210,7 +216,6 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         if not self._own_subject:
             self.subject = f"Publish {_one_line(commit.message)} to {place}?"
         form = _form(self.body, place, commit, outcome, self.strategy)
-        page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
         self.show(context, form, page, f"Compare {_code(place)} with {_code(commit.id[:16])}")
         return self.ask(context, f"{commit.id} {outcome.shown}")
 

@@ -595,12 +595,18 @@ def test_a_merge_that_changes_no_object_is_asked_about(flights: Repository, aske
     assert len(asked) == 1
 
 
-def test_a_conflict_fails_before_anybody_is_asked(flights: Repository, asked: list[dict[str, Any]]) -> None:
+def test_a_conflict_fails_before_anybody_is_asked(
+    flights: Repository, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     change(flights)
     other_commit(flights, "flights/`a`")()
-    with pytest.raises(AirflowFailException, match=r"(?s)conflicts with 'main' on 1 path.*\nflights/`a`$"):
-        approve().execute(CONTEXT)
+    task, (link,) = approve(), LakeopsApprovalOperator.operator_extra_links
+    with monkeypatch.context() as shown:
+        shown.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+        with pytest.raises(AirflowFailException, match=r"(?s)conflicts with 'main' on 1 path.*\nflights/`a`$"):
+            task.execute(CONTEXT)
     assert not asked
+    assert "/diff?left=main&right=" in link.get_link(task, ti_key=None), "whoever must settle it wants to see it"
     with pytest.raises(TaskAwaitingInput):
         approve(strategy="source-wins").execute(CONTEXT)
     assert "changes this: **1 changed** (2 B) (`source-wins` settles **1 conflict**)" in asked[0]["body"]
