@@ -109,11 +109,11 @@ Reach = Callable[[], AbstractContextManager[Source]]
 
 def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
     """One pass of ``Mirror.sync``. ``reach`` opens the source."""
-    with _noted(ctx) as (before, initial), reach() as source:
+    with _noted(ctx) as (before, initial, metadata), reach() as source:
         errors: list[LakeopsError] = []
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
             for number in range(ROUNDS):
-                state, lost, broken = _observe(ctx, source, initial, None if number else before)
+                state, lost, broken = _observe(ctx, source, initial, metadata, None if number else before)
                 errors = [*_unsupported(ctx, state, lost), *broken]
                 if not any(ref.candidate for ref in state.refs):
                     break
@@ -133,16 +133,16 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
     It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
     """
-    with _noted(ctx) as (before, initial), reach() as source:
+    with _noted(ctx) as (before, initial, metadata), reach() as source:
         source.check_same(before.mirror, initial)
         check_claim(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
-            state, _, broken = _observe(ctx, source, initial, before)
+            state, _, broken = _observe(ctx, source, initial, metadata, before)
             _note_refused(ctx, before.mirror, broken)
             remembered = ctx.catalog.arrivals(ctx.repository_id)
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
-                _observe(ctx, source, initial)
+                _observe(ctx, source, initial, metadata)
     return status(ctx)
 
 
@@ -198,17 +198,21 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
 
 
 @contextmanager
-def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
-    """The mirror and its initial commit. Records how the pass ended, so that a status tells it later."""
+def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str]]]:
+    """The mirror, its initial commit and its repository's metadata.
 
-    def found() -> tuple[MirrorState, Commit]:
+    Records how the pass ended, so that a status tells it later.
+    """
+
+    def found() -> tuple[MirrorState, Commit, Mapping[str, str]]:
         state = ctx.catalog.mirror_state(ctx.repository_id)
         state.mirror.check_following()
-        return state, ctx.catalog.initial_commit(ctx.repository_id)
+        metadata = ctx.catalog.repository(ctx.repository_id).metadata
+        return state, ctx.catalog.initial_commit(ctx.repository_id), metadata
 
-    before, initial = ctx.catalog.in_snapshot(found)
+    before, initial, metadata = ctx.catalog.in_snapshot(found)
     try:
-        yield before, initial
+        yield before, initial, metadata
     except LakeopsError as error:
         with contextlib.suppress(LakeopsError):
             ctx.catalog.note_sync(ctx.repository_id, error.message)
@@ -218,13 +222,17 @@ def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit]]:
 
 
 def _observe(
-    ctx: Context, source: Source, initial: Commit, before: MirrorState | None = None
+    ctx: Context,
+    source: Source,
+    initial: Commit,
+    metadata: Mapping[str, str],
+    before: MirrorState | None = None,
 ) -> tuple[MirrorState, frozenset[str], list[LakeopsError]]:
     """Record the source's heads, and have it keep all that the mirror shows and waits for.
 
     Candidates that the source has expired, or lost, give way to its newest heads. Returns the mirror, what the source
     cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
-    ``before`` is the mirror as it was read just now, if it was.
+    ``metadata`` is the mirror repository's own; ``before`` is the mirror as it was read just now, if it was.
     """
     broken: dict[RefName | None, LakeopsError] = {}
     read: dict[RefName, str] = {}
@@ -234,7 +242,7 @@ def _observe(
         shown = source.shown(known.mirror, initial)
         if shown.rules is not None and shown.rules != (known.mirror.rules, known.mirror.protections):
             ctx.catalog.note_rules(ctx.repository_id, *shown.rules)
-        if shown.metadata is not None and shown.metadata != ctx.catalog.repository(ctx.repository_id).metadata:
+        if shown.metadata is not None and shown.metadata != metadata:
             ctx.catalog.note_metadata(ctx.repository_id, shown.metadata)
         broken |= shown.refused
         heads = _followed(shown, known, leave=broken)
