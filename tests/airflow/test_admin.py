@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository
-from lakeops.web.pages import ROUTES, Pages, Site
+from lakeops.web.page import Site
+from lakeops.web.pages import ROUTES, Pages
 
 pytest.importorskip("airflow.sdk")
 
