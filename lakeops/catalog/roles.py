@@ -9,6 +9,10 @@ membership. They may be run again at any time. ``grant_role`` runs them, and lea
 * ``maintainer`` also sets protection and rules, collects garbage, creates and deletes repositories, and runs mirrors.
 * ``mirror`` also reports what a mirror elsewhere needs, and nothing else.
 
+A login that has its role in some repositories alone is a member of one more group role for each of them. Policies keep
+it from every row of the others but their records: all have to know where the others' namespaces are, since an object in
+one of them must not be linked elsewhere.
+
 Locking a row takes the right to change one of its columns. So those who only lock a row get that right, and a policy of
 the row that lets no change pass. Records of the audit can be inserted by all but readers, without the columns of login
 and time, which the database fills in. Nobody but the owner of the tables changes or deletes one.
@@ -17,11 +21,12 @@ and time, which the database fills in. Nobody but the owner of the tables change
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from hashlib import md5
 
 from sqlalchemy import Connection, Table
 
 from lakeops.catalog.columns import PREFIX, VERSION_TABLE
-from lakeops.catalog.guards import Part
+from lakeops.catalog.guards import Part, find_repository
 from lakeops.catalog.tables import (
     AUDIT,
     BRANCH,
@@ -146,41 +151,70 @@ BEGIN
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$"""
 
+_PLACE = f"{PREFIX}at_"
+"""What the names of groups begin with that stand for one repository; a digest follows, since a name has 63 bytes."""
+
+_MINE = """CREATE OR REPLACE FUNCTION {schema}.lakeops_mine() RETURNS text[]
+LANGUAGE sql STABLE SET search_path = {schema}, pg_temp AS $$
+SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_roles AS g
+    WHERE starts_with(g.rolname, 'lakeops_at_') AND pg_has_role(current_user, g.oid, 'MEMBER'))
+  THEN ARRAY(SELECT r.id FROM lakeops_repository AS r JOIN pg_roles AS g ON g.rolname = 'lakeops_at_' || md5(r.id)
+    WHERE pg_has_role(current_user, g.oid, 'MEMBER')) END
+$$"""
+"""The repositories of a login; null for one that has its role in all of them."""
+
+_NOWHERE = """DO $$ DECLARE held record; BEGIN
+  FOR held IN SELECT g.rolname FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
+      JOIN pg_roles AS l ON l.oid = m.member WHERE l.rolname = {login} AND starts_with(g.rolname, 'lakeops_at_') LOOP
+    EXECUTE 'REVOKE ' || quote_ident(held.rolname) || ' FROM ' || quote_ident({login});
+  END LOOP;
+END $$"""
+
 
 class Roles(Part):
     """What logins of the database may do."""
 
-    def role_statements(self, role: str, login: str | None = None) -> list[str]:
+    def role_statements(self, role: str, login: str | None = None, repositories: Sequence[str] = ()) -> list[str]:
         """The statements that make the four roles, and let a login have one of them and no other.
+
+        With ``repositories`` the login has it in these alone, and in all of them otherwise.
 
         Raises:
             Unsupported: the catalog is SQLite, which has no logins.
-            InvalidInput: there is no such role, or a login cannot have this name.
+            InvalidInput: there is no such role, a login cannot have this name, or there is none for the repositories.
+            NotFound: there is no such repository.
         """
-        self._check(role, login)
-        return self.database.read(lambda conn: list(_statements(_schema(conn), role, login)))
+        self._check(role, login, repositories)
 
-    def grant_role(self, role: str, login: str | None = None) -> list[str]:
+        def work(conn: Connection) -> list[str]:
+            return list(_statements(conn, role, login, repositories))
+
+        return self.database.read(work)
+
+    def grant_role(self, role: str, login: str | None = None, repositories: Sequence[str] = ()) -> list[str]:
         """Run these statements in one transaction, as the owner of the tables; returns them. Raises as they do."""
-        self._check(role, login)
+        self._check(role, login, repositories)
 
         def work(conn: Connection) -> list[str]:
             self.database.dialect.lock_schema(conn)
-            statements = list(_statements(_schema(conn), role, login))
+            statements = list(_statements(conn, role, login, repositories))
             for statement in statements:
                 conn.exec_driver_sql(statement)
-            self._record(conn, "", "grant", "role", role, None, login)
+            for repository_id in repositories or ("",):
+                self._record(conn, repository_id, "grant", "role", role, None, login)
             return statements
 
         return self.database.write(work)
 
-    def _check(self, role: str, login: str | None) -> None:
+    def _check(self, role: str, login: str | None, repositories: Sequence[str]) -> None:
         if self.database.dialect.name != "postgresql":
             raise Unsupported("SQLite has no logins: whoever may write the catalog's file may do everything")
         if role not in ROLES:
             raise InvalidInput(f"{excerpt(role)} is no role; there are {', '.join(ROLES)}")
         if login is not None and flaw(login, at_least=1, at_most=_MAX_LOGIN):
             raise InvalidInput(f"{excerpt(login)} cannot be a login")
+        if repositories and login is None:
+            raise InvalidInput("name the login that has the role in these repositories alone")
 
 
 def _schema(conn: Connection) -> str:
@@ -195,12 +229,62 @@ def _group(role: str) -> str:
     return f"{PREFIX}{role}"
 
 
-def _statements(schema: str, role: str, login: str | None) -> Iterator[str]:
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _statements(conn: Connection, role: str, login: str | None, repositories: Sequence[str]) -> Iterator[str]:
+    schema = _schema(conn)
+    yield from _groups(schema)
+    if login is not None:
+        others = ", ".join(_group(one) for one in ROLES if one != role)
+        yield f"REVOKE {others} FROM {_quoted(login)}"
+        yield _NOWHERE.format(login=_literal(login))
+    if repositories:
+        yield from _places(schema)
+    for repository_id in repositories:
+        find_repository(conn, repository_id)
+        place = _PLACE + md5(repository_id.encode(), usedforsecurity=False).hexdigest()
+        yield _made(place)
+        yield f"GRANT {place} TO {_quoted(str(login))}"
+    if login is not None:
+        yield f"GRANT {_group(role)} TO {_quoted(login)}"
+
+
+def _made(group: str) -> str:
+    return (
+        f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{group}') "  # noqa: S608
+        f"THEN CREATE ROLE {group} NOLOGIN; END IF; END $$"
+    )
+
+
+def _places(schema: str) -> Iterator[str]:
+    """Policies that keep logins with repositories of their own from the rows of others."""
+    yield _MINE.format(schema=schema)
+    mine = f"(SELECT {schema}.lakeops_mine())"
+    for table in METADATA.sorted_tables:
+        column = "id" if table is REPOSITORY else "repository_id"
+        if column not in table.c or table is CATALOG:
+            continue
+        name, reader = f"{schema}.{table.name}", _group(READER)
+        yield f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY"
+        if table not in {policy[0] for policy in _POLICIES}:
+            yield f"DROP POLICY IF EXISTS {table.name}_all ON {name}"
+            yield f"CREATE POLICY {table.name}_all ON {name} FOR ALL TO {reader} USING (true) WITH CHECK (true)"
+        rule = f"{mine} IS NULL OR {column} = ANY ({mine}::text[])"
+        verbs = ("INSERT", "UPDATE", "DELETE") if table is REPOSITORY else ("ALL",)
+        for verb in verbs:
+            policy = f"{table.name}_mine_{verb.lower()}"
+            clauses = {"INSERT": f"WITH CHECK ({rule})", "DELETE": f"USING ({rule})"}
+            clause = clauses.get(verb, f"USING ({rule}) WITH CHECK ({rule})")
+            yield f"DROP POLICY IF EXISTS {policy} ON {name}"
+            yield f"CREATE POLICY {policy} ON {name} AS RESTRICTIVE FOR {verb} TO {reader} {clause}"
+
+
+def _groups(schema: str) -> Iterator[str]:
+    """The four roles, with their rights."""
     for one in ROLES:
-        yield (
-            f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{_group(one)}') "  # noqa: S608
-            f"THEN CREATE ROLE {_group(one)} NOLOGIN; END IF; END $$"
-        )
+        yield _made(_group(one))
     for other in (WRITER, MAINTAINER, MIRRORING):
         yield f"GRANT {_group(READER)} TO {_group(other)}"
     everybody = ", ".join(map(_group, ROLES))
@@ -233,7 +317,3 @@ def _statements(schema: str, role: str, login: str | None) -> Iterator[str]:
             f"CREATE OR REPLACE TRIGGER {table.name}_guard BEFORE UPDATE OR DELETE ON {schema}.{table.name} "
             f"FOR EACH ROW EXECUTE FUNCTION {schema}.lakeops_guard_ref()"
         )
-    if login is not None:
-        others = ", ".join(_group(one) for one in ROLES if one != role)
-        yield f"REVOKE {others} FROM {_quoted(login)}"
-        yield f"GRANT {_group(role)} TO {_quoted(login)}"

@@ -22,13 +22,17 @@ def grants(
     session: Session,
     role: Annotated[str, value("--role", "reader|writer|maintainer|mirror", "What the login may do.")],
     login: Annotated[str | None, value("--login", "NAME", "A login of the database.")] = None,
+    repository: Annotated[
+        list[str] | None, value("--repository", "REPO", "In this repository alone. May be given several times.")
+    ] = None,
     apply: Annotated[bool, flag("--apply", "Run the statements. Otherwise they are only printed.")] = False,
 ) -> None:
     """Print the statements that let PostgreSQL enforce roles, and give one to a login."""
     catalog = session.lake.catalog
-    statements = catalog.grant_role(role, login) if apply else catalog.role_statements(role, login)
+    places = repository or []
+    statements = (catalog.grant_role if apply else catalog.role_statements)(role, login, places)
     session.answer(
-        {"role": role, "login": login, "applied": apply, "statements": statements},
+        {"role": role, "login": login, "repositories": places, "applied": apply, "statements": statements},
         *([f"{statement};"] for statement in statements),
     )
     if apply:

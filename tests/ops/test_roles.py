@@ -18,6 +18,7 @@ from lakeops.model.errors import (
     InvalidInput,
     LakeopsError,
     MissingCheck,
+    NotFound,
     PermissionDenied,
     ProtectedBranch,
     Unsupported,
@@ -50,17 +51,18 @@ def team(postgres_socket: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def prepare(lake: Lake) -> None:
-    repo = lake.create_repository("repo", split=SPLIT)
-    repo.branch("main").put("a", b"1")
-    repo.branch("main").commit("one")
+    for name in ("theirs", "repo"):
+        repo = lake.create_repository(name, split=SPLIT)
+        repo.branch("main").put("a", b"1")
+        repo.branch("main").commit("one")
     repo.create_tag("v1", "main")
     repo.protect("main")
     repo.protect_tags("v*")
 
 
-def fresh(team: dict[str, Lake], name: str) -> None:
+def fresh(team: dict[str, Lake], name: str, repository: str = "repo") -> None:
     """What a verb works on, made by the owner: a branch with a commit and something staged, a tag, a check."""
-    repo = team["owner"].repository("repo")
+    repo = team["owner"].repository(repository)
     if name in {branch.id for branch in repo.branches()}:
         return
     branch = repo.create_branch(name, "main")
@@ -240,6 +242,71 @@ def test_patterns_match_as_they_do_in_python(team: dict[str, Lake]) -> None:
 
     found = team["owner"].catalog.database.read(work)
     assert [(n, p) for n, p, matches in found if matches != fnmatchcase(n, p)] == []
+
+
+@pytest.fixture
+def guest(team: dict[str, Lake], postgres_socket: str) -> Iterator[Callable[[str], Lake]]:
+    """Opens the lake as somebody who has a role in the repository ``theirs`` alone."""
+    owner, login = team["owner"], f"guest {os.getpid()}"
+    sql(owner, f'CREATE ROLE "{login}" LOGIN')
+    with ExitStack() as stack:
+
+        def opened(role: str, repositories: tuple[str, ...] = ("theirs",)) -> Lake:
+            owner.catalog.grant_role(role, login, repositories)
+            url = owner.settings.database_url
+            assert url is not None
+            place = url.get_secret_value().replace("postgres@", f"{login.replace(' ', '%20')}@")
+            return stack.enter_context(Lake.open(owner.settings.home, database_url=place, clock=ManualClock()))
+
+        yield opened
+    sql(owner, f'DROP ROLE "{login}"')
+
+
+@pytest.mark.parametrize("role", [WRITER, MAINTAINER])
+def test_a_role_in_one_repository_is_none_in_others(
+    team: dict[str, Lake], guest: Callable[[str], Lake], role: str
+) -> None:
+    lake = guest(role)
+    theirs = lake.repository("theirs")
+    for group in ("reads", "writes", *(["maintains"] if role == MAINTAINER else [])):
+        for number, (verb, do) in enumerate(ALLOWED[group][0].items()):
+            if verb != "bulk":  # it names the other repository
+                fresh(team, f"{role}-{group}-{number}", "theirs")
+                do(theirs, f"{role}-{group}-{number}")
+    name = f"{role}-guest"
+    hidden, owner = lake.repository("repo"), team["owner"]
+    fresh(team, name)
+    before = owner.catalog.audit(limit=1), list(owner.repository("repo").branch(name).uncommitted())
+    assert list(hidden.branches()) == list(hidden.tags()) == list(hidden.audit(amount=5)) == []
+    for verbs, _ in ALLOWED.values():
+        for verb, do in verbs.items():
+            if verb not in {"audit", "rules", "reflog", "protect", "fsck"}:
+                with pytest.raises(LakeopsError):
+                    do(hidden, name)
+    for table in ("branch", "tag", "commit", "staged", "reflog", "protection", "retention", "mirror_need"):
+        seen = lake.catalog.database.read(
+            lambda conn, table=table: conn.exec_driver_sql(f"SELECT DISTINCT repository_id FROM lakeops_{table}").all()
+        )
+        assert {row[0] for row in seen} <= {"theirs"}, table
+    with pytest.raises(LakeopsError):
+        sql(lake, "INSERT INTO lakeops_tag (repository_id, name, commit_id, row_digest) VALUES ('repo', 'x', 'y', 1)")
+    assert sql(lake, "DELETE FROM lakeops_branch WHERE repository_id = 'repo'") == 0
+    assert sql(lake, "UPDATE lakeops_branch SET commit_id = 'x' WHERE repository_id = 'repo'") == 0
+    assert (owner.catalog.audit(limit=1), list(owner.repository("repo").branch(name).uncommitted())) == before
+    with pytest.raises(LakeopsError):
+        lake.create_repository("another")
+    assert [one for one in owner.repository("repo").fsck() if one.severity.value != "info"] == []
+
+
+def test_a_role_may_be_widened_again(team: dict[str, Lake], guest: Callable[..., Lake]) -> None:
+    assert list(guest(READER).repository("repo").branches()) == []
+    assert list(guest(READER, ("repo", "theirs")).repository("repo").branches()) != []
+    assert list(guest(READER, ()).repository("repo").branches()) != []
+    assert list(team[READER].repository("repo").branches()) != []
+    with pytest.raises(InvalidInput, match="name the login"):
+        team["owner"].catalog.grant_role(READER, None, ("repo",))
+    with pytest.raises(NotFound):
+        team["owner"].catalog.grant_role(READER, "somebody", ("nosuch",))
 
 
 def test_statements_are_printed_and_may_run_again(team: dict[str, Lake]) -> None:
