@@ -156,6 +156,11 @@ def test_the_plugin_is_registered_once(look: Look, environment: tuple[Path, bool
     sources = folder == "the folder of the sources"
     found = look(ROOT / "dags", ROOT / "plugins" if sources else None)
     due = ["lakeops"] if sources or environment[1] else []
-    assert found["plugins"] == {name: [due, {}] for name in ("airflow.plugins_manager", "airflow.sdk.plugins_manager")}
+    managers = ("airflow.plugins_manager", "airflow.sdk.plugins_manager")
+    ours = {
+        name: [[one for one in found["plugins"][name][0] if one == "lakeops"], *found["plugins"][name][1:]]
+        for name in managers
+    }
+    assert ours == {name: [due, {}] for name in managers}  # other providers of the environment have plugins too
     assert found["errors"] == {}
     assert sorted(found["dags"]) == [*ALL, "publish_flights"]
