@@ -80,7 +80,7 @@ def test_the_second_run_copies_nothing(stores):
     again = replicate(faults.around(source), faults.around(destination), ENGINE)
     assert again == Replicated(present=12)
     assert faults.effects == 0
-    assert dict(faults.counts) == {"list": 8, "get": 2}
+    assert dict(faults.counts) == {"list": 8, "get_range": 2}
 
 
 def test_only_what_is_missing_is_read(stores):
