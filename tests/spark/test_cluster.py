@@ -123,6 +123,32 @@ def test_a_task_that_fails_at_every_try_publishes_nothing(distributed, tmp_path,
         assert len(list(repo.log("main"))) == 3
 
 
+def test_tables_of_refs_whose_tasks_run_twice(distributed, tmp_path):
+    """The first task gets a twin, which is done first: each row is in the table once, whoever writes.
+
+    Both workers have to be there, so it comes before the test that kills one.
+    """
+    session = SparkSession.builder.getOrCreate()
+    lakeops.spark.register(session)
+    with lake(tmp_path / "home", "local") as opened:
+        main = opened.create_repository("repo").branch("main")
+
+        def twice(name: str) -> DataFrame:
+            folder = tmp_path / name
+            folder.mkdir()
+            work = partial(slow_first_rows, folder=str(folder))
+            return session.range(100, numPartitions=2).mapInArrow(work, "id bigint")
+
+        assert lakeops.spark.write(twice("own"), "lakefs://repo/main/own/", lake=opened) == 2
+        python = twice("python").write.format("lakeops").option("home", str(tmp_path / "home"))
+        python.mode("append").save("lakefs://repo/main/python/")
+        assert len(list(main.list())) == 4
+        for name in ("own", "python"):
+            assert [mark.name for mark in (tmp_path / name).iterdir()] == ["twin-done"]
+            written = [pq.ParquetFile(BytesIO(main.read(item.path))).read() for item in main.list(f"{name}/")]
+            assert sorted(number for table in written for number in table["id"].to_pylist()) == [*range(100)]
+
+
 def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngine, master, tmp_path, monkeypatch):
     master.have(2)
     with lake(tmp_path / "local", "local") as opened:
@@ -148,26 +174,3 @@ def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngin
 def two_processes(folder: Path) -> set[str]:
     found = {mark.name.rsplit("-", 1)[1] for mark in folder.glob("began-*")}
     return found if len(found) >= 2 else set()
-
-
-def test_tables_of_refs_whose_tasks_run_twice(distributed, tmp_path):
-    """The first task gets a twin, which is done first: each row is in the table once, whoever writes."""
-    session = SparkSession.builder.getOrCreate()
-    lakeops.spark.register(session)
-    with lake(tmp_path / "home", "local") as opened:
-        main = opened.create_repository("repo").branch("main")
-
-        def twice(name: str) -> DataFrame:
-            folder = tmp_path / name
-            folder.mkdir()
-            work = partial(slow_first_rows, folder=str(folder))
-            return session.range(100, numPartitions=2).mapInArrow(work, "id bigint")
-
-        assert lakeops.spark.write(twice("own"), "lakefs://repo/main/own/", lake=opened) == 2
-        python = twice("python").write.format("lakeops").option("home", str(tmp_path / "home"))
-        python.mode("append").save("lakefs://repo/main/python/")
-        assert len(list(main.list())) == 4
-        for name in ("own", "python"):
-            assert (tmp_path / name / "twin-done").exists()
-            written = [pq.ParquetFile(BytesIO(main.read(item.path))).read() for item in main.list(f"{name}/")]
-            assert sorted(number for table in written for number in table["id"].to_pylist()) == [*range(100)]
