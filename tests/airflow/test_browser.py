@@ -101,7 +101,14 @@ def browser() -> Iterator[Browser]:
 
     where = shutil.which("chromium")
     assert where is not None, "make test-web installs it"
-    switches = ["--no-sandbox", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
+    switches = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--disable-quic",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=where, args=[*switches, "--disable-sync"])
         yield opened
