@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 
 import typer
 
 from lakeops.cli.options import Metadata, ObjectUri, SkipSpecial, flag, parse_metadata, uri, value
 from lakeops.cli.output import Output, Styled, is_terminal
-from lakeops.cli.session import MAX_LISTED, Report, Session, command
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound
+from lakeops.cli.session import MAX_LISTED, Session, command
+from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import as_folder, check_path
+from lakeops.model.progress import ByteCounter
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
@@ -227,51 +227,6 @@ def _make_folders(root: Path, folder: Path) -> None:
 
 
 # --- many files at a time ---
-
-
-class ByteCounter:
-    """Adds up the bytes that several threads move, and reports the sum.
-
-    Args:
-        report: where to.
-        label: what is being done.
-        total: how many bytes there are.
-    """
-
-    def __init__(self, report: Report, label: str, total: int) -> None:
-        self._report = report
-        self._label = label
-        self._total = total
-        self._done = 0
-        self._stopped = False
-        self._lock = Lock()
-
-    def counting(self, file: BinaryIO) -> BinaryIO:
-        """The file, counted while it is read. It can only be read."""
-        return cast("BinaryIO", _CountedFile(file, self))
-
-    def stop(self) -> None:
-        """Let the next read of every file fail."""
-        self._stopped = True
-
-    def add(self, size: int) -> None:
-        """Count some more bytes. Raises ``LakeopsError`` once stopped."""
-        if self._stopped:
-            raise LakeopsError("stopped, because another file failed or the command was interrupted")
-        with self._lock:
-            self._done += size
-            self._report(self._label, self._done, self._total)
-
-
-class _CountedFile:
-    def __init__(self, file: BinaryIO, counter: ByteCounter) -> None:
-        self._file = file
-        self._counter = counter
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._counter.add(len(data))
-        return data
 
 
 def transfer(

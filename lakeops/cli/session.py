@@ -22,6 +22,7 @@ from lakeops.cli.options import Json, Progress, Yes, ref_in
 from lakeops.cli.output import Output, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
+from lakeops.model.progress import Progress as Report  # the options have a Progress, too
 from lakeops.model.text import safe
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import human_size
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Report = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
 
 LINE_SECONDS = 2.0
 """Between two lines of progress."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
+from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Repository as RepositoryRecord
-from lakeops.ops.context import Context, Progress, quiet
+from lakeops.ops.context import Context
 from lakeops.ops.links import Links
 from lakeops.settings import Settings
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror
+from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
 from lakeops.ops.links import Links
@@ -31,14 +32,6 @@ if TYPE_CHECKING:
     from lakeops.store.open import Stores
     from lakeops.store.pieces import Pieces
     from lakeops.store.policy import AddressPolicy
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
-
-
-def quiet(label: str, done: int, total: int) -> None:
-    """Show no progress."""
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, 
     names = lookup(ctx, ahead=100)
 
     def found() -> list[tuple[int, int] | None]:
-        at = resolve_commit(ctx, base, live=False).id
-        ids = [resolve_commit(ctx, ref, live=False).id for ref in refs]
+        at = resolve_commit(ctx, base, live=False, names=names).id
+        ids = [resolve_commit(ctx, ref, live=False, names=names).id for ref in refs]
         return [graph.divergence(names.get, commit_id, at, most=FAR) for commit_id in ids]
 
     return ctx.catalog.in_snapshot(found)
@@ -149,7 +149,7 @@ def walk(ctx: Context, starts: Sequence[str], amount: int) -> tuple[list[Commit]
     """
     check_amount(amount, "the amount of commits")
     names = lookup(ctx, ahead=amount)
-    ids = [resolve_commit(ctx, ref, live=False).id for ref in starts]
+    ids = [resolve_commit(ctx, ref, live=False, names=names).id for ref in starts]
     return graph.walk(names.get, ids, amount)
 
 
@@ -162,12 +162,10 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
 
     def found() -> tuple[list[Ref], bool]:
         commit = names.get(commit_id)
-        listings = (ctx.catalog.branches, ctx.catalog.tags)
-        listed = [ref for listing in listings for ref in listing(ctx.repository_id, limit=most + 1)[:most]]
-        whole = all(len(listing(ctx.repository_id, limit=most + 1)) <= most for listing in listings)
+        kinds = [listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.branches, ctx.catalog.tags)]
+        listed = [ref for refs in kinds for ref in refs[:most]]
         near = [ref for ref in listed if names.get(ref.commit_id).generation - commit.generation <= FAR]
-        return [ref for ref in near if graph.is_ancestor(names.get, commit_id, ref.commit_id)], whole and len(
-            near
-        ) == len(listed)
+        whole = all(len(refs) <= most for refs in kinds) and len(near) == len(listed)
+        return [ref for ref in near if graph.is_ancestor(names.get, commit_id, ref.commit_id)], whole
 
     return ctx.catalog.in_snapshot(found)

@@ -33,7 +33,7 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
-from lakeops.ops.context import Progress, quiet
+from lakeops.model.progress import Progress, quiet
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.overlap import check_apart
 from lakeops.store.ahead import chunk_ahead

@@ -98,8 +98,7 @@ class ObjectPages(Page):
         """Which commit wrote each object under a prefix."""
         repository, ref = self._repository(), self._path["ref"]
         prefix, after = self._asked("prefix"), self._asked("after")
-        at = repository.ref(ref).commit
-        found = list(repository.ref(at.id).blame(prefix, after=after, amount=TRACED + 1, depth=DEPTH))
+        found = list(repository.ref(ref).blame(prefix, after=after, amount=TRACED + 1, depth=DEPTH))
         return self._of_ref(
             "blame.html",
             ref,

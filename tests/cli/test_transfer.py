@@ -7,9 +7,10 @@ from threading import Event
 
 import pytest
 
-from lakeops.cli.fs import ByteCounter, transfer
+from lakeops.cli.fs import transfer
 from lakeops.cli.output import Output
 from lakeops.model.errors import InvalidInput
+from lakeops.model.progress import ByteCounter
 
 
 @pytest.fixture

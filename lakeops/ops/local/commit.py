@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +18,7 @@ from lakeops.catalog.records import Staged
 from lakeops.model.errors import CloneConflict, InvalidInput, InvalidRef, NoChanges
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
+from lakeops.model.progress import ByteCounter
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry
 from lakeops.model.requests import Request
 from lakeops.model.schema import STAGED_SCHEMA
@@ -29,7 +29,7 @@ from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
 from lakeops.ops.local.take import wanted_at
-from lakeops.ops.local.tree import Counter, Tree, compare, in_parallel, look
+from lakeops.ops.local.tree import Tree, compare, in_parallel, look
 from lakeops.ops.publish import Attempt, Draft, Move, apply_changes, publish, require_clean
 from lakeops.ops.put import reading, write
 from lakeops.ops.resolve import lookup, require_stageable, resolve_commit
@@ -159,7 +159,9 @@ def _send(
     ctx: Context, folder: Path, here: Sequence[Change], there: Mapping[str, Entry | None], begun: datetime
 ) -> dict[str, Sent | None]:
     """Upload changed files; None stands for one that was removed. No reader sees anything of it yet."""
-    counter = Counter(ctx, "Uploading", sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED))
+    counter = ByteCounter(
+        ctx.progress, "Uploading", sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED)
+    )
 
     def send(change: Change) -> tuple[str, Sent | None]:
         if change.type == ChangeType.REMOVED:
@@ -170,7 +172,7 @@ def _send(
             entry = write(
                 ctx,
                 change.path,
-                _Counted(file, counter),  # type: ignore[arg-type] # all that an upload does is read
+                counter.counting(file),
                 metadata=before.metadata if before else None,
                 content_type=before.content_type if before else DEFAULT_CONTENT_TYPE,
                 started=begun,
@@ -178,19 +180,6 @@ def _send(
         return change.path, (entry, Known(entry.checksum, entry.size_bytes, status.st_mtime_ns, entry.checksum))
 
     return dict(in_parallel(here, send))
-
-
-class _Counted:
-    """A file whose reads are counted."""
-
-    def __init__(self, file: Any, counter: Counter) -> None:  # noqa: ANN401 - a binary file
-        self._file = file
-        self._counter = counter
-
-    def read(self, size: int = -1) -> bytes:
-        data: bytes = self._file.read(size)
-        self._counter.add(len(data))
-        return data
 
 
 def _table(rows: Sequence[Staged]) -> pa.Table:

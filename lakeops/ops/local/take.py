@@ -13,13 +13,14 @@ from pathlib import Path
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import CloneConflict, InvalidInput, InvalidPath
+from lakeops.model.progress import ByteCounter
 from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.words import human_size
 from lakeops.ops.context import Context
 from lakeops.ops.local.index import Index, Journal, Known, journal, write
 from lakeops.ops.local.names import PLACE, check_names, folds_letters, is_marker
-from lakeops.ops.local.tree import PIECE, Counter, Tree, compare, in_parallel, look
+from lakeops.ops.local.tree import PIECE, Tree, compare, in_parallel, look
 from lakeops.ops.put import translated
 from lakeops.ops.view import list_objects, open_entry
 
@@ -132,7 +133,7 @@ def _download(
     files: dict[str, Known],
 ) -> None:
     coming = [change.path for change in there if change.path in wanted]
-    counter = Counter(ctx, "Downloading", sum(wanted[name].size_bytes for name in coming))
+    counter = ByteCounter(ctx.progress, "Downloading", sum(wanted[name].size_bytes for name in coming))
     still = partial(_still, folder, tree=tree, ref=ref, given_up=given_up)
 
     def fetch(name: str) -> Known:
@@ -152,7 +153,7 @@ def _download(
     files.update(zip(coming, in_parallel(coming, fetch), strict=True))
 
 
-def _draft(ctx: Context, entry: Entry, draft: Path, counter: Counter) -> Known:
+def _draft(ctx: Context, entry: Entry, draft: Path, counter: ByteCounter) -> Known:
     """Write an object's contents to a new file."""
     total = hashlib.sha256()
     with open_entry(ctx, entry, verify=True) as source, draft.open("xb") as file:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 from lakeops.model.ids import algorithm_of
+from lakeops.model.progress import ByteCounter
 from lakeops.model.records import Change, ChangeType, Entry
 from lakeops.ops.context import Context
 from lakeops.ops.local.index import RACY_NS, Index, Known
@@ -66,7 +66,7 @@ def look(ctx: Context, folder: Path, index: Index) -> Tree:
             tree.files[name] = known
         else:
             unread.append((name, status))
-    counter = Counter(ctx, "Reading files", sum(status.st_size for _, status in unread))
+    counter = ByteCounter(ctx.progress, "Reading files", sum(status.st_size for _, status in unread))
 
     def read(item: tuple[str, os.stat_result]) -> Known:
         name, status = item
@@ -162,33 +162,10 @@ def _agree(folder: Path, now: Known | None, entry: Entry | None, name: str) -> b
     return found == entry.checksum
 
 
-class Counter:
-    """Adds up the bytes that several threads move, and reports the sum.
-
-    Args:
-        ctx: where to.
-        label: what is being done.
-        total: how many bytes there are.
-    """
-
-    def __init__(self, ctx: Context, label: str, total: int) -> None:
-        self._report = ctx.progress
-        self._label = label
-        self._total = total
-        self._done = 0
-        self._lock = Lock()
-
-    def add(self, size: int) -> None:
-        """Some more bytes are done."""
-        with self._lock:
-            self._done += size
-            self._report(self._label, self._done, self._total)
-
-
 PIECE = 1 << 20
 
 
-def digest(path: Path, algorithm: str, counter: Counter | None = None) -> str:
+def digest(path: Path, algorithm: str, counter: ByteCounter | None = None) -> str:
     """The hex digest of a file's contents. Raises ``InvalidInput`` for a link, or where it cannot be read."""
     total = hashlib.new(algorithm, usedforsecurity=False)
     with reading(path, follow=False) as file, translated(path):
