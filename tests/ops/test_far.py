@@ -169,7 +169,9 @@ def spoil(folder: Path, random: Random) -> None:
             case 0:
                 path.write_bytes(data[:place])
             case 1:
-                path.write_bytes(data[:place] + bytes([data[place] ^ 1 << random.randrange(8)]) + data[place + 1 :])
+                # An earlier round may have left the file empty: `flipped` is empty then, too.
+                flipped = bytes(byte ^ 1 << random.randrange(8) for byte in data[place : place + 1])
+                path.write_bytes(data[:place] + flipped + data[place + 1 :])
             case 2:
                 path.unlink()
             case 3 if other.is_file():
