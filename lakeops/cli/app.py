@@ -78,6 +78,9 @@ MODULES = {
 }
 """Every command's module in ``lakeops.cli``, and its panel on the help page."""
 
+OTHER_WORDS = {"status": ["diff"], "ingest": ["import"]}
+"""What git and lakectl call a command that has another name here."""
+
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 USAGE = 2
@@ -127,6 +130,22 @@ class Root(TyperGroup):
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override] # noqa: ARG002 - typer's signature
         """The commands' names, without importing them."""
         return list(self.commands)
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override] # noqa: ANN401
+        """The command that was asked for.
+
+        Raises:
+            typer.TyperException: there is none of that name. The message names commands of groups that have it.
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            # A name that only looks like another one is left to typer, which suggests it.
+            groups = [name for name, one in self.commands.items() if args[0] in getattr(one, "commands", {})]
+            meant = [*OTHER_WORDS.get(args[0], ()), *(f"{group} {args[0]}" for group in groups)]
+            if meant and "Did you mean" not in error.message:
+                error.message += f" Did you mean {', '.join(map(repr, meant))}?"
+            raise
 
     def main(
         self,

@@ -13,6 +13,7 @@ everything. A URI that was parsed has valid parts, so verbs need not check them 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lakeops.model.errors import InvalidInput, InvalidUri
@@ -24,6 +25,8 @@ SCHEME = "lakefs://"
 OTHER_SCHEME = "lakeops://"
 """Means the same, for programs that take the first one for the address of a lakeFS server."""
 MAX_URI_BYTES = 128 * 1024
+"""Longest URI that is looked at."""
+MAX_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class LakeUri:
         if text.startswith(OTHER_SCHEME):
             text = SCHEME + text.removeprefix(OTHER_SCHEME)
         if not text.startswith(SCHEME):
-            raise InvalidUri(f"{_start(text)} is not a lakefs:// URI; write lakefs://REPO, lakefs://REPO/REF[/KEY]")
+            raise InvalidUri(f"{_start(text)} is not a lakefs:// URI; {_meant(text)}")
         repository, _, rest = text[len(SCHEME) :].partition("/")
         ref, slash, path = rest.partition("/")
         try:
@@ -108,6 +111,16 @@ class LakeUri:
         if not path:
             raise InvalidUri(f"{excerpt(str(self))} lacks a path; write {SCHEME}{repository}/{ref}/PATH")
         return repository, ref, check_path(path)
+
+
+def _meant(text: str) -> str:
+    """What to write instead. A text that only lacks the scheme is shown with it."""
+    if "://" not in text and len(text) <= MAX_SHOWN:
+        with suppress(InvalidUri):
+            meant = LakeUri.parse(SCHEME + text)
+            ref = f" for a repository, {SCHEME}REPO/{text} for a ref of it" if meant.ref is None else ""
+            return f"write {meant}{ref}"
+    return f"write {SCHEME}REPO, {SCHEME}REPO/REF[/KEY]"
 
 
 def _start(text: str) -> str:

@@ -131,7 +131,22 @@ def test_nothing_happens_without_a_yes(run, flights):
 
 def test_usage_errors_say_where_to_look(run):
     assert run("brnch").stderr == "Error: No such command 'brnch'. Did you mean 'branch'? Try 'lakeops --help'.\n"
+    assert "No such command 'upload'. Did you mean 'fs upload'?" in run("upload").stderr
+    assert "Did you mean 'diff', 'local status', " in run("status").stderr
     assert run("tag", "show").stderr.endswith("Try 'lakeops tag show --help'.\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("flights", "write lakefs://flights for a repository, lakefs://REPO/flights for a ref of it"),
+        ("flights/main", "write lakefs://flights/main"),
+        ("s3://flights/main", "write lakefs://REPO, lakefs://REPO/REF[/KEY]"),
+        ("a b", "write lakefs://REPO, lakefs://REPO/REF[/KEY]"),
+    ],
+)
+def test_a_uri_without_its_scheme_is_shown_with_it(run, given, meant):
+    assert run("log", given).stderr.endswith(f" is not a lakefs:// URI; {meant}\n")
 
 
 def test_nothing_at_all_shows_help(run):

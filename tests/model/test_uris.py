@@ -43,7 +43,7 @@ def test_no_key_and_the_empty_key_differ() -> None:
     ("text", "reason"),
     [
         ("", "is not a lakefs:// URI"),
-        ("main", "'main' is not a lakefs:// URI; write lakefs://REPO"),
+        ("main", "'main' is not a lakefs:// URI; write lakefs://main for a repository"),
         ("s3://bucket/key", "'s3://'... is not"),
         ("LAKEFS://repo", "is not"),
         ("lakefs:/repo/main", "is not"),
@@ -66,6 +66,7 @@ def test_no_key_and_the_empty_key_differ() -> None:
         ("lakefs://" + "x" * 1_000_000, "1000009 bytes"),
         (None, "not text"),
         (b"lakefs://repo", "not text"),
+        ("repo/main/" + "x" * 1000, "write lakefs://REPO"),
     ],
     ids=lambda value: ascii(value)[:40],
 )
