@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,11 +58,9 @@ def _running(home: Path, **environment: str) -> Iterator[tuple[subprocess.Popen[
 
 
 def test_the_demo_publishes_six_days_of_seven_and_leaves_no_process(tmp_path: Path) -> None:
-    begun = time.monotonic()
     with _running(tmp_path / "home", LAKEOPS_DATABASE_URL="sqlite:////nowhere") as (demo, sessions, lines):
         shown = "".join(lines)
     assert demo.returncode == 0, shown
-    assert time.monotonic() - begun < 180
     assert shown.count(" success: ") == 6
     assert "2013-01-04 was rejected" in shown
     assert "every carrier is a known airline: 92 flights of ZZ" in shown

@@ -56,7 +56,7 @@ def test_the_first_error_ends_the_run(store):
 
 
 def test_tasks_run_at_the_same_time(store):
-    barrier = threading.Barrier(3, timeout=20)
+    barrier = threading.Barrier(3, timeout=200)
 
     def meet(task, store):
         return barrier.wait()

@@ -139,6 +139,6 @@ def test_as_a_process_it_goes_on_until_its_input_ends(pair) -> None:
             while not any(destination.list()):
                 assert process.poll() is None
         finally:
-            process.communicate(timeout=20)
+            process.communicate(timeout=200)
     assert process.returncode == 0
     assert contents(destination)
