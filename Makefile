@@ -41,7 +41,7 @@ test: setup ## the whole default suite (no services needed: it starts its own)
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
-	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n 2 -m "hypothesis and not slow" tests/ranges tests/engine
+	LAKEOPS_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n 2 -m "hypothesis and not slow and not s3"
 
 # Warnings are no errors here: what another Airflow uses of newer packages is not ours to mend.
 VERSION ?= 3.3.0

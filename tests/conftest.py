@@ -9,6 +9,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from support.budget import examples
 
 from lakeops import Settings
 from lakeops.testing import Faults, ManualClock
@@ -20,8 +21,12 @@ pytest_plugins = ["lakeops.testing.fixtures", "services.s3"]
 # Tests that damage a store want to see what is in it. Those of the disk cache switch it on.
 os.environ["LAKEOPS_DISK_CACHE_MB"] = "0"
 
-hypothesis.settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+# Killed processes lose nothing without a wait for the disk, only machines do.
+os.environ["LAKEOPS_FSYNC"] = "false"
+
+quick = hypothesis.settings(max_examples=examples(30), deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", quick, derandomize=True)
+hypothesis.settings.register_profile("default", quick)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

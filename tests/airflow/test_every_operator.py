@@ -227,11 +227,13 @@ def kill(home: Path, lake: Lake, place: Path, run: Run, wanted: Any) -> Kill:
     return kill
 
 
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
 @each_case
-def test_killed_at_every_effect_and_cleared_is_run_once(case: Case, kill: Kill) -> None:
-    effects = next(effect for effect in range(60) if not kill(case, effect + 1, "before"))
+def test_killed_at_every_effect_and_cleared_is_run_once(case: Case, kill: Kill, step: int) -> None:
+    """At every second one in the default run."""
+    effects = next(effect for effect in range(0, 60, step) if not kill(case, effect + 1, "before"))
     assert effects >= (0 if case.operator in READS else 1)
-    if effects:  # after one effect is before the next, but for the last one
+    if effects and step == 1:  # after one effect is before the next, but for the last one
         assert kill(case, effects, "after")
 
 
@@ -242,19 +244,20 @@ def test_killed_after_every_effect_and_cleared_is_run_once(case: Case, kill: Kil
     assert effects >= (0 if case.operator in READS else 1)
 
 
+@pytest.mark.parametrize("cases", [CASES[::5], pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_mapped_over_two_repositories_each_is_run_once(
-    airflow_database: None, lake: Lake, place: Path, run: Run
+    airflow_database: None, lake: Lake, place: Path, run: Run, cases: list[Case]
 ) -> None:
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     ends = {}
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(cases):
         for part in ("alone", "a", "b"):
             case.prepare(lake, f"{part}-{number:02}")
         run(case.make(lake, f"alone-{number:02}", place))
         ends.update(dict.fromkeys((f"a-{number:02}", f"b-{number:02}"), state(lake, f"alone-{number:02}")))
-    with sdk.DAG("every-operator-mapped", schedule=None) as dag:
-        for number, case in enumerate(CASES):
+    with sdk.DAG(f"mapped-{len(cases)}", schedule=None) as dag:
+        for number, case in enumerate(cases):
             each = [{"repo": name, **case.bound(lake, name)} for name in (f"a-{number:02}", f"b-{number:02}")]
             case.kind.partial(task_id=f"task-{number}", **case.given(place)).expand_kwargs(each)
     bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")

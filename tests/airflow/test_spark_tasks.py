@@ -109,6 +109,7 @@ def test_a_task_that_is_asked_to_stop_takes_spark_along(home: Path, repo: Reposi
     assert (messages(repo), repo.branch("main").commit_id) == (["on spark", "first"], made), "another engine goes on"
 
 
+@pytest.mark.slow
 def test_a_task_that_is_lost_on_a_cluster_starts_over_there(
     home: Path, repo: Repository, tmp_path: Path, two_workers: Cluster
 ) -> None:

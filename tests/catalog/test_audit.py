@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.catalogs import (
     FIRST,
     REPO,
@@ -398,7 +399,7 @@ def step(catalog, verb, name):
     return verb.replace("_", "-")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(STEPS)
 def test_any_sequence_of_transitions_leaves_as_many_records(steps):
     home = Path(tempfile.mkdtemp(prefix="lakeops-audit-"))

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.catalogs import REPO, an_entry, everything, gone, put, seal, table_of
 
 from lakeops.catalog.records import Staged
@@ -44,7 +45,7 @@ def rows_of(table) -> list[Staged]:
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(older=ROWS, newer=ROWS, bulk=st.tuples(st.booleans(), st.booleans()))
 def test_bulk_and_single_rows_are_the_same_rows(catalog, older, newer, bulk):
     catalog.reset(REPO, "main", actor="ada")

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.catalogs import FIRST, REPO, a_commit, create, draft, everything, new_token
 
 from lakeops.catalog.open import open_catalog
@@ -25,7 +26,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_who_publishes_next(tmp_path_factory, clock, steps):
     """The first place that counts goes first; one that lapsed is passed over, and counts again once it is renewed."""

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.budget import examples
 from support.catalogs import FIRST, REPO, a_commit, an_entry, create, draft, gone, new_token, put
 
 from lakeops.catalog.open import open_catalog
@@ -136,4 +137,4 @@ class StagingMachine(RuleBasedStateMachine):
 
 
 TestStaging = StagingMachine.TestCase
-TestStaging.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+TestStaging.settings = settings(max_examples=examples(10), stateful_step_count=30, deadline=None)

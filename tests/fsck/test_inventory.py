@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops.ops.fsck import inventory as module
 from lakeops.ops.fsck.inventory import Inventory
@@ -19,7 +20,7 @@ from lakeops.store.base import StoredObject
 keys = st.text(st.sampled_from("ab/é\U0001f600\uffff"), min_size=1, max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sets(keys, max_size=40), st.lists(keys, max_size=40), st.integers(1, 9))
 def test_lookups_are_those_of_a_dictionary(listed: set[str], wanted: list[str], batch: int) -> None:
     items = [StoredObject(key, len(key), number) for number, key in enumerate(sorted(listed, key=str.encode))]

@@ -10,11 +10,11 @@ from support.killing import Workers
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
-    killed_often(tmp_path, "", kills=4)
+    killed_often(tmp_path, "", kills=2)
 
 
 def test_nothing_is_lost_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
-    killed_often(tmp_path, empty_postgres_url, kills=4)
+    killed_often(tmp_path, empty_postgres_url, kills=2)
 
 
 @pytest.mark.slow

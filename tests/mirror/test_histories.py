@@ -308,13 +308,13 @@ def run(lakes: Lakes, *, examples: int, steps: int, reports: bool = True, **give
 
 
 @pytest.mark.timeout(1200)
-def test_a_hundred_and_fifty_histories(lakes):
-    run(lakes, examples=120, steps=5)
+def test_forty_histories(lakes):
+    run(lakes, examples=40, steps=5)
 
 
 @pytest.mark.timeout(1200)
 def test_histories_of_a_source_that_is_only_read(lakes):
-    run(lakes, examples=30, steps=5, reports=False)
+    run(lakes, examples=12, steps=5, reports=False)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.histories import make_history, random_parents
 
 from lakeops.model.graph import shared
@@ -59,7 +60,7 @@ def needed(parents, heads) -> set[int]:
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 30))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_everything_that_a_merge_of_two_heads_rests_on_is_found(seed, size):
     rng = random.Random(seed)
     parents = random_parents(rng, size)
@@ -73,7 +74,7 @@ def test_everything_that_a_merge_of_two_heads_rests_on_is_found(seed, size):
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(2, 30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_what_is_found_is_reached_by_two_heads_and_a_single_head_needs_nothing(seed, size):
     rng = random.Random(seed)
     parents = random_parents(rng, size)

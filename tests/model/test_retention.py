@@ -7,6 +7,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.histories import make_history, random_dates, random_parents
 
 from lakeops.model.graph import shared
@@ -207,7 +208,7 @@ def by_walking(every: Lineage, rules: Rules, now: int, rng: random.Random) -> se
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_answer_is_the_definitions_in_every_order(seed, size):
     rng = random.Random(seed)
     dates = [NOW - DAY // 4 * (rng.randrange(40) if rng.random() < 0.2 else size - i) for i in range(size)]
@@ -235,7 +236,7 @@ def test_the_answer_is_the_definitions_in_every_order(seed, size):
 
 
 @given(seed=st.integers(0, 2**32), size=st.integers(1, 40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_what_was_pruned_changes_nothing_for_what_is_left(seed, size):
     """Expired commits go whose whole past goes too; the first one stays, as pruning leaves it."""
     rng = random.Random(seed)

@@ -10,6 +10,7 @@ from time import sleep
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.scenes import open_faulty, tree
 
 from lakeops import Repository, Settings
@@ -180,7 +181,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, most=st.integers(1, 3))
 def test_one_process_sees_its_calls_take_effect_in_their_order(tmp_path_factory, steps, most):
     """Two batches and the branch itself in any order, with links that fail: the last call of a path wins."""

@@ -67,11 +67,13 @@ def rewind(prepared: Path):
     return rewind
 
 
-def test_killed_at_every_effect_and_run_again(scene: Scene, rewind) -> None:
+@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_effect_and_run_again(scene: Scene, rewind, step: int) -> None:
+    """At every second one, from the last backwards, in the default run."""
     total = effects_of(scene, rewind())
     assert total >= 1  # a revert to a tree that is stored already is one transaction
     kill(scene, rewind, 1, "before")
-    for effect in range(1, total + 1):  # after one effect is before the next
+    for effect in range(total, 0, -step):  # after one effect is before the next
         kill(scene, rewind, effect, "after")
 
 
@@ -98,6 +100,13 @@ def kill(scene: Scene, rewind, effect: int, when: str) -> None:
         assert_sound(repo)
 
 
+FEW = ("commit", "merge")
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [pytest.param(one, id=name, marks=() if name in FEW else pytest.mark.slow) for name, one in SCENES.items()],
+)
 def test_killed_for_real_and_run_again(scene: Scene, rewind) -> None:
     """The same with SIGKILL to a process of its own, at one of the effects."""
     total = effects_of(scene, rewind())

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.catalogs import everything
 
 from lakeops import Lake, Repository, Settings, Split
@@ -140,7 +141,7 @@ def test_long_lived_branches_merge_however_little_history_is_kept(repo, fill, cl
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_dry_run_foretells_what_a_mark_does_and_changes_nothing(tmp_path_factory, seed):
     """Random histories, refs, rules, marks before it; nothing moves between the two."""
     rng = random.Random(seed)

@@ -6,15 +6,16 @@ nothing is changed by a call that fails, and a message does not grow with what w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lakeops import Lake, LakeopsError, Repository
+from lakeops import Lake, LakeopsError, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
 from lakeops.model.errors import InvalidInput, NotFound, PreconditionFailed
+from lakeops.testing import ManualClock
 
 NO_TEXT: list[Any] = [7, 1.5, True, b"x", ["x"], {"a": "b"}, object()]
 TEXT: list[Any] = [
@@ -30,6 +31,9 @@ MAPS: list[Any] = [
     *({"k" * 300: "v"}, {"k": "v" * 70_000}, [("k", "v")], "kv", 7, object(), {"k": ["v"]}),
 ]
 CONTENTS: list[Any] = [None, 7, "text", ["x"], object()]
+
+
+SMALL = Split(2, 4, 8)
 
 
 class Scene:
@@ -165,14 +169,32 @@ CHANGES: dict[str, tuple[list[Any], Call]] = {
 }
 
 
+def make(lake: Lake, place: Path) -> Scene:
+    repo = lake.create_repository("repo", split=SMALL)
+    main = repo.branch("main")
+    for number in range(20):
+        main.put(f"f{number:02}", b"x")
+    main.commit("first")
+    dev = repo.create_branch("dev")
+    dev.put("g", b"1")
+    dev.commit("second")
+    (place / "from").mkdir()
+    (place / "from" / "f").write_text("1")
+    return Scene(lake, repo, place)
+
+
 @pytest.fixture
-def scene(lake: Lake, repo: Repository, fill, tmp_path: Path) -> Scene:
-    fill(repo, "main", **{f"f{number:02}": "x" for number in range(20)})
-    repo.create_branch("dev")
-    fill(repo, "dev", g="1")
-    (tmp_path / "from").mkdir()
-    (tmp_path / "from" / "f").write_text("1")
-    return Scene(lake, repo, tmp_path)
+def scene(lake: Lake, tmp_path: Path) -> Scene:
+    return make(lake, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One scene for all calls that change nothing."""
+    place = tmp_path_factory.mktemp("shared")
+    settings = Settings.load(home=place / "home", fsync=False, committer="tester")
+    with Lake.open(settings=settings, clock=ManualClock()) as lake:
+        yield make(lake, place)
 
 
 def state(scene: Scene) -> Any:
@@ -194,11 +216,11 @@ def check(name: str, error: BaseException) -> None:
 
 
 @pytest.mark.parametrize("name", READS)
-def test_reads(scene: Scene, name: str) -> None:
+def test_reads(shared: Scene, name: str) -> None:
     values, call = READS[name]
     for value in values:
         try:
-            call(scene, value)
+            call(shared, value)
         except Exception as error:
             check(name, error)
 
@@ -221,7 +243,7 @@ WRONG = ["a\0b", "\ud800", *NO_TEXT]
 
 
 @pytest.mark.parametrize("name", [name for name, (values, _) in {**READS, **CHANGES}.items() if values is TEXT])
-def test_what_is_no_text_is_bad_input(scene: Scene, name: str) -> None:
+def test_what_is_no_text_is_bad_input(shared: Scene, name: str) -> None:
     """Not "not found", and never an answer: exit code 2."""
     if name.startswith("fs."):
         return
@@ -229,7 +251,7 @@ def test_what_is_no_text_is_bad_input(scene: Scene, name: str) -> None:
         if name == "revert" and isinstance(value, list):  # several commits
             continue
         with pytest.raises(InvalidInput):
-            ({**READS, **CHANGES}[name][1])(scene, value)
+            ({**READS, **CHANGES}[name][1])(shared, value)
 
 
 def test_amounts(scene: Scene) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from services.s3 import S3_KINDS
+from support.budget import examples
 from support.scenes import open_faulty, tree
 
 from lakeops import Branch, Lake, Repository, Settings, Split
@@ -148,7 +149,7 @@ def test_progress_is_shown(lake, repo, main, source):
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_an_import_is_a_build_from_scratch(tmp_path_factory, data):
     names = st.sampled_from([f"{folder}{n:02}" for folder in ("", "a/", "m/", "m/x/") for n in range(30)])
     before, inside = data.draw(st.sets(names)), data.draw(st.sets(names, min_size=1))

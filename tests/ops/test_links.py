@@ -206,8 +206,10 @@ def test_a_collection_at_every_effect_of_a_stage(tmp_path, clock, act, marked, a
 
 @pytest.mark.parametrize("age", [0, 48])
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
-def test_a_stage_at_every_effect_of_a_collection(tmp_path, clock, when, age):
-    at = 1
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_stage_at_every_effect_of_a_collection(tmp_path, clock, step, when, age):
+    """At every third one in the default run, which are others for each age."""
+    at = 1 + bool(age and step > 1)
     while True:
         faults = Faults()
         settings = Settings.load(home=tmp_path / f"{at}", fsync=False, committer="tester")
@@ -237,4 +239,4 @@ def test_a_stage_at_every_effect_of_a_collection(tmp_path, clock, when, age):
             if not done:
                 assert at > 8
                 return
-        at += 1
+        at += step

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops import CommonPrefix, Entry, Lake, Repository, Split
 from lakeops.model import errors
@@ -37,7 +38,7 @@ names = st.text(alphabet="ab/\U0001f600é~", min_size=1, max_size=6)
     page=st.integers(1, 5),
     split=st.sampled_from([Split(2, 3, 6), Split()]),
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_listing_shows_staged_over_committed_in_byte_order(
     tmp_path_factory: pytest.TempPathFactory,
     settings,

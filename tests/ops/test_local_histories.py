@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.scenes import tree
 
 from lakeops.model.errors import CloneConflict, NoChanges
@@ -81,7 +82,7 @@ def read(folder: Path) -> Files:
     return {name: (folder / name).read_text() for name in NAMES if (folder / name).exists()}
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(played=st.lists(steps, max_size=14))
 def test_a_clone_does_what_three_maps_do(lake, repo, tmp_path, played):
     folder, model = tmp_path / "clone", Model()

@@ -318,7 +318,7 @@ def histories(examples: int, steps: int) -> None:
 
 
 def test_histories() -> None:
-    histories(15, 30)
+    histories(8, 30)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.scenes import tree
 from support.statements import ours, statements
 
@@ -129,7 +130,7 @@ def test_rows_that_come_while_a_merge_is_planned(lake: Lake, scene: Repository, 
 WRITES = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("01")), max_size=3)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8))
 @given(sealed=WRITES, active=WRITES, where=st.sampled_from(["a", "b", "c", "", "z"]))
 def test_a_reset_stops_a_commit_only_when_it_takes_its_rows(tmp_path_factory, sealed, active, where):
     """The commit has sealed and read its rows when the reset comes; it publishes what is not reset."""

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops.engine import copy as copying
 from lakeops.engine.local import LocalEngine
@@ -358,7 +359,7 @@ def test_killed_at_any_effect_it_goes_on(tmp_path, effect, when):
 
 
 @given(random=st.randoms(use_true_random=False), kills=st.lists(st.integers(1, 30), max_size=6))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_interleaving_of_kills_and_changes_ends_equal(random: Random, kills: list[int]):
     """The source goes on writing and deleting while runs are killed at random effects."""
     with tempfile.TemporaryDirectory() as root:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops.ranges import align
 from lakeops.ranges.align import among, unshared
@@ -39,7 +40,7 @@ def test_any_two_runs(left, right):
     st.integers(0, 20_000),
     st.lists(st.tuples(st.integers(0, 19_999), st.integers(1, 3_000), st.sampled_from("-+~")), max_size=6),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 def test_long_runs_that_part_in_places(size, edits):
     left, right = np.ones(size, bool), np.ones(size, bool)
     changed = np.zeros(size, bool)

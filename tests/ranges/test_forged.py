@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.rows import built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted
@@ -106,7 +107,7 @@ def whole(tmp_path_factory) -> tuple[LocalStore, RangeRow, bytes]:
 FLIPS = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(flips=FLIPS)
 def test_a_changed_range_whose_digests_are_right(whole, flips):
     store, row, data = whole
@@ -124,7 +125,7 @@ def test_many_changed_ranges_whose_digests_are_right(whole, flips):
     test_a_changed_range_whose_digests_are_right.hypothesis.inner_test(whole, flips)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(keep=st.floats(0, 1), footer=st.floats(0, 1))
 def test_a_range_of_another_length_whose_digests_are_right(whole, keep, footer):
     store, row, data = whole
@@ -133,7 +134,7 @@ def test_a_range_of_another_length_whose_digests_are_right(whole, keep, footer):
     survives(lambda: everything(store, Metarange.from_rows([forged])))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(flips=FLIPS)
 def test_a_changed_metarange_whose_digest_is_right(tmp_path_factory, flips):
     store = LocalStore(tmp_path_factory.mktemp("m"), fsync=False)

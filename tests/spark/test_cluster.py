@@ -15,16 +15,18 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from services.spark import SPARK_CONF as CONF
 from services.spark import until
+from support.references import LISTED, found, referring, rows
 from support.rows import SMALL, entry_table, numbered
-from support.spark_work import held_rewrite, slow_first_rows, slow_first_try, unavailable
+from support.spark_work import held_rewrite, slow_first_reading, slow_first_rows, slow_first_try, unavailable
 
 import lakeops.spark
 from lakeops import Lake, Repository, Settings
+from lakeops.engine.spark import antijoin
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.session import active
 from lakeops.model.clock import Ids
 from lakeops.model.errors import EngineUnavailable, MergeConflict, StoreUnavailable
-from lakeops.store.layout import TASKS
+from lakeops.store.layout import RANGES, TASKS
 from lakeops.testing import ManualClock
 
 pytestmark = pytest.mark.spark
@@ -147,6 +149,17 @@ def test_tables_of_refs_whose_tasks_run_twice(distributed, tmp_path):
             assert [mark.name for mark in (tmp_path / name).iterdir()] == ["twin-done"]
             written = [pq.ParquetFile(BytesIO(main.read(item.path))).read() for item in main.list(f"{name}/")]
             assert sorted(number for table in written for number in table["id"].to_pylist()) == [*range(100)]
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_twin_of_a_join_changes_nothing(distributed, store, monkeypatch):
+    metarange = referring(store, LISTED[::2])
+    monkeypatch.setattr(antijoin, "referenced_names", slow_first_reading)
+    files = [item.key for item in store.list(RANGES)]
+    got, *counts = found(store, distributed, LISTED, metarange.table)
+    assert got == rows(LISTED[1::2])
+    assert counts == [1_500, 750]
+    assert [item.key for item in store.list(RANGES)] == files
 
 
 def test_a_killed_worker_and_its_executor_change_nothing(distributed: SparkEngine, master, tmp_path, monkeypatch):

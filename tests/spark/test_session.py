@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.rows import SMALL, applied, attempt, built, change_sets, contents, numbered, repositories, staged_table
 from support.spark_work import (
     Number,
@@ -77,7 +78,7 @@ class Cut(SparkEngine):
 
 
 @given(data=st.data(), size=st.sampled_from([1, 2, 5]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 def test_ids_do_not_depend_on_the_engine(spark, tmp_path_factory, data, size):
     store = LocalStore(tmp_path_factory.mktemp("namespace"), fsync=False)
     repository = data.draw(repositories())

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.references import ALIKE, LISTED, found, names, referring, rows
 from support.spark_work import LONGEST, reading_again, reading_for_ever, reading_less
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 
 @given(st.data())
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("slices")
 def test_it_is_what_is_found_in_process(spark, tmp_path_factory, data):
     store = LocalStore(tmp_path_factory.mktemp("namespace"), fsync=False)

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidPath, NotFound, ObjectNotFound, Transient
 from lakeops.store.base import ObjectStore, PutResult
@@ -374,7 +375,7 @@ def test_url_opens_the_same_store(store):
 segments = st.text(st.sampled_from("ab-./ 0é\U0001f600"), min_size=1, max_size=6)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.sets(segments, max_size=8), prefix=st.one_of(st.just(""), segments), after=st.one_of(st.just(""), segments)
 )

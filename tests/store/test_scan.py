@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.store.ahead import chunk_ahead, in_order
@@ -234,7 +235,7 @@ def test_big_directories_are_read_in_pages(source, monkeypatch):
         st.lists(st.sampled_from(["a", "a.", "a0", "b", "é", "!"]), min_size=1, max_size=4).map("/".join), max_size=25
     )
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_order_is_that_of_whole_keys(tmp_path_factory, keys):
     root = tmp_path_factory.mktemp("tree")
     for key in keys:

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.budget import examples
 from support.unruly import Unruly
 
 from lakeops.model.errors import ObjectNotFound
@@ -69,7 +70,7 @@ def test_it_is_unruly(tmp_path: Path) -> None:
 
 
 @given(random=st.randoms(use_true_random=False), script=st.lists(st.integers(0, 8), max_size=12))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_it_settles_to_what_the_source_has(random: Random, script: list[int]) -> None:
     with tempfile.TemporaryDirectory() as root:
         source, destination = pair = stores(Path(root))

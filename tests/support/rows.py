@@ -5,7 +5,6 @@ A value is ``(contents, address)``: two values with the same contents are one ob
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from threading import Lock
@@ -13,6 +12,7 @@ from threading import Lock
 import pyarrow as pa
 from hypothesis import settings
 from hypothesis import strategies as st
+from support.budget import examples
 
 from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
@@ -28,10 +28,8 @@ Repository = Mapping[str, Value]
 Changes = Mapping[str, Value | None]
 
 SMALL = Split(4, 8, 32)
-TIMES = int(os.environ.get("LAKEOPS_TEST_EXAMPLES", "1"))
-"""How many times the usual number of examples is tried; the long form tries ten times as many."""
-QUICK = settings(max_examples=8 * TIMES, deadline=None)
-THOROUGH = settings(max_examples=20 * TIMES, deadline=None)
+QUICK = settings(max_examples=examples(5), deadline=None)
+THOROUGH = settings(max_examples=examples(10), deadline=None)
 _attempts = count()
 
 
