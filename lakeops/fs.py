@@ -6,9 +6,9 @@ Directories are what paths share: they need not be made, and an empty one does n
 In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
 that of ``lakeops_default``. Each *not found* names the lake that was looked in.
 
-Programs list a directory, and then ask for each file in it several times. So what was told of a ref's objects is told
-again for a while, until this process writes anything: a minute for a commit id, a second for what may move. That
-something is missing is not remembered. Writing always asks anew.
+Programs list a directory, and then ask for each file in it several times. So the entries of a ref are remembered until
+this process writes anything: for a minute at a commit id, for a second at what may move. That something is missing is
+not remembered. Writing always asks anew.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 
 from lakeops.model.errors import InvalidUri, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
 from lakeops.model.records import CommonPrefix, Entry
-from lakeops.ops.put import appearing
+from lakeops.ops.files import appearing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lakeops.lake import Lake
-    from lakeops.lake.told import Told
+    from lakeops.lake.ref_cache import RefCache
     from lakeops.settings import Settings
 
 SPOOL_BYTES = 8 << 20
@@ -71,7 +71,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     ) -> None:
         super().__init__(**options)
         self._home, self._database_url, self._lake = home, database_url, lake
-        self._told: dict[tuple[str, str], Told] = {}
+        self._caches: dict[tuple[str, str], RefCache] = {}
         if conn_id is None and "airflow.sdk" in sys.modules and not (home or database_url or lake):
             conn_id = "lakeops_default"  # in Airflow, connections say where the lake is
         self.conn_id = conn_id
@@ -119,13 +119,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             if not ref:
                 return _directory(repository)
-            told = self._at(repository, ref)
+            cached = self._at(repository, ref)
             if not key:
-                told.handle.commit_id  # noqa: B018 - raises when there is no such ref
+                cached.handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
             with suppress(ObjectNotFound):
-                return _file(repository, ref, told.stat(key))
-            if next(iter(told.handle.list(key + "/")), None) is not None:
+                return _file(repository, ref, cached.stat(key))
+            if next(iter(cached.handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
         raise FileNotFoundError(f"{path} ({self._place()})")
 
@@ -140,9 +140,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if not ref:
             handle = self.lake.repository(repository)
             return [_directory(f"{repository}/{item.id}") for item in (*handle.branches(), *handle.tags())]
-        told = self._begin(repository, ref)
-        items = list(told.levels(key + "/" if key else "", 1))
-        found = items if items or not key else [told.stat(key)]
+        cached = self._begin(repository, ref)
+        items = list(cached.levels(key + "/" if key else "", 1))
+        found = items if items or not key else [cached.stat(key)]
         return [
             _directory(f"{repository}/{ref}/{item.path.rstrip('/')}")
             if isinstance(item, CommonPrefix)
@@ -177,9 +177,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def _below(
         self, repository: str, ref: str, key: str, depth: int | None, *, withdirs: bool
     ) -> Iterator[dict[str, Any]]:
-        told, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
+        cached, prefix, root = self._begin(repository, ref), key + "/" if key else "", f"{repository}/{ref}/"
         nothing, last = True, ""
-        for item in told.levels(prefix, depth):
+        for item in cached.levels(prefix, depth):
             nothing = False
             folder = item.path.rstrip("/") if isinstance(item, CommonPrefix) else item.path.rpartition("/")[0]
             if withdirs and folder != last:
@@ -188,21 +188,21 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             if isinstance(item, Entry):
                 yield _file(repository, ref, item)
         if nothing and key:
-            yield _file(repository, ref, told.stat(key))
+            yield _file(repository, ref, cached.stat(key))
 
-    def _at(self, repository: str, ref: str) -> Told:
-        """What was told of a ref, if that is new enough."""
-        found = self._told.get((repository, ref))
+    def _at(self, repository: str, ref: str) -> RefCache:
+        """What is remembered of a ref, if that is new enough."""
+        found = self._caches.get((repository, ref))
         return found if found is not None and found.holds() else self._begin(repository, ref)
 
-    def _begin(self, repository: str, ref: str) -> Told:
-        """A ref of which nothing was told yet."""
-        from lakeops.lake.told import Told
+    def _begin(self, repository: str, ref: str) -> RefCache:
+        """A ref of which nothing is remembered yet."""
+        from lakeops.lake.ref_cache import RefCache
 
         lake, writes = self.lake, self.lake.catalog.database.writes
         before = writes()  # ahead of everything that is read
-        self._told = {place: told for place, told in self._told.items() if told.holds()}
-        found = self._told[repository, ref] = Told(lake.repository(repository), ref, before, writes)
+        self._caches = {place: cached for place, cached in self._caches.items() if cached.holds()}
+        found = self._caches[repository, ref] = RefCache(lake.repository(repository), ref, before, writes)
         return found
 
     def created(self, path: str) -> datetime:
@@ -264,8 +264,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all of it is forgotten
-        """Forget what was told."""
-        self._told = {}
+        """Forget what is remembered of refs."""
+        self._caches = {}
 
     # --- writing ---
 

@@ -1,14 +1,14 @@
 """Reading the audit: every transition that changed what a lake shows, keeps or allows, and who did it.
 
-``guards.Part`` writes the records, each in the transaction of its change. Nothing here or anywhere else changes or
-deletes one, and they stay when their repository is deleted. Staging and what only prepares a change leave no record.
+``guards.Transitions`` writes the records, each in the transaction of its change. Nothing changes or deletes one, and
+they stay when their repository is deleted. Staging and what only prepares a change leave no record.
 """
 
 from __future__ import annotations
 
 from sqlalchemy import func, select, tuple_
 
-from lakeops.catalog.guards import Part
+from lakeops.catalog.guards import Transitions
 from lakeops.catalog.tables import AUDIT
 from lakeops.model.records import AuditRecord
 
@@ -28,7 +28,7 @@ _RECORDS = select(
 )
 
 
-class Audit(Part):
+class Audit(Transitions):
     """What happened, by whom."""
 
     def audit(

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, delete, literal, select, update
 
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
-    Part,
+    Transitions,
     check_live,
     check_writable,
     find_branch,
@@ -47,7 +47,7 @@ _NEW_BRANCH = new_ref(
 )
 
 
-class Branches(Part):
+class Branches(Transitions):
     """Branches: mutable pointers to commits, each with a staging area."""
 
     def branch(self, repository_id: str, name: str) -> BranchState:
@@ -149,7 +149,7 @@ class Branches(Part):
 _NEW_TAG = new_ref(TAG)
 
 
-class Tags(Part):
+class Tags(Transitions):
     """Tags: immutable pointers to commits."""
 
     def tag(self, repository_id: str, name: str) -> Ref:

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, func, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Part
+from lakeops.catalog.guards import Transitions
 from lakeops.catalog.rows import AnyRow, from_ticks, ticks
 from lakeops.catalog.tables import CLOCK, MARK, REFLOG, REPOSITORY
 from lakeops.model.clock import Clock, SystemClock, Uptime, uptime_of
@@ -42,7 +42,7 @@ _DRIFT = 0.001
 _ROW = "latest"
 
 
-class Clocks(Part):
+class Clocks(Transitions):
     """The time, as far as it can be believed."""
 
     @property

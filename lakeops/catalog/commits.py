@@ -17,7 +17,7 @@ from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
     IN_CHUNK,
-    Part,
+    Transitions,
     check_live,
     check_writable,
     find_repository,
@@ -37,7 +37,7 @@ from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit
 
 
-class Retention(Part):
+class Retention(Transitions):
     """Retention rules, and mirrors as their source knows them."""
 
     def get_rules(self, repository_id: str) -> str | None:
@@ -261,7 +261,7 @@ def find_head(conn: Connection, state: BranchState) -> Commit:
     return head
 
 
-class Commits(Part):
+class Commits(Transitions):
     """Commits: immutable, but for the mark that retention expired them."""
 
     def commit(self, repository_id: str, commit_id: str) -> Commit:

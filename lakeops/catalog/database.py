@@ -181,7 +181,7 @@ class Database:
 
     def __init__(self, url: URL, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.shown: str = _shown(url)
+        self.shown: str = _for_message(url)
         self._hidden = [str(value) for value in (url.password, *(url.query.get(name) for name in _SECRETS)) if value]
         self.engine: Engine = dialect.engine(url)
         self._reader = dialect.reader(self.engine)
@@ -310,7 +310,7 @@ def _driver_error(error: Exception) -> BaseException:
     return (error.orig or error) if isinstance(error, DBAPIError) else error
 
 
-def _shown(url: URL) -> str:
+def _for_message(url: URL) -> str:
     if url.get_backend_name() == "sqlite":
         return f"sqlite {url.database}"
     place = url.host or url.query.get("host") or ""

@@ -20,9 +20,9 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, bindparam
 
 from lakeops.catalog.commits import find_rules, mirror_needs
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import IN_CHUNK, Transitions, check_writable, find_repository, lock_repository
 from lakeops.catalog.marks import find_mark, update_mark
-from lakeops.catalog.records import Step
+from lakeops.catalog.records import ExpiryStep
 from lakeops.catalog.tables import BRANCH, COMMIT, MARK, REFLOG, TAG
 from lakeops.model.errors import MarkRefused
 from lakeops.model.lineage import Lineage, Move, Node
@@ -40,21 +40,23 @@ _SOME: ColumnElement[bool] = COMMIT.c.id.in_(bindparam("some", expanding=True))
 _REVIVE = update(COMMIT).where(_HERE, _SOME, _PENDING).values(expired=False, expired_by=None)
 
 
-def _shown(table: Table) -> Select[Any]:
+def _commits_of_refs(table: Table) -> Select[Any]:
     return select(table.c.commit_id).where(table.c.repository_id == bindparam("repository"))
 
 
 _TAKE = update(COMMIT).where(_HERE, _SOME).values(expired=True, expired_by=bindparam("mark")).returning(COMMIT.c.id)
 _TAKE_OVER = _TAKE.where(_PENDING)
 # What a ref shows never expires, whatever was decided.
-_EXPIRE = _TAKE.where(COMMIT.c.expired.is_(False), COMMIT.c.id.not_in(_shown(BRANCH)), COMMIT.c.id.not_in(_shown(TAG)))
+_EXPIRE = _TAKE.where(
+    COMMIT.c.expired.is_(False), COMMIT.c.id.not_in(_commits_of_refs(BRANCH)), COMMIT.c.id.not_in(_commits_of_refs(TAG))
+)
 _NODES = select(
     COMMIT.c.id, COMMIT.c.parents, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired, COMMIT.c.expired_by
 )
 _NODES = _NODES.where(_HERE).execution_options(yield_per=10_000)
 
 
-class Expiry(Part):
+class Expiry(Transitions):
     """Expiring commits step by step, and taking that back."""
 
     def lineage(self, repository_id: str, *, left_since: int) -> Lineage:
@@ -106,7 +108,7 @@ class Expiry(Part):
         since: int,
         rules: str | None,
         choose: Callable[[Sequence[Move]], Sequence[str]],
-    ) -> Step:
+    ) -> ExpiryStep:
         """Expire some of the commits that a mark does not keep, with the repository's row locked for that alone.
 
         Args:
@@ -121,22 +123,22 @@ class Expiry(Part):
         become this one's. Raises ``MarkRefused`` when the mark is not under way any more.
         """
 
-        def work(conn: Connection) -> Step:
+        def work(conn: Connection) -> ExpiryStep:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="mark")
             _check_state(find_mark(conn, repository_id, mark_id), MarkState.MARKING)
             if find_rules(conn, repository_id) != rules:
-                return Step(since, rules_changed=True)
+                return ExpiryStep(since, rules_changed=True)
             moves, newest = _moves(conn, repository_id, since)
             asked = tuple(choose(moves))
             if len(moves) >= MOVES:
-                return Step(newest)  # there may be more of them
+                return ExpiryStep(newest)  # there may be more of them
             needed = set().union(*mirror_needs(conn, repository_id).values())
             values = {"repository": repository_id, "mark": mark_id}
             carried = conn.execute(_TAKE_OVER, values | {"some": asked}).scalars().all()
             expired = conn.execute(_EXPIRE, values | {"some": [*{*asked} - needed]}).scalars().all()
             if expired:
                 self._record(conn, repository_id, "expire", "mark", mark_id, None, f"{len(expired)} commits expired")
-            return Step(newest, True, frozenset(expired), frozenset(carried))
+            return ExpiryStep(newest, True, frozenset(expired), frozenset(carried))
 
         return self.database.write(work, settle=run_again)
 

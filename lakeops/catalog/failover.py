@@ -14,7 +14,7 @@ from sqlalchemy import Connection, delete, insert, select, union, update
 
 from lakeops.catalog.candidates import check_alone, lock_mirror, mirror_row, set_mirror
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import IN_CHUNK, Transitions, check_writable, find_repository, lock_repository
 from lakeops.catalog.rows import mirror_record
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR_ARRIVAL, PROTECTION, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
@@ -23,7 +23,7 @@ from lakeops.model.mirrors import Mirror
 from lakeops.model.records import Protection
 
 
-class FailOver(Part):
+class FailOver(Transitions):
     """Mirrors that follow their source no longer."""
 
     def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> Mirror:

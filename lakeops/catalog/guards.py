@@ -300,7 +300,7 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
     return statement.execution_options(preserve_rowcount=True)  # psycopg forgets it with the cursor
 
 
-class Part:
+class Transitions:
     """A group of transitions over one database.
 
     Attributes:
@@ -380,9 +380,9 @@ class Part:
         actor: str,
         *,
         kind: RefKind = RefKind.BRANCH,
-        told: dict[str, Any] | None = None,
+        audited: dict[str, Any] | None = None,
     ) -> None:
-        """A row of the reflog, and the audit's record of it: ``told`` is what that one says in place of the move."""
+        """A row of the reflog, and the audit's record of it: ``audited`` is what that one says in place of the move."""
         now = unix_seconds(self.database.dialect.now(conn))
         move: dict[str, Any] = {
             "repository_id": repository_id,
@@ -394,7 +394,7 @@ class Part:
             "actor": actor,
             "at": now,
         }
-        record = told or self._told(repository_id, action, str(kind), ref, old, new, claimed=actor)
+        record = audited or self._audit_values(repository_id, action, str(kind), ref, old, new, claimed=actor)
         if self.database.dialect.account is None:
             # SQLAlchemy runs no defaults of a statement with a second insert in it, so the digest is computed here.
             note_insert(conn, REFLOG, move)
@@ -416,9 +416,9 @@ class Part:
     ) -> None:
         """The audit's record of a transition that moves no ref; each transition leaves one, in its transaction."""
         now = None if self.database.dialect.account is None else unix_seconds(self.database.dialect.now(conn))
-        self._insert_record(conn, self._told(repository_id, action, kind, ref, before, after), now)
+        self._insert_record(conn, self._audit_values(repository_id, action, kind, ref, before, after), now)
 
-    def _told(
+    def _audit_values(
         self,
         repository_id: str,
         action: str,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Part, check_writable, lock_repository
+from lakeops.catalog.guards import Transitions, check_writable, lock_repository
 from lakeops.catalog.rows import AnyRow, hooks_of
 from lakeops.catalog.tables import REPOSITORY
 from lakeops.model.errors import HooksChanged, NotFound
@@ -21,7 +21,7 @@ from lakeops.model.hooks import Hook
 Hooks = frozenset[Hook]
 
 
-class HookRecords(Part):
+class HookRecords(Transitions):
     """What runs beside changes of refs."""
 
     def set_hook(self, repository_id: str, hook: Hook) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exis
 
 from lakeops.catalog.columns import CheckedJson
 from lakeops.catalog.digests import DIGEST, MASK, column_of, counted, row_digest, row_weight
-from lakeops.catalog.guards import IN_CHUNK, Part, deadline_of, find_repository
+from lakeops.catalog.guards import IN_CHUNK, Transitions, deadline_of, find_repository
 from lakeops.catalog.records import BranchState, Move, Records, RowFlaw, StagedLine, Upload
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
 from lakeops.catalog.tables import (
@@ -114,7 +114,7 @@ _TEXTS = ("committer", "message", "meta_range_id", "meta_range_file", "meta_rang
 _NUMBERS = ("creation_date", "generation")
 
 
-class Inspection(Part):
+class Inspection(Transitions):
     """Looking at everything, at one instant."""
 
     def records(self, repository_id: str) -> Records:

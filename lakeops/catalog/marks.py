@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Select, and_, exists, func, insert, not_, or_
 from lakeops.catalog.clock import believe
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import Part, check_writable, deadline_of, find_repository, grace_of, lock_repository
+from lakeops.catalog.guards import Transitions, check_writable, deadline_of, find_repository, grace_of, lock_repository
 from lakeops.catalog.rows import AnyRow, decoding, from_ticks, ticks
 from lakeops.catalog.tables import COMMIT, MARK, REFLOG, REPOSITORY
 from lakeops.model.errors import BranchMoved, ClockInDoubt, CollectionRunning, MarkNotFound, MarkRefused
@@ -38,7 +38,7 @@ SWEEPABLE = timedelta(days=7)
 """How old a mark may be when its sweep begins."""
 
 
-class Marks(Part):
+class Marks(Transitions):
     """Marks of garbage collection."""
 
     def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:

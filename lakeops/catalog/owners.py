@@ -10,14 +10,14 @@ from __future__ import annotations
 from sqlalchemy import Connection, insert, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Part, find_repository, lock_repository
+from lakeops.catalog.guards import Transitions, find_repository, lock_repository
 from lakeops.catalog.records import Ownership
 from lakeops.catalog.tables import CATALOG, OWNER
 from lakeops.model.clock import Ids
 from lakeops.model.owner import Identity
 
 
-class Owners(Part):
+class Owners(Transitions):
     """Who this catalog is, and what it wrote into the namespaces of its repositories."""
 
     def identity(self) -> Identity:

@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, exists, insert, lit
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import Part, check_live, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import Transitions, check_live, check_writable, find_repository, lock_repository
 from lakeops.catalog.tables import PASSED_CHECK, PROTECTION
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MissingCheck, NotFound
@@ -30,7 +30,7 @@ _PASSED = exists().where(
 _LACKING = _EVERY.where(PROTECTION.c.kind == literal(CHECK_PROTECTION), ~_PASSED)
 
 
-class Protections(Part):
+class Protections(Transitions):
     """What protects branches and tags."""
 
     def protections(self, repository_id: str) -> list[str]:

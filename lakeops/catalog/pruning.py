@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Select, Table, func, or_, select, update
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import IN_CHUNK, Part, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import IN_CHUNK, Transitions, check_writable, find_repository, lock_repository
 from lakeops.catalog.records import PrunePlan, PruneStep
 from lakeops.catalog.tables import COMMIT, KEY, MARK, PASSED_CHECK, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.marks import BEGUN, UNPROVED, MarkState
@@ -40,7 +40,7 @@ class _Page:
     generation: int = 0
 
 
-class Pruning(Part):
+class Pruning(Transitions):
     """Removing what is past its time."""
 
     def pruned(self, repository_id: str) -> bool:

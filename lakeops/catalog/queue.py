@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Part, check_writable, lock_branch, lock_repository
+from lakeops.catalog.guards import Transitions, check_writable, lock_branch, lock_repository
 from lakeops.catalog.rows import ticks
 from lakeops.catalog.tables import QUEUE
 from lakeops.model.errors import BranchMoved
@@ -27,7 +27,7 @@ FORGET = timedelta(hours=1)
 """How long a place that lapsed is kept for a publisher that was only slow."""
 
 
-class Queue(Part):
+class Queue(Transitions):
     """The publishers that wait for their turn."""
 
     def enqueue(self, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:

@@ -192,7 +192,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExpiryStep:
     """What one step of expiry did.
 
     Attributes:

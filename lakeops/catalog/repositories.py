@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
-from lakeops.catalog.guards import Part, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.guards import Transitions, check_writable, find_repository, lock_repository, under
 from lakeops.catalog.rows import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
@@ -25,7 +25,7 @@ from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Commit, Repository
 
 
-class Repositories(Part):
+class Repositories(Transitions):
     """Repositories: a name, a storage namespace, and everything recorded under them."""
 
     def create_repository(
@@ -121,8 +121,10 @@ class Repositories(Part):
         conn.execute(insert(COMMIT).values(commit_values(repository.id, first)))
         self._insert_branch(conn, repository.id, repository.default_branch, first.id, token)
         place = repository.storage_namespace
-        told = self._told(repository.id, action, "repository", repository.id, None, place, claimed=actor)
-        self._record_move(conn, repository.id, repository.default_branch, None, first.id, action, actor, told=told)
+        audited = self._audit_values(repository.id, action, "repository", repository.id, None, place, claimed=actor)
+        self._record_move(
+            conn, repository.id, repository.default_branch, None, first.id, action, actor, audited=audited
+        )
 
     @staticmethod
     def _is_ours(conn: Connection, repository_id: str, token: str) -> bool | None:

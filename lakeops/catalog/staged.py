@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, and_, bindparam, select
 
 from lakeops.catalog.commits import BRANCHES_AND_HEADS, find_branch_and_head, look_at_branch, with_head
-from lakeops.catalog.guards import Part, find_branch, find_repository
+from lakeops.catalog.guards import Transitions, find_branch, find_repository
 from lakeops.catalog.records import BranchAt, Roots, Staged, StagedPage
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.staging import uploads_in_flight
@@ -48,7 +48,7 @@ _PAGE = (
 _PAGE_BELOW = _PAGE.where(STAGED.c.path < bindparam("above"))
 
 
-class StagedRows(Part):
+class StagedRows(Transitions):
     """Uncommitted changes, to be read."""
 
     def staged_one(self, repository_id: str, branch: str, path: str) -> tuple[Commit, Staged | None]:

@@ -26,7 +26,7 @@ from lakeops.catalog.commits import find_branch_and_head, find_commit, find_head
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import MASK, add_to_shard, delete_rows
 from lakeops.catalog.guards import (
-    Part,
+    Transitions,
     check_live,
     check_started,
     check_writable,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Staging(Part):
+class Staging(Transitions):
     """Uncommitted changes."""
 
     def stageable(self, repository_id: str, branch: str) -> BranchAt:
@@ -331,7 +331,7 @@ def _forget_staged(conn: Connection, repository_id: str, token: str) -> int:
     return removed
 
 
-class Publishing(Part):
+class Publishing(Transitions):
     """Publishing commits, and the idempotency keys that they stand under."""
 
     def publish(self, publish: Publish) -> Commit:
@@ -484,7 +484,7 @@ def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | Non
     return None if row is None else key_record(row)
 
 
-class Uploads(Part):
+class Uploads(Transitions):
     """Uploads in flight."""
 
     def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:

@@ -67,10 +67,10 @@ def effective(settings: Settings) -> Iterator[Setting]:
     """Every setting with its value, masked where it holds a secret, and its source."""
     origins = _origins()
     for name in type(settings).model_fields:
-        yield Setting(name, _shown(getattr(settings, name)), origins.get(name, "default"))
+        yield Setting(name, _for_message(getattr(settings, name)), origins.get(name, "default"))
 
 
-def _shown(value: object) -> str | int | float | bool | None:
+def _for_message(value: object) -> str | int | float | bool | None:
     from pydantic import SecretStr
 
     if isinstance(value, SecretStr):
@@ -82,7 +82,7 @@ def _shown(value: object) -> str | int | float | bool | None:
     return masked(str(value))
 
 
-def _shown_file(file: Any) -> str:  # noqa: ANN401 - what pydantic calls a path
+def _file_for_message(file: Any) -> str:  # noqa: ANN401 - what pydantic calls a path
     """A settings file's name in the working directory, its path elsewhere."""
     path = Path(file)
     return path.name if path.parent == Path.cwd() else str(path)
@@ -102,5 +102,5 @@ def _origins() -> dict[str, str]:
             if source is environment:
                 found.setdefault(name, f"LAKEOPS_{name.upper()}")
             elif isinstance(source, TomlConfigSettingsSource):
-                found.setdefault(name, _shown_file(source.toml_file_path))
+                found.setdefault(name, _file_for_message(source.toml_file_path))
     return found

@@ -10,7 +10,6 @@ import shutil
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -90,7 +89,8 @@ def upload(
 
 def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[FileUpload]:
     """Which file goes where. Every name is checked before anything is sent."""
-    from lakeops.ops.put import of_file, of_folder, translated
+    from lakeops.ops.files import translated
+    from lakeops.ops.put import of_file, of_folder
 
     if source == STDIN:
         if recursive:
@@ -107,7 +107,7 @@ def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: b
 
 
 def _upload(put: Callable[[str, BinaryIO], Entry], counter: ByteCounter, item: FileUpload) -> Entry:
-    from lakeops.ops.put import reading
+    from lakeops.ops.files import reading
 
     with reading(item.file, follow=item.follow) as file:
         return put(item.path, counter.counting(file))
@@ -170,7 +170,7 @@ def download(
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
     """The directory that one object goes to, and its file there. The destination may be either."""
-    from lakeops.ops.put import translated
+    from lakeops.ops.files import translated
 
     given = Path(destination)
     with translated(given):
@@ -206,7 +206,7 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
         InvalidPath: a symbolic link on the way leads elsewhere.
         InvalidInput: the operating system refuses.
     """
-    from lakeops.ops.put import appearing, translated
+    from lakeops.ops.files import appearing, translated
 
     with translated(target):
         _make_folders(root, target.parent)
@@ -237,20 +237,13 @@ def transfer(
     After a failure, or Ctrl-C, no move begins, and those that run stop at their next read. The failure is raised, and
     a note says how many items were moved.
     """
-    pool = ThreadPoolExecutor(max(1, min(parallelism, len(items))))
-    try:
-        futures = [pool.submit(move, item) for item in items]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        failed = next((future for future in futures if future in done and future.exception()), None)
-    finally:
-        counter.stop()
-        pool.shutdown(cancel_futures=True)
-    if failed is not None:
-        moved = sum(1 for future in futures if not future.cancelled() and not future.exception())
+    from lakeops.ops.files import in_parallel
+
+    def failing(moved: int) -> None:
         if len(items) > 1:
             out.note(f"Stopped after {counted(moved, 'file')} of {len(items):,}; run it again to go on.")
-        failed.result()
-    return [future.result() for future in futures]
+
+    return in_parallel(items, move, parallelism=parallelism, failing=failing, stop=counter.stop)
 
 
 # --- list, show and remove ---

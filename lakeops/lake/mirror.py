@@ -261,7 +261,7 @@ def reaching(reference: SourceReference, clock: Clock, *, given: Connection | No
     try:
         lake = open_source(reference, clock)
     except (CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings) as error:
-        raise type(error)(f"the source {_shown(reference)} cannot be reached: {error.message}") from None
+        raise type(error)(f"the source {_for_message(reference)} cannot be reached: {error.message}") from None
     with lake:
         yield lake
 
@@ -308,7 +308,7 @@ def _from_file(file: Path) -> dict[str, Any]:
         raise InvalidSettings(f"settings file {str(file)!r} is not TOML") from None
 
 
-def _shown(reference: SourceReference) -> str:
+def _for_message(reference: SourceReference) -> str:
     """The reference for a message; a database URL shows no user."""
     if reference.kind is SourceKind.DATABASE:
         scheme, _, rest = reference.place.partition("://")

@@ -254,7 +254,7 @@ class Repository:
     # --- upkeep ---
 
     fsck: Final = verb(lambda: ops.fsck.check.fsck)
-    owner: Final = verb(lambda: ops.owner.look)
+    owner: Final = verb(lambda: ops.owner.find_owner)
     adopt: Final = verb(lambda: ops.owner.adopt)
 
     @property

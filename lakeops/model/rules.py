@@ -186,7 +186,7 @@ def parse_rules(given: object) -> Rules:
             than the undo window, a name cannot be one. The message says where.
     """
     if not isinstance(given, Mapping):
-        raise InvalidRules(f"the rules must be a JSON object, not {_shown(given)}")
+        raise InvalidRules(f"the rules must be a JSON object, not {_for_message(given)}")
     try:
         return Rules.model_validate(dict(given))
     except ValidationError as error:
@@ -201,13 +201,13 @@ def _sentence(error: ValidationError) -> str:
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in flaw["loc"]).lstrip(".")
     match flaw["type"]:
         case "extra_forbidden":
-            return f"the rules have the unknown key {_shown(place)}; docs/gc.md has the known ones"
+            return f"the rules have the unknown key {_for_message(place)}; docs/gc.md has the known ones"
         case "missing":
             return f"the rules lack {place}"
         case "value_error":
             return f"{place or 'the rules'}: {flaw['ctx']['error']}"
     words = flaw["msg"].replace("Input should be", "this should be")
-    return f"{place} is {_shown(flaw['input'])}: {words}"
+    return f"{place} is {_for_message(flaw['input'])}: {words}"
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -228,5 +228,5 @@ def _most_specific(entries: Iterable[_Entry], name: str, number: str) -> int | N
     return max(found)[1] if found else None
 
 
-def _shown(given: object) -> str:
+def _for_message(given: object) -> str:
     return f"{given!r:.60}"

@@ -100,7 +100,7 @@ def move_branch(
     if not isinstance(commit, Commit):
         return Ref(name, commit.commit.id)
 
-    def once() -> Ref:
+    def attempt() -> Ref:
         head = require_stageable(ctx, name).head
         if not force and not is_forward(ctx, head, commit):
             raise NotForward(
@@ -125,7 +125,7 @@ def move_branch(
             )
         return Ref(name, commit.id)
 
-    return when_moved(ctx)(once)
+    return when_moved(ctx)(attempt)
 
 
 def is_forward(ctx: Context, head: Commit, commit: Commit) -> bool:

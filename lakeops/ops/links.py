@@ -70,10 +70,10 @@ class Links:
                 _settle(link, partial(_stage, catalog, place, [link]))
         except BaseException as error:
             # Nobody may try again for the others: whether their changes were staged is not known.
-            told = error if isinstance(error, Exception) else CatalogUnavailable(INTERRUPTED)
+            failure = error if isinstance(error, Exception) else CatalogUnavailable(INTERRUPTED)
             for link in links:
-                link.done.set_exception(told)
-            if told is not error:
+                link.done.set_exception(failure)
+            if failure is not error:
                 raise
         else:
             for link in links:

@@ -26,7 +26,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import branch_paths, link_held_back, put_consistently, tombstones
-from lakeops.ops.view import shown
+from lakeops.ops.view import with_staged
 from lakeops.ranges.bounds import check_entries
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -209,7 +209,8 @@ def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray) -> tuple[B
     committed = ctx.reader.scan(ctx.metarange(found.head), opened.folder)
     wanted = [*_SAME, "physical_address"]
     tables = [
-        batch.select(wanted).filter(pc.is_in(batch["path"], value_set=paths)) for batch in shown(committed, staged)
+        batch.select(wanted).filter(pc.is_in(batch["path"], value_set=paths))
+        for batch in with_staged(committed, staged)
     ]
     schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])
     empty = schema.empty_table()

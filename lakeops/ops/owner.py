@@ -99,7 +99,7 @@ def check_owner(ctx: Context) -> Owner:
     return owner
 
 
-def look(ctx: Context) -> tuple[Owner | None, bool]:
+def find_owner(ctx: Context) -> tuple[Owner | None, bool]:
     """Which catalog may delete in the storage namespace (None: none), and whether it is this one."""
     try:
         return check_owner(ctx), True
@@ -120,7 +120,7 @@ def adopt(ctx: Context) -> Adopted:
     check_claim(ctx.store, ctx.repository)
     claim(ctx.store, ctx.repository, ctx.catalog.identity())
     for _ in range(TRIES):
-        owner, ours = look(ctx)
+        owner, ours = find_owner(ctx)
         if owner is not None and ours:
             return Adopted(check_owner(ctx), owner)
         found = _read(ctx.store)

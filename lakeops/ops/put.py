@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,91 +18,18 @@ from threading import Lock
 from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
-from lakeops.model.clock import Ids
 from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.files import in_parallel, reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import holding_back, link_held_back
 from lakeops.ops.view import find, public
 from lakeops.store import layout
-
-
-@dataclass(frozen=True, slots=True)
-class LocalFile:
-    """A regular file: where it is, its path below the folder that was walked, its size in bytes."""
-
-    path: Path
-    relative: str
-    size_bytes: int
-
-
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals inside the ``with`` into ``InvalidInput`` that names the file."""
-    try:
-        yield
-    except LakeopsError:  # bad input is a ValueError too, and says already what is wrong
-        raise
-    except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise InvalidInput(f"{excerpt(str(error.filename2 or error.filename or path))}: {reason}") from None
-    except ValueError:  # NUL, or half of a character
-        raise InvalidInput(f"{excerpt(str(path))} cannot be a file's name") from None
-
-
-def walk(folder: Path, *, skip_special: bool) -> Iterator[LocalFile]:
-    """Regular files below a folder, by name.
-
-    Raises:
-        InvalidInput: something below is no regular file and ``skip_special`` does not leave it out, or is unreadable.
-    """
-    with translated(folder):
-        names = sorted(folder.iterdir())
-    for path in names:
-        with translated(path):
-            status = path.lstat()
-        if stat.S_ISDIR(status.st_mode):
-            for file in walk(path, skip_special=skip_special):
-                yield LocalFile(file.path, f"{path.name}/{file.relative}", file.size_bytes)
-        elif stat.S_ISREG(status.st_mode):
-            if not os.access(path, os.R_OK):
-                raise InvalidInput(f"{excerpt(str(path))}: permission denied")
-            yield LocalFile(path, path.name, status.st_size)
-        elif not skip_special:
-            what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            raise InvalidInput(
-                f"{excerpt(str(path))} is {what}; remove it, or leave such files out with --skip-special"
-            )
-
-
-@contextmanager
-def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
-    """A file open for reading; a symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
-    if path.is_dir():
-        raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
-    with translated(path):
-        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
-    with os.fdopen(number, "rb") as file:
-        yield file
-
-
-@contextmanager
-def appearing(target: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the target's name at the end; after an exception the target is as it was."""
-    draft = target.parent / f".lakeops-{Ids().new()}.part"
-    try:
-        with draft.open("xb") as file:
-            yield file
-        draft.replace(target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            draft.unlink()
-        raise
 
 
 def put(
@@ -308,9 +234,6 @@ _Objects = dict[str, tuple[datetime, Entry]]
 """What is to be linked: since when each object has been there, and its entry, by path."""
 
 
-PARALLELISM = 8
-
-
 @dataclass(frozen=True)
 class FileUpload:
     """One file on its way: where from, the object's path, its size in bytes, and whether a link may be followed."""
@@ -330,11 +253,25 @@ def of_file(file: Path, path: str) -> FileUpload:
 
 
 def of_folder(folder: Path, path: str, *, skip_special: bool) -> list[FileUpload]:
-    """The uploads of every file below a directory. Raises ``InvalidInput``, ``InvalidPath`` before anything is sent."""
-    return [
-        FileUpload(file.path, check_path(as_folder(path) + file.relative), file.size_bytes)
-        for file in walk(folder, skip_special=skip_special)
-    ]
+    """The uploads of every file below a directory, found before anything is sent.
+
+    Raises:
+        InvalidInput: something below is unreadable, or is no regular file and ``skip_special`` does not leave it out.
+        InvalidPath: a file's name cannot be an object's path.
+    """
+    found = []
+    for name, status in walk(folder):
+        file = folder / name
+        if stat.S_ISREG(status.st_mode):
+            if not os.access(file, os.R_OK):
+                raise InvalidInput(f"{excerpt(str(file))}: permission denied")
+            found.append(FileUpload(file, check_path(as_folder(path) + name), status.st_size))
+        elif not skip_special:
+            what = "a symbolic link" if stat.S_ISLNK(status.st_mode) else "not a regular file"
+            raise InvalidInput(
+                f"{excerpt(str(file))} is {what}; remove it, or leave such files out with --skip-special"
+            )
+    return found
 
 
 def upload(
@@ -377,8 +314,4 @@ def upload(
             ctx.progress("uploading files", next(sent), len(items))
             return entry
 
-        pool = ThreadPoolExecutor(max(1, min(PARALLELISM, len(items))))
-        try:
-            return list(pool.map(send, items))
-        finally:
-            pool.shutdown(cancel_futures=True)
+        return in_parallel(items, send)

@@ -62,7 +62,7 @@ def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, 
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch)
 
-    def once() -> int:
+    def attempt() -> int:
         state = require_stageable(ctx, branch).state
         found = _found(ctx, ref, old, recursive=recursive)
         if not found.num_rows:
@@ -78,7 +78,7 @@ def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, 
         _put(ctx, branch, rows, objects, started, state if moves else None)
         return int(found.num_rows)
 
-    return when_moved(ctx)(once)
+    return when_moved(ctx)(attempt)
 
 
 def _found(ctx: Context, ref: str, old: str, *, recursive: bool) -> pa.Table:
@@ -126,7 +126,7 @@ def update_metadata(
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
 
-    def once() -> Entry:
+    def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
         entry = stat(ctx, branch, path)
         pairs = {**entry.metadata, **given}
@@ -142,4 +142,4 @@ def update_metadata(
         ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, cleared=clear)
         return changed
 
-    return when_moved(ctx)(once)
+    return when_moved(ctx)(attempt)

@@ -123,7 +123,7 @@ def replicate(
     known = known_at(source)
     check_nobody_owns(destination, known)
     _claim(source, destination)
-    walk = _Walk(source, destination, keep_extra=delete)
+    walk = _Comparison(source, destination, keep_extra=delete)
     run = _Run(engine, destination, progress, walk, known)
     run.copy(source)
     if delete:
@@ -143,7 +143,7 @@ def replicate_to(
 
 
 @dataclass
-class _Walk:
+class _Comparison:
     """The difference of two listings, found while it is taken."""
 
     source: ObjectStore
@@ -175,7 +175,9 @@ class _Walk:
 class _Run:
     """One run and its tally."""
 
-    def __init__(self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Walk, known: Known) -> None:
+    def __init__(
+        self, engine: Engine, destination: ObjectStore, progress: Progress, walk: _Comparison, known: Known
+    ) -> None:
         self._engine = engine
         self._destination = destination
         self._progress = progress

@@ -33,7 +33,7 @@ from lakeops.store.s3.store import S3Store
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SettingChange:
     """One setting of one bucket: as it is, and as it shall be."""
 
     bucket: Bucket
@@ -83,13 +83,13 @@ class Plan:
     """
 
     wish: Replication
-    steps: tuple[Step, ...]
+    steps: tuple[SettingChange, ...]
     warnings: tuple[str, ...]
     batch: Batch | None
     existing: bool
 
     @property
-    def changes(self) -> list[Step]:
+    def changes(self) -> list[SettingChange]:
         """The steps that have something to write."""
         return [step for step in self.steps if step.changes]
 
@@ -129,14 +129,14 @@ def make_plan(
     after = merged_replication(replication, wish)
     steps = [
         *(
-            Step(one, "versioning", old := found[one.name, "versioning"], merged_versioning(old))
+            SettingChange(one, "versioning", old := found[one.name, "versioning"], merged_versioning(old))
             for one in (there, here)
         ),
         *(
-            Step(one, "lifecycle", old := found[one.name, "lifecycle"], merged_lifecycle(old, wish))
+            SettingChange(one, "lifecycle", old := found[one.name, "lifecycle"], merged_lifecycle(old, wish))
             for one in (there, here)
         ),
-        Step(here, "replication", replication, after),
+        SettingChange(here, "replication", replication, after),
     ]
     warnings = [
         danger
@@ -170,7 +170,7 @@ def make_removal_plan(source: str, destination: str, settings: StoreSettings) ->
     wish = replication_of(source, destination)
     here = Bucket(wish.source, settings)
     found = here.read("replication")
-    step = Step(here, "replication", found, without_replication(found, wish))
+    step = SettingChange(here, "replication", found, without_replication(found, wish))
     return Plan(wish, (step,), warnings=(), batch=None, existing=False)
 
 

@@ -19,7 +19,7 @@ from lakeops.model.names import as_folder
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref
-from lakeops.ops.view import as_entries, shown
+from lakeops.ops.view import as_entries, with_staged
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.presence import present
@@ -60,7 +60,7 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
 
     def of_branch(name: str) -> tuple[Commit, pa.Table]:
         found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
-        return found.head, as_entries(ctx, shown(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
+        return found.head, as_entries(ctx, with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged))
 
     def of_commit(commit: Commit) -> tuple[Commit, pa.Table]:
         return commit, as_entries(ctx, ctx.reader.scan(ctx.metarange(commit), prefix))

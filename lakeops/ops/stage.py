@@ -23,7 +23,7 @@ from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import check_name, require_stageable
-from lakeops.ops.view import shown
+from lakeops.ops.view import with_staged
 from lakeops.ranges.bounds import check_entries
 
 
@@ -153,18 +153,18 @@ def put_consistently(
     ``rows`` gives the branch that they were worked out from, or None where it does not matter, and the rows.
     """
 
-    def once() -> None:
+    def attempt() -> None:
         state, table = rows()
         ctx.catalog.put_staged(ctx.repository_id, branch, table, started=started, expected=state, upload=upload)
 
-    when_moved(ctx)(once)
+    when_moved(ctx)(attempt)
 
 
 def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[BranchState, pa.ChunkedArray]:
     """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
     found, staged = ctx.catalog.staged_table(ctx.repository_id, branch, prefix=prefix)
     committed = ctx.reader.scan(ctx.metarange(found.head), prefix)
-    chunks = (chunk for batch in shown(committed, staged) for chunk in batch.column("path").chunks)
+    chunks = (chunk for batch in with_staged(committed, staged) for chunk in batch.column("path").chunks)
     return found.state, pa.chunked_array(chunks, pa.string())
 
 

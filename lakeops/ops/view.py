@@ -32,7 +32,7 @@ from lakeops.store.base import ObjectStore
 from lakeops.store.policy import AddressPolicy
 
 
-def shown(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
+def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
     """Entries (``ENTRY_SCHEMA``) in path order; never an empty batch.
 
     Args:
@@ -238,7 +238,7 @@ def entries(ctx: Context, ref: str, prefix: str = "") -> pa.RecordBatchReader:
 
     def of_branch(name: str) -> Iterator[pa.Table]:
         found, staged = ctx.catalog.staged_table(ctx.repository_id, name, prefix=prefix)
-        return shown(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
+        return with_staged(ctx.reader.scan(ctx.metarange(found.head), prefix), staged)
 
     def of_commit(commit: Commit) -> Iterator[pa.Table]:
         batches = (batch.select(ENTRY_SCHEMA.names) for batch in ctx.reader.scan(ctx.metarange(commit), prefix))

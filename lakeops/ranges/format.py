@@ -220,8 +220,8 @@ class Footer:
         """
         metadata = _range_metadata(self._tail, self._key)
         _check_budget(metadata, self._key, ROW_MOST)
-        told = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        if told != [group.rows for group in self.groups]:
+        row_counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        if row_counts != [group.rows for group in self.groups]:
             raise not_decodable(self._key, "its table of row groups does not fit its footer")
         return metadata
 

@@ -164,7 +164,7 @@ class PruningDataSource(LakeopsDataSource):
 
 
 @dataclass
-class Part(InputPartition):  # type: ignore[misc]
+class FilePartition(InputPartition):  # type: ignore[misc]
     """The files that one task reads."""
 
     files: tuple[File, ...]
@@ -178,7 +178,7 @@ class _FileReader:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):  # Spark's own, when there is nothing to read
+        if not isinstance(partition, FilePartition):  # Spark's own, when there is nothing to read
             return
         for file in partition.files:
             values = dict(zip(self._columns, file.values, strict=True))
@@ -268,17 +268,17 @@ class StreamReader(_FileReader, DataSourceStreamReader):  # type: ignore[misc]
                 changes = repository.diff(start["commit"], end["commit"], prefix=self._prefix)
                 new = {change.path for change in changes if change.type != "removed"}
                 found = replace(found, files=tuple(file for file in found if file.path in new))
-        return [StreamPart(part.files, found.columns) for part in _packed(found)]
+        return [StreamPartition(part.files, found.columns) for part in _packed(found)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task's files."""
-        if isinstance(partition, StreamPart):
+        if isinstance(partition, StreamPartition):
             self._columns = partition.columns
         return self._read(partition)
 
 
 @dataclass
-class StreamPart(Part):
+class StreamPartition(FilePartition):
     """The files that one task of a micro-batch reads, and their partition columns."""
 
     columns: tuple[str, ...]
@@ -341,7 +341,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
             lake.repository(self._repository).branch(self._output.branch).abandon_output(self._output)
 
 
-def _packed(found: Files) -> list[Part]:
+def _packed(found: Files) -> list[FilePartition]:
     """Files in their order, in tasks of about ``PART_BYTES``."""
     parts: list[list[File]] = []
     room = 0
@@ -352,7 +352,7 @@ def _packed(found: Files) -> list[Part]:
             room = PART_BYTES
         parts[-1].append(file)
         room -= cost
-    return [Part(tuple(part)) for part in parts]
+    return [FilePartition(tuple(part)) for part in parts]
 
 
 def _laid(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:

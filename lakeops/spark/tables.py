@@ -149,8 +149,8 @@ def _as_schema(spark: SparkSession, schema: StructType | str | None) -> StructTy
 
 def _types(found: Files, schema: StructType | None) -> dict[str, str]:
     """The type of each partition column: what the schema says, else what the values tell."""
-    told = {field.name: field.dataType.simpleString() for field in schema or ()}
-    return {name: told.get(name, kind) for name, kind in zip(found.columns, found.types(), strict=True)}
+    declared = {field.name: field.dataType.simpleString() for field in schema or ()}
+    return {name: declared.get(name, kind) for name, kind in zip(found.columns, found.types(), strict=True)}
 
 
 def _check_names(found: Files, kind: str) -> None:

@@ -44,18 +44,18 @@ def parse_location(url: str) -> Location:
     """The location that a storage namespace names. Raises ``InvalidUri`` for everything that is not clearly one."""
     scheme, rest = _scheme(url)
     if "?" in rest or "#" in rest:
-        raise InvalidUri(f"{_shown(url)} has a query or a fragment; a storage namespace is a plain location")
+        raise InvalidUri(f"{_printable(url)} has a query or a fragment; a storage namespace is a plain location")
     if scheme == "file":
         return Location("file", "", _directory(url, rest))
     bucket, _, path = rest.partition("/")
     path = path.rstrip("/")
     _check_bucket(url, bucket)
     if path.startswith("/") or any(part in {"", ".", ".."} for part in path.split("/") if path):
-        raise InvalidUri(f"{_shown(url)} has an empty, '.' or '..' segment; write the prefix out plainly")
+        raise InvalidUri(f"{_printable(url)} has an empty, '.' or '..' segment; write the prefix out plainly")
     if _UNSAFE.search(path) or "\\" in path:
-        raise InvalidUri(f"{_shown(url)} has control characters or a backslash; choose a plain prefix")
+        raise InvalidUri(f"{_printable(url)} has control characters or a backslash; choose a plain prefix")
     if _size(url, path) > _MAX_PREFIX_BYTES:
-        raise InvalidUri(f"the prefix of {_shown(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
+        raise InvalidUri(f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
     return Location("s3", bucket, path)
 
 
@@ -78,7 +78,7 @@ def split_address(address: str) -> tuple[Location, str]:
         path, _, quoted = rest.rpartition("/")
         place, key = Location("file", "", _directory(address, path + "/", allow_root=True)), _unquote(address, quoted)
     if not key:
-        raise InvalidUri(f"{_shown(address)} names no object; add its key")
+        raise InvalidUri(f"{_printable(address)} names no object; add its key")
     return place, key
 
 
@@ -151,25 +151,25 @@ def _scheme(url: str) -> tuple[str, str]:
     if separator and scheme in {"file", "s3"}:
         return scheme, rest
     if scheme in {"s3a", "s3n"}:
-        raise InvalidUri(f"{_shown(url)} is Hadoop's spelling; write s3://")
-    raise InvalidUri(f"{_shown(url)} is not a location; write file:///absolute/path or s3://bucket/prefix")
+        raise InvalidUri(f"{_printable(url)} is Hadoop's spelling; write s3://")
+    raise InvalidUri(f"{_printable(url)} is not a location; write file:///absolute/path or s3://bucket/prefix")
 
 
 def _check_bucket(url: str, bucket: str) -> None:
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
-        raise InvalidUri(f"{_shown(url)} has no proper bucket name; write s3://bucket/prefix, without user or port")
+        raise InvalidUri(f"{_printable(url)} has no proper bucket name; write s3://bucket/prefix, without user or port")
 
 
 def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:
     host, slash, quoted = rest.partition("/")
     if host not in {"", "localhost"} or not slash:
-        raise InvalidUri(f"{_shown(url)} is not an absolute path on this machine; write file:///absolute/path")
+        raise InvalidUri(f"{_printable(url)} is not an absolute path on this machine; write file:///absolute/path")
     path = _unquote(url, quoted)
     if any(part in {".", ".."} for part in path.split("/")):
-        raise InvalidUri(f"{_shown(url)} has a '.' or '..' segment; write the path out")
+        raise InvalidUri(f"{_printable(url)} has a '.' or '..' segment; write the path out")
     path = posixpath.normpath("/" + path.strip("/"))
     if path == "/" and not allow_root:
-        raise InvalidUri(f"{_shown(url)} is the whole file system; name a directory")
+        raise InvalidUri(f"{_printable(url)} is the whole file system; name a directory")
     return path
 
 
@@ -177,9 +177,9 @@ def _unquote(url: str, quoted: str) -> str:
     try:
         path = unquote_to_bytes(quoted).decode()
     except UnicodeError:
-        raise InvalidUri(f"{_shown(url)} is not UTF-8 once it is percent-decoded") from None
+        raise InvalidUri(f"{_printable(url)} is not UTF-8 once it is percent-decoded") from None
     if "\0" in path:
-        raise InvalidUri(f"{_shown(url)} holds NUL, which no file name may")
+        raise InvalidUri(f"{_printable(url)} holds NUL, which no file name may")
     return path
 
 
@@ -187,10 +187,10 @@ def _size(url: str, path: str) -> int:
     try:
         return len(path.encode())
     except UnicodeError:
-        raise InvalidUri(f"{_shown(url)} holds a lone surrogate, which is no text") from None
+        raise InvalidUri(f"{_printable(url)} holds a lone surrogate, which is no text") from None
 
 
-def _shown(url: str) -> str:
+def _printable(url: str) -> str:
     """The URL for a message: no user-info, no query, no control characters, not endless."""
     scheme, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")

@@ -194,5 +194,5 @@ def _files(folder: Path) -> Iterator[tuple[float, int, Path]]:
     with suppress(OSError), os.scandir(folder) as found:
         for entry in found:
             with suppress(OSError):
-                told = entry.stat(follow_symlinks=False)
-                yield told.st_mtime, told.st_size, Path(entry.path)
+                status = entry.stat(follow_symlinks=False)
+                yield status.st_mtime, status.st_size, Path(entry.path)

@@ -6,7 +6,7 @@ import pytest
 from support.scenes import open_faulty, tree
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreUnavailable
-from lakeops.ops.put import reading
+from lakeops.ops.files import reading
 from lakeops.testing import Faults
 
 

@@ -25,7 +25,7 @@ from lakeops.model.records import Repository
 from lakeops.model.text import excerpt, safe
 from lakeops.ops.context import Context
 from lakeops.ops.overlap import claim_of, is_claim_of
-from lakeops.ops.owner import look
+from lakeops.ops.owner import find_owner
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, owner_key
@@ -174,10 +174,10 @@ def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime
         sums.setdefault(_STRAY, _Sum()).add(rest, since)
     for kind, each in sums.items():
         if each.count:
-            yield _told(kind, each)
+            yield _finding(kind, each)
 
 
-def _told(kind: str, each: _Sum) -> Finding:
+def _finding(kind: str, each: _Sum) -> Finding:
     files = "1 file" if each.count == 1 else f"{each.count:,} files"
     why = "that no repository wrote" if kind == _STRAY else "that no live version needs"
     message = f"{files} ({each.size_bytes:,} bytes) {why}, {excerpt(each.example)} for one"
@@ -213,7 +213,7 @@ def check_owner(ctx: Context, *, follows: bool) -> Iterator[Finding]:
     """Whether garbage collection of this catalog may run; a mirror has nobody who deletes."""
     key = owner_key(ctx.store.url)
     try:
-        owner, ours = look(ctx)
+        owner, ours = find_owner(ctx)
     except LakeopsError as error:
         yield found("owner_missing", key, f"the record cannot be read: {' '.join(error.message.split())}")
         return

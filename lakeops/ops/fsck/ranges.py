@@ -173,16 +173,16 @@ def _unusable(pointed: Pointed, error: LakeopsError, commits: Sequence[str]) -> 
 
 
 def _keys(table: pa.Table) -> list[bytes]:
-    """Equal bytes for equal rows: the digests, and a hash or number for all else that is told of the file."""
+    """Equal bytes for equal rows: the digests, and a hash or number for all else that a row says of its file."""
     if not table.num_rows:
         return []
-    told = np.empty((table.num_rows, len(_TEXTS) + len(_NUMBERS)), np.uint64)
+    described = np.empty((table.num_rows, len(_TEXTS) + len(_NUMBERS)), np.uint64)
     for column, name in enumerate(_TEXTS):
-        told[:, column] = path_hashes(table[name])
+        described[:, column] = path_hashes(table[name])
     for column, name in enumerate(_NUMBERS, len(_TEXTS)):
-        told[:, column] = table[name].to_numpy().view(np.uint64)
+        described[:, column] = table[name].to_numpy().view(np.uint64)
     parts = [np.frombuffer(fixed_bytes(table[name].combine_chunks()), np.uint8).reshape(-1, 32) for name in _DIGESTS]
-    whole = np.concatenate([*parts, told.view(np.uint8).reshape(table.num_rows, -1)], axis=1)
+    whole = np.concatenate([*parts, described.view(np.uint8).reshape(table.num_rows, -1)], axis=1)
     data, width = whole.tobytes(), whole.shape[1]
     return [data[at : at + width] for at in range(0, len(data), width)]
 
@@ -222,9 +222,11 @@ def check_ranges(
     def tasks() -> Iterator[VerifyTask]:
         index = 0
         while some := list(islice(numbered, size)):
-            told = [(number, row, row_flaw(row)) for number, row in some]
-            spoilt.extend(CheckedRange(number, row, (flaw,), None) for number, row, flaw in told if flaw is not None)
-            usable = [(number, row) for number, row, flaw in told if flaw is None]
+            flaws_by_row = [(number, row, row_flaw(row)) for number, row in some]
+            spoilt.extend(
+                CheckedRange(number, row, (flaw,), None) for number, row, flaw in flaws_by_row if flaw is not None
+            )
+            usable = [(number, row) for number, row, flaw in flaws_by_row if flaw is None]
             if usable:
                 waiting[index] = usable
                 yield VerifyTask(index, tuple(row for _, row in usable), split, columns)

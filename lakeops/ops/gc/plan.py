@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import Step
+from lakeops.catalog.records import ExpiryStep
 from lakeops.engine.listed import LISTED_SCHEMA
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MarkRefused
@@ -72,7 +72,7 @@ class Plan:
         What a new commit is on top of was a head when the plan was made, or was made since: it lives anyway. If not,
         an old commit was merged, and counts as shown.
         """
-        waiting = [commit_id for move in moves for commit_id in self._shown(move) if commit_id not in self._heads]
+        waiting = [commit_id for move in moves for commit_id in self._commits_of(move) if commit_id not in self._heads]
         commits = self.lineage.commits
         while waiting:
             commit_id = waiting.pop()
@@ -86,7 +86,7 @@ class Plan:
         pending = self.lineage.commits
         return [commit_id for commit_id in some if commit_id not in self._spared or pending[commit_id].pending]
 
-    def _shown(self, move: Move) -> Iterable[str]:
+    def _commits_of(self, move: Move) -> Iterable[str]:
         """What the plan knows of a move. A commit that it does not know is a new one, on top of its parents."""
         known = self.lineage.commits
         below = () if move.new in known else move.parents
@@ -150,7 +150,7 @@ def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> Decided:
     raise _restless(ctx)
 
 
-def steps(ctx: Context, mark: Mark, since: int, plan: Plan) -> Iterator[Step]:
+def steps(ctx: Context, mark: Mark, since: int, plan: Plan) -> Iterator[ExpiryStep]:
     """Carry out a plan, transaction by transaction; the last step says when the rules are others now."""
 
     def choose(moves: Sequence[Move]) -> Sequence[str]:

@@ -16,12 +16,12 @@ from lakeops.model.names import as_folder
 from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
+from lakeops.ops.files import translated
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index
 from lakeops.ops.local.names import PLACE
 from lakeops.ops.local.take import take, wanted_at
-from lakeops.ops.local.tree import compare, look
-from lakeops.ops.put import translated
+from lakeops.ops.local.tree import compare, read_tree
 from lakeops.ops.resolve import resolve_commit
 
 
@@ -152,7 +152,7 @@ def status(ctx: Context, directory: str | Path) -> LocalStatus:
     """
     folder = indexes.find(directory)
     index = indexes.read(folder)
-    tree, commit = look(ctx, folder, index), resolve_commit(ctx, index.ref)
+    tree, commit = read_tree(ctx, folder, index), resolve_commit(ctx, index.ref)
     known = LocalStatus(
         str(folder), index.uri, index.commit, commit.id, tree.here, special=tree.special, interrupted=index.interrupted
     )

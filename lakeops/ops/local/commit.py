@@ -25,13 +25,14 @@ from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
+from lakeops.ops.files import in_parallel, reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
 from lakeops.ops.local.take import wanted_at
-from lakeops.ops.local.tree import Tree, compare, in_parallel, look
+from lakeops.ops.local.tree import Tree, compare, read_tree
 from lakeops.ops.publish import Attempt, Draft, Move, apply_changes, publish, require_clean
-from lakeops.ops.put import reading, write
+from lakeops.ops.put import write
 from lakeops.ops.resolve import lookup, require_stageable, resolve_commit
 from lakeops.ops.view import committed
 
@@ -73,7 +74,7 @@ def commit(
         index = indexes.read(folder)
         branch = _branch(ctx, index.ref)
         begun = require_stageable(ctx, branch).now
-        tree = look(ctx, folder, index)
+        tree = read_tree(ctx, folder, index)
         _check_committable(folder, index, tree, skip_special=skip_special)
         head = resolve_commit(ctx, branch)
         paths = {change.path: index.prefix + change.path for change in tree.here}

@@ -25,8 +25,8 @@ from lakeops.model.names import as_folder, check_repository
 from lakeops.model.refs import parse_ref
 from lakeops.model.text import excerpt
 from lakeops.model.uris import SCHEME
+from lakeops.ops.files import appearing, translated
 from lakeops.ops.local.names import PLACE, check_file_name
-from lakeops.ops.put import appearing, translated
 
 VERSION = 1
 

@@ -18,10 +18,10 @@ from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.words import human_size
 from lakeops.ops.context import Context
+from lakeops.ops.files import in_parallel, translated
 from lakeops.ops.local.index import Index, Journal, Known, journal, write
 from lakeops.ops.local.names import PLACE, check_names, folds_letters, is_marker
-from lakeops.ops.local.tree import PIECE, Tree, compare, in_parallel, look
-from lakeops.ops.put import translated
+from lakeops.ops.local.tree import PIECE, Tree, compare, read_tree
 from lakeops.ops.view import list_objects, open_entry
 
 
@@ -49,7 +49,7 @@ def take(
         InvalidPath: the objects cannot be files there. Nothing was written.
         InvalidInput: the disk is full, or the operating system refuses.
     """
-    tree = look(ctx, folder, index)
+    tree = read_tree(ctx, folder, index)
     sides = compare(folder, index, tree, wanted)
     if sides.conflicts and not force:
         raise CloneConflict(str(folder), ref, sides.conflicts)
@@ -66,11 +66,11 @@ def take(
             files[name] = replace(tree.files[name], checksum=checksum)
     given_up = set(sides.conflicts)
     if taken:
-        with journal(folder, ref) as told:
+        with journal(folder, ref) as noted:
             for change in sides.there:
                 if change.path not in wanted:
-                    _remove(folder, change.path, tree, told, ref, given_up)
-            _download(ctx, folder, sides.there, wanted, tree, told, ref, given_up, files)
+                    _remove(folder, change.path, tree, noted, ref, given_up)
+            _download(ctx, folder, sides.there, wanted, tree, noted, ref, given_up, files)
     write(folder, replace(index, ref=ref, commit=commit.id, whole=True, files=files))
     return [change for change in sides.here if change.path not in taken], sides.there
 
@@ -109,11 +109,11 @@ def _still(folder: Path, name: str, tree: Tree, ref: str, given_up: set[str]) ->
         raise CloneConflict(str(folder), ref, [name])
 
 
-def _remove(folder: Path, name: str, tree: Tree, told: Journal, ref: str, given_up: set[str]) -> None:
+def _remove(folder: Path, name: str, tree: Tree, noted: Journal, ref: str, given_up: set[str]) -> None:
     target = folder / name
     with translated(target):
         _still(folder, name, tree, ref, given_up)
-        told.goes(name)
+        noted.goes(name)
         target.unlink(missing_ok=True)
         with suppress(OSError):  # the first folder that is not empty
             for parent in target.relative_to(folder).parents:
@@ -127,7 +127,7 @@ def _download(
     there: list[Change],
     wanted: Mapping[str, Entry],
     tree: Tree,
-    told: Journal,
+    noted: Journal,
     ref: str,
     given_up: set[str],
     files: dict[str, Known],
@@ -144,7 +144,7 @@ def _download(
                 known = _draft(ctx, wanted[name], draft, counter)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 still(name)
-                told.appears(name, known)
+                noted.appears(name, known)
                 draft.replace(target)
         finally:
             draft.unlink(missing_ok=True)

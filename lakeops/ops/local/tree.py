@@ -5,22 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from lakeops.model.ids import algorithm_of
 from lakeops.model.progress import ByteCounter
 from lakeops.model.records import Change, ChangeType, Entry
 from lakeops.ops.context import Context
+from lakeops.ops.files import in_parallel, reading, translated, walk
 from lakeops.ops.local.index import RACY_NS, Index, Known
 from lakeops.ops.local.names import PLACE
-from lakeops.ops.put import PARALLELISM, reading, translated
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -51,16 +46,20 @@ class Sides:
     agreed: dict[str, str | None]
 
 
-def look(ctx: Context, folder: Path, index: Index) -> Tree:
+def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
     """The files of a clone as they are now. Only those are read whose size or time is not what the index says.
 
     Raises:
         InvalidInput: a file or directory cannot be read.
     """
     tree, unread = Tree(), list[tuple[str, os.stat_result]]()
-    for name, status in _walk(folder):
+    for name, status in walk(folder, lambda name: name != PLACE and _is_text(name)):
+        if name == PLACE:
+            continue
         known = index.files.get(name)
-        if status is None:
+        if not _is_text(name):
+            tree.special.append(os.fsencode(name).decode(errors="backslashreplace"))
+        elif not stat.S_ISREG(status.st_mode):
             tree.special.append(name)
         elif known is not None and known.is_like(status) and known.mtime_ns < index.written_ns - RACY_NS:
             tree.files[name] = known
@@ -84,28 +83,12 @@ def look(ctx: Context, folder: Path, index: Index) -> Tree:
     return tree
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Names of files below a folder and what the disk says of them; None for what is no regular file."""
-    waiting = [""]
-    while waiting:
-        prefix = waiting.pop()
-        with translated(folder / prefix), os.scandir(folder / prefix) as found:
-            items = list(found)
-        for item in items:
-            name = prefix + item.name
-            if name == PLACE:
-                continue
-            with translated(Path(item.path)):
-                status = item.stat(follow_symlinks=False)
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                yield os.fsencode(name).decode(errors="backslashreplace"), None
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                waiting.append(name + "/")
-            else:
-                yield name, status if stat.S_ISREG(status.st_mode) else None
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _ways(name: str) -> Iterator[str]:
@@ -174,12 +157,3 @@ def digest(path: Path, algorithm: str, counter: ByteCounter | None = None) -> st
             if counter is not None:
                 counter.add(len(piece))
     return total.hexdigest()
-
-
-def in_parallel(items: Sequence[T], work: Callable[[T], R]) -> Iterable[R]:
-    """What ``work`` gives for every item, in order. After a failure no other begins."""
-    pool = ThreadPoolExecutor(max(1, min(PARALLELISM, len(items))))
-    try:
-        return list(pool.map(work, items))
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -169,5 +169,5 @@ def _metarange_flaw(commit: Commit) -> str | None:
 
 
 def _id_flaw(commit: Commit) -> str | None:
-    told = ids.id_of(commit)
-    return None if told == commit.id else f"what it says has the id {told[:16]}"
+    found_id = ids.id_of(commit)
+    return None if found_id == commit.id else f"what it says has the id {found_id[:16]}"

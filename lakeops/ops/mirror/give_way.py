@@ -19,7 +19,7 @@ from lakeops.catalog.records import Pending
 from lakeops.model import graph
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, Remaining, Wait
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.look import Look, look, merged
+from lakeops.ops.mirror.inspection import Inspection, inspect, merged
 from lakeops.ops.resolve import lookup
 
 TRIED = 3
@@ -32,7 +32,7 @@ NO_TICKET = 0
 """What is recorded under it is no look at a candidate, and only remembers what arrived."""
 
 
-def record(ctx: Context, ref: MirrorRef, found: Look, *, ticket: int | None = None) -> MirrorRef | None:
+def record(ctx: Context, ref: MirrorRef, found: Inspection, *, ticket: int | None = None) -> MirrorRef | None:
     """Remember what a look at a candidate found; the ref, if it is still waited for."""
     return ctx.catalog.record_arrivals(
         ctx.repository_id,
@@ -62,9 +62,9 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
     now = ctx.seconds()
     if not is_stalled(state.mirror, wait, now):
         return False
-    newest: Look | None = None
+    newest: Inspection | None = None
     for head in _newer(ctx, state.mirror, ref, wait):
-        found = look(ctx, state, ref, ctx.catalog.commit(ctx.repository_id, head), remembered)
+        found = inspect(ctx, state, ref, ctx.catalog.commit(ctx.repository_id, head), remembered)
         record(ctx, ref, found, ticket=NO_TICKET)
         remembered = merged(remembered, found.arrived)
         newest = newest or found

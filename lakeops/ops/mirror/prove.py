@@ -24,7 +24,7 @@ from lakeops.engine import presence
 from lakeops.model.errors import Corrupted, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
-from lakeops.ops.mirror.look import terms
+from lakeops.ops.mirror.inspection import terms
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout

@@ -12,7 +12,7 @@ from lakeops.model.graph import CommitSource
 from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorStatus, RefKind, RefStatus
 from lakeops.ops.context import Context, pages
 from lakeops.ops.mirror.give_way import is_stalled
-from lakeops.ops.mirror.look import terms
+from lakeops.ops.mirror.inspection import terms
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

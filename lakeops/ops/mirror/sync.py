@@ -37,7 +37,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.mirror import gate
 from lakeops.ops.mirror.create import fresh_registration
 from lakeops.ops.mirror.give_way import give_way, record
-from lakeops.ops.mirror.look import look, merged
+from lakeops.ops.mirror.inspection import inspect, merged
 from lakeops.ops.mirror.source import Shown, Source, check_claim
 from lakeops.ops.mirror.status import status
 
@@ -189,7 +189,7 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
         if found.ref == ref:
             remembered = ctx.catalog.arrivals(ctx.repository_id)
             commit = ctx.catalog.commit(ctx.repository_id, found.candidate or "")
-            seen = look(ctx, state, found, commit, remembered)
+            seen = inspect(ctx, state, found, commit, remembered)
             record(ctx, found, seen)
             if seen.error is not None:
                 raise seen.error
@@ -388,7 +388,7 @@ def _promote_complete(
     again, errors = False, []
     for number, ref in enumerate(waiting):
         ctx.progress("looking for what has arrived", number, len(waiting))
-        found = look(ctx, state, ref, commits[ref.candidate or ""], remembered)
+        found = inspect(ctx, state, ref, commits[ref.candidate or ""], remembered)
         remembered = merged(remembered, found.arrived)
         moved = _promote(ctx, source, state, ref) if found.complete else None
         if moved is not None:

@@ -28,7 +28,7 @@ from lakeops.model.errors import LakeopsError, NotAMirror, PreconditionFailed, T
 from lakeops.ops.context import Context
 from lakeops.ops.owner import check_owner
 from lakeops.ops.refs import manifest
-from lakeops.ops.refs.manifest import Manifest, Part, key_of
+from lakeops.ops.refs.manifest import DumpFile, Manifest, key_of
 from lakeops.store import layout
 
 MOST_PARTS = 64
@@ -110,7 +110,7 @@ def dump(ctx: Context, *, full: bool = False) -> Dumped:
     with TemporaryDirectory(prefix="lakeops-refs-") as place:
         for _ in range(_TRIES):
             check_owner(ctx)
-            done = _once(ctx, Path(place), full=full)
+            done = _attempt(ctx, Path(place), full=full)
             if done is not None:
                 return done
     raise Transient(f"the dump of {ctx.store.url} changed again and again; try again")
@@ -146,14 +146,14 @@ def _check_no_mirror(ctx: Context) -> None:
             )
 
 
-def _once(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
+def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
     """One try; None when somebody else replaced the manifest meanwhile."""
     folder = manifest.own(ctx.store)
     text = manifest.read_text(ctx.store, folder)
     before = None if text is None else manifest.parse(text)
     cut = ctx.catalog.cut(ctx.repository_id)
     name = f"{layout.attempt(from_ticks(cut.at), ctx.ids)}.jsonl.gz"
-    with closing(_PartFile(place / name)) as file:
+    with closing(_DumpWriter(place / name)) as file:
         since = None if full or before is None or _is_long(before) else before.cut.since
         whole = ctx.catalog.dump(ctx.repository_id, since, file.begin)
         if whole is None and before is not None:
@@ -172,7 +172,7 @@ def _once(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
     return _dumped(after, whole)
 
 
-def _after(ctx: Context, before: Manifest | None, cut: Cut, part: Part, *, whole: bool) -> Manifest:
+def _after(ctx: Context, before: Manifest | None, cut: Cut, part: DumpFile, *, whole: bool) -> Manifest:
     if before is not None and not whole:
         return before.followed_by(cut, part)
     retired = () if before is None else tuple(one.file for one in before.parts)
@@ -212,7 +212,7 @@ def _drop(_kind: str, _values: Mapping[str, Any]) -> None:
     """Take a record and keep nothing of it."""
 
 
-class _PartFile:
+class _DumpWriter:
     """A part that is being written to a local file."""
 
     def __init__(self, path: Path) -> None:
@@ -232,14 +232,14 @@ class _PartFile:
         self._file.write(json.dumps([kind, dict(values)], separators=(",", ":")).encode() + b"\n")
         self._records += 1
 
-    def end(self) -> Part:
+    def end(self) -> DumpFile:
         """The finished part."""
         self.close()
         with self.path.open("rb") as data:
             digest = sha256()
             while piece := data.read(1 << 20):
                 digest.update(piece)
-        return Part(self.path.name, digest.hexdigest(), self.path.stat().st_size, self._records)
+        return DumpFile(self.path.name, digest.hexdigest(), self.path.stat().st_size, self._records)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -31,7 +31,7 @@ _LATEST = LATEST * 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DumpFile:
     """A file of records: gzip, one JSON document a line.
 
     Attributes:
@@ -62,7 +62,7 @@ class Manifest:
     repository: str
     namespace: str
     cut: Cut
-    parts: tuple[Part, ...]
+    parts: tuple[DumpFile, ...]
     retired: tuple[str, ...] = ()
 
     @property
@@ -70,7 +70,7 @@ class Manifest:
         """What its files take."""
         return sum(part.size_bytes for part in self.parts)
 
-    def followed_by(self, cut: Cut, part: Part) -> Manifest:
+    def followed_by(self, cut: Cut, part: DumpFile) -> Manifest:
         """The same dump with one more part."""
         return replace(self, cut=cut, parts=(*self.parts, part))
 
@@ -124,8 +124,8 @@ def folders(store: ObjectStore) -> list[str]:
     return sorted({f"{REFS}{key.partition('/')[0]}/" for key in keys if key.endswith("/" + _MANIFEST)})
 
 
-def _part(values: Mapping[str, Any]) -> Part:
-    part = Part(values["file"], values["sha256"], values["size_bytes"], values["records"])
+def _part(values: Mapping[str, Any]) -> DumpFile:
+    part = DumpFile(values["file"], values["sha256"], values["size_bytes"], values["records"])
     if not _DIGEST.fullmatch(part.sha256) or type(part.size_bytes) is not int or type(part.records) is not int:
         raise ValueError("no part")
     return part

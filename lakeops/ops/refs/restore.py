@@ -33,7 +33,7 @@ from lakeops.model.text import excerpt, flaw
 from lakeops.ops.mirror import gate
 from lakeops.ops.overlap import CLAIM_ID, check_apart, claim
 from lakeops.ops.refs import manifest
-from lakeops.ops.refs.manifest import Manifest, Part, key_of
+from lakeops.ops.refs.manifest import DumpFile, Manifest, key_of
 from lakeops.ops.repository import exists
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
@@ -135,7 +135,7 @@ def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
 
 
 @contextmanager
-def _opened(store: ObjectStore, folder: str, part: Part) -> Iterator[Iterator[bytes]]:
+def _opened(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[Iterator[bytes]]:
     """The lines of a part, which has the digest that the manifest says. Raises ``Corrupted``."""
     key = key_of(folder, part.file)
     with TemporaryFile() as file:
@@ -156,7 +156,7 @@ def _opened(store: ObjectStore, folder: str, part: Part) -> Iterator[Iterator[by
         yield _lines(file, part, f"{store.url}/{key}")
 
 
-def _lines(file: IO[bytes], part: Part, place: str) -> Iterator[bytes]:
+def _lines(file: IO[bytes], part: DumpFile, place: str) -> Iterator[bytes]:
     count = 0
     try:
         with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:

@@ -1,11 +1,11 @@
-"""Looking whether a candidate is complete at the mirror: metarange, ranges, every object of them.
+"""Inspects a candidate: whether its metarange, its ranges and every object of them are at the mirror.
 
 The store is asked, by name, and metadata files are read whole and verified. The process's cache is never asked: it is
 keyed by contents, and equal contents may lie in a file of another name that has not arrived.
 
 What a promoted head needs was proved when it was promoted, and stays: the source deletes nothing that a live commit
-needs, and object names are never used twice. So only the difference from a promoted head is looked at, and of that
-only what had not arrived at the last look.
+needs, and object names are never used twice. So only the difference from a promoted head is inspected, and of that
+only what had not arrived at the last inspection.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ NEAR = 256
 
 
 @dataclass(frozen=True)
-class Look:
-    """What a look at a candidate found.
+class Inspection:
+    """What an inspection of a candidate found.
 
     Attributes:
-        arrived: range files that need not be looked at again, and what they lacked.
+        arrived: range files that need not be inspected again, and what they lacked.
         missing_objects: things that are not there, as far as could be told.
         missing_bytes: their size.
-        remaining: the same, comparable with other looks.
+        remaining: the same, comparable with other inspections.
         missing: some of them.
         error: what arrived and is wrong.
     """
@@ -53,7 +53,7 @@ class Look:
     error: LakeopsError | None = None
 
     @classmethod
-    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> Look:
+    def without_metarange(cls, commit: Commit, error: LakeopsError | None = None) -> Inspection:
         """What is found where the metarange has not arrived, or is damaged: nothing more can be told."""
         missing = Missing(metarange_key(commit.meta_range_file))
         return cls(missing_objects=1, remaining=Remaining(metaranges=1), missing=(missing,), error=error)
@@ -64,7 +64,7 @@ class Look:
         return not self.missing_objects and self.error is None
 
 
-def look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Look:
+def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     """Whether ``commit`` of ``ref`` is complete; never waits.
 
     Args:
@@ -72,23 +72,23 @@ def look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arriv
         state: its refs; what they show is complete.
         ref: the ref that waits.
         commit: its candidate, or what may become one.
-        arrived: what was remembered of earlier looks.
+        arrived: what was remembered of earlier inspections.
 
     What goes wrong is part of the answer: a flaw of one ref's candidate holds no other ref up.
     """
     try:
-        return _look(ctx, state, ref, commit, arrived)
+        return _inspect(ctx, state, ref, commit, arrived)
     except LakeopsError as error:
-        return Look(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
+        return Inspection(missing_objects=1, remaining=Remaining(metaranges=1), error=error)
 
 
-def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Look:
+def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
     try:
         wanted = RangeReader(ctx.readable).metarange(commit)
     except ObjectNotFound:
-        return Look.without_metarange(commit)
+        return Inspection.without_metarange(commit)
     except Corrupted as error:
-        return Look.without_metarange(commit, error)
+        return Inspection.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
     _check_rows(planned)
     proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=terms(ctx, state.mirror)))
@@ -96,7 +96,7 @@ def _look(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arri
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
     objects = [one for proof in proofs for one in proof.missing]
     missing += [Missing(one.address, one.path, one.size_bytes) for one in objects]
-    return Look(
+    return Inspection(
         {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
         sum(proof.missing_objects for proof in proofs),
         sum(proof.missing_bytes for proof in proofs),

@@ -1,7 +1,7 @@
-"""What a ref told of its objects, for programs that ask for the same ones several times.
+"""The entries of a ref, remembered for programs that ask for the same ones several times.
 
-It is told again for a while, until this process writes anything: a minute for a commit id, a second for what may move.
-That something is missing is not remembered.
+They are remembered until this process writes anything: for a minute at a commit id, for a second at what may move. That
+something is missing is not remembered.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 PINNED_SECONDS = 60.0
 MOVING_SECONDS = 1.0
-"""How long what was told of a commit, and of any other ref, is told again."""
+"""How long entries of a commit, and of any other ref, are remembered."""
 
-MOST_TOLD = 50_000
+MOST_REMEMBERED = 50_000
 """Objects of one ref that are remembered."""
 
 _PASSED = 1000
@@ -32,8 +32,8 @@ _PASSED = 1000
 T = TypeVar("T")
 
 
-class Told:
-    """What a ref's listings and stats told of its objects, for a while.
+class RefCache:
+    """A ref whose entries are remembered for a while.
 
     Args:
         repository: its repository.
@@ -50,7 +50,7 @@ class Told:
         self._entries: dict[str, Entry] = {}
 
     def holds(self) -> bool:
-        """Whether it may be told again."""
+        """Whether what is remembered may still be given."""
         return self._writes() == self._before and self._passed() < self._seconds
 
     def stat(self, key: str) -> Entry:
@@ -84,7 +84,7 @@ class Told:
                 yield CommonPrefix(folder) if folder else self._remember(entry)
 
     def _remember(self, item: T) -> T:
-        if isinstance(item, Entry) and len(self._entries) < MOST_TOLD:
+        if isinstance(item, Entry) and len(self._entries) < MOST_REMEMBERED:
             self._entries[item.path] = item
         return item
 

@@ -1,0 +1,123 @@
+"""Files of this machine: walking a directory, reading and writing its files, and several of them at a time.
+
+What the operating system refuses is ``InvalidInput`` that names the file. A file that is written appears whole or not
+at all.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from lakeops.model.clock import Ids
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.text import excerpt
+
+PARALLELISM = 8
+"""How many files are read or written at a time, unless a caller says otherwise."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals inside the ``with`` into ``InvalidInput`` that names the file."""
+    try:
+        yield
+    except LakeopsError:  # bad input is a ValueError too, and says already what is wrong
+        raise
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        raise InvalidInput(f"{excerpt(str(error.filename2 or error.filename or path))}: {reason}") from None
+    except ValueError:  # NUL, or half of a character
+        raise InvalidInput(f"{excerpt(str(path))} cannot be a file's name") from None
+
+
+def walk(folder: Path, enters: Callable[[str], bool] = lambda _: True) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below a directory that is no directory, by name: its path below the directory and its status.
+
+    A link is not followed.
+
+    Args:
+        folder: an absolute or relative directory.
+        enters: tells by its path below ``folder`` whether a directory is walked; one that is not is given itself.
+
+    Raises:
+        InvalidInput: a directory cannot be read.
+    """
+    yield from _walk(folder, "", enters)
+
+
+def _walk(folder: Path, prefix: str, enters: Callable[[str], bool]) -> Iterator[tuple[str, os.stat_result]]:
+    with translated(folder / prefix), os.scandir(folder / prefix) as found:
+        items = sorted(found, key=lambda item: item.name)
+    for item in items:
+        name = prefix + item.name
+        with translated(folder / name):
+            status = item.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode) and enters(name):
+            yield from _walk(folder, name + "/", enters)
+        else:
+            yield name, status
+
+
+@contextmanager
+def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
+    """A file open for reading; a symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
+    if path.is_dir():
+        raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
+    with translated(path):
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    with os.fdopen(number, "rb") as file:
+        yield file
+
+
+@contextmanager
+def appearing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the target's name at the end; after an exception the target is as it was."""
+    draft = target.parent / f".lakeops-{Ids().new()}.part"
+    try:
+        with draft.open("xb") as file:
+            yield file
+        draft.replace(target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            draft.unlink()
+        raise
+
+
+def in_parallel(
+    items: Sequence[T],
+    work: Callable[[T], R],
+    *,
+    parallelism: int = PARALLELISM,
+    failing: Callable[[int], None] = lambda _: None,
+    stop: Callable[[], None] = lambda: None,
+) -> list[R]:
+    """What ``work`` returned for every item, in the items' order. After a failure no other work begins.
+
+    Args:
+        items: what to work on.
+        work: called in a thread for each item.
+        parallelism: how many threads there are at most.
+        failing: told after a failure how many items are done, before the failure is raised.
+        stop: called at the end, and after a failure or Ctrl-C, so that work under way may end early.
+    """
+    pool = ThreadPoolExecutor(max(1, min(parallelism, len(items))))
+    try:
+        futures = [pool.submit(work, item) for item in items]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = next((future for future in futures if future in done and future.exception()), None)
+    finally:
+        stop()
+        pool.shutdown(cancel_futures=True)
+    if failed is not None:
+        failing(sum(1 for future in futures if not future.cancelled() and not future.exception()))
+        failed.result()
+    return [future.result() for future in futures]
