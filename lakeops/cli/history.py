@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.diff import ChangeCounts
-from lakeops.cli.graph import Graph
 from lakeops.cli.options import (
     Amount,
     BranchUri,
@@ -262,3 +261,46 @@ def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:
             yield ("        ", line)
         for key, text in sorted(other.metadata.items()):
             yield ("        ", (key, "cyan"), " = ", text)
+
+
+class Graph:
+    """Draws the lines that join commits, as ``git log --graph`` does. Commits come children first.
+
+    A lane goes down from each commit to each of its parents.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: list[str] = []
+
+    def node(self, commit: Commit) -> tuple[str, str, list[str]]:
+        """What stands before the commit's first line, before its other lines, and the lines that follow these."""
+        lanes = self._lanes
+        if commit.id not in lanes:
+            lanes.append(commit.id)
+        column = lanes.index(commit.id)
+        first = "".join("* " if number == column else "| " for number in range(len(lanes)))
+        parents = [*dict.fromkeys(commit.parents)]
+        following: list[str] = []
+        if not parents:
+            del lanes[column]
+            if column < len(lanes):
+                following.append("| " * column + " /" * (len(lanes) - column))
+        else:
+            lanes[column] = parents[0]
+            for number, parent in enumerate(parents[1:], column + 1):
+                following.append("| " * (number - 1) + "|\\" + " \\" * (len(lanes) - number))
+                lanes.insert(number, parent)
+        rest = "".join("  " if not parents and number == column else "| " for number in range(first.count(" ")))
+        return first, rest, [line.rstrip() for line in [*following, *self._join()]]
+
+    def _join(self) -> Iterator[str]:
+        """Join lanes that lead to the same commit, the right one to the left one."""
+        lanes = self._lanes
+        while True:
+            again = next((right for right, name in enumerate(lanes) if name in lanes[:right]), None)
+            if again is None:
+                return
+            left = lanes.index(lanes[again])
+            crossed = "|_" * (again - left - 1)
+            yield "| " * left + crossed + "|/" + " /" * (len(lanes) - again - 1)
+            del lanes[again]
