@@ -187,22 +187,6 @@ def first_parents(get: CommitSource, start: str) -> Iterator[Commit]:
         yield commit
 
 
-def first_parent_distance(get: CommitSource, ancestor: str, descendant: str) -> int | None:
-    """How many steps along first parents lead from ``descendant`` to ``ancestor``; None when none do.
-
-    Reads the commits in between, and at most one more on each side.
-    """
-    if ancestor == descendant:
-        return 0
-    lowest = get(ancestor).generation
-    for distance, commit in enumerate(first_parents(get, descendant)):
-        if commit.id == ancestor:
-            return distance
-        if commit.generation <= lowest:
-            break
-    return None
-
-
 def log(get: CommitSource, start: str, *, first_parent: bool = False) -> Iterator[Commit]:
     """The commits that a commit can reach, itself included: newest first, and no parent before all its children.
 

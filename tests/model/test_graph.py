@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.histories import History, make_history, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import divergence, first_parent_distance, first_parents, is_ancestor, log, merge_base, walk
+from lakeops.model.graph import divergence, first_parents, is_ancestor, log, merge_base, walk
 from lakeops.model.records import Commit
 
 LONG = 20_000
@@ -44,7 +44,6 @@ def test_the_merge_base_of_a_commit_and_itself_reads_nothing() -> None:
     history = History([])
     assert merge_base(history, "x", "x") == "x"
     assert is_ancestor(history, "x", "x")
-    assert first_parent_distance(history, "x", "x") == 0
 
 
 def test_ancestry_reads_only_what_is_near(long_line: list[Commit]) -> None:
@@ -76,7 +75,6 @@ def test_long_histories_need_no_recursion(long_line: list[Commit]) -> None:
     history = History(long_line)
     assert sum(1 for _ in log(history, long_line[-1].id)) == LONG - 5 + 3
     assert sum(1 for _ in first_parents(history, long_line[LONG - 1].id)) == LONG
-    assert first_parent_distance(history, long_line[0].id, long_line[LONG - 1].id) == LONG - 1
     assert is_ancestor(history, long_line[0].id, long_line[LONG - 1].id)
 
 
@@ -121,7 +119,6 @@ def test_a_criss_cross_is_settled_by_generation_then_date_then_id() -> None:
 def test_no_shared_history() -> None:
     commits = make_history([(), (), (0,), (1,)])
     assert merge_base(History(commits), commits[2].id, commits[3].id) is None
-    assert first_parent_distance(History(commits), commits[1].id, commits[2].id) is None
 
 
 def test_ties_of_a_log_go_by_generation_then_id() -> None:

@@ -157,7 +157,3 @@ def check_reflog(records: Records) -> Iterator[Finding]:
             yield found("reflog_mismatch", where, message)
     for (kind, name), commit_id in points.items():
         yield found("reflog_mismatch", f"{kind} {name}", f"it is at {commit_id}, and no move in the reflog led there")
-
-
-def _name_of(commit_id: str | None) -> str:
-    return "no commit" if commit_id is None else f"commit {commit_id}"
