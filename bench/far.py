@@ -250,14 +250,14 @@ def _radosgw() -> Iterator[str]:
             subprocess.run([*command, "stop", place], check=True)
 
 
-def measure(entries: int, repeats: int, on_row: Callable[[str], None]) -> dict[str, Any]:
-    """The medians of all rows, as a JSON document."""
+def measure(entries: int, repeats: int, on_row: Callable[[str], None], rows_with: str = "") -> dict[str, Any]:
+    """The medians of all rows, or of those whose names have ``rows_with`` in them, as a JSON document."""
     with server() as (what, near), tempfile.TemporaryDirectory(prefix="lakeops-far-") as place:
         relay = Relay((urlsplit(near).hostname, urlsplit(near).port), DELAY, BANDWIDTH)
         with relay.running() as far:
             bench = _Bench(Path(place), DataSet(entries), near, far, relay)
             rows, loads = {}, []
-            for verb in VERBS:
+            for verb in (verb for verb in VERBS if rows_with in verb.name):
                 on_row(verb.name)
                 rows[verb.name] = {how: bench.row(verb, how, 1 if verb.heavy else repeats) for how in HOW}
                 loads.append(os.getloadavg()[0])
@@ -432,6 +432,7 @@ def main() -> None:
     parser.add_argument("--entries", type=int, default=40_000)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--no-page", action="store_true", help="leave docs/ as it is")
+    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows with this in their names; docs/ stays")
     parser.add_argument("--page-only", action="store_true", help="write the page from the last numbers")
     parser.add_argument("--verb", help=argparse.SUPPRESS)
     parser.add_argument("--run", help=argparse.SUPPRESS)
@@ -444,9 +445,11 @@ def main() -> None:
     if arguments.page_only:
         result = json.loads(page.FAR_NUMBERS.read_text())
     else:
-        result = measure(arguments.entries, arguments.repeats, lambda row: print(f"{row} ...", file=sys.stderr))
+        result = measure(
+            arguments.entries, arguments.repeats, lambda row: print(f"{row} ...", file=sys.stderr), arguments.rows
+        )
     print("\n".join(lines(result)))
-    if not arguments.no_page:
+    if not arguments.no_page and not arguments.rows:
         page.remember_far(result, lines(result))
 
 

@@ -14,9 +14,10 @@ exclusively. No row can arrive under a token after it was sealed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -344,52 +345,75 @@ class Publishing(Transitions):
         Recovery: none needed; staged rows of retired tokens are removed by ``purge_retired``.
         What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
-        made: list[str] = []
+        return self.publish_together([publish])[0]
 
-        def work(conn: Connection) -> Commit:
-            repository = lock_repository(conn, publish.repository_id)
-            earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
-            if earlier is not None:
-                return earlier
-            state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
-            # Again: a call under the same key may have held the lock until now.
-            earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
-            if earlier is not None:
-                return earlier
-            check_writable(conn, repository, action=publish.action, branch=publish.branch)
-            if publish.action == "merge":  # anything else went no further, where checks are needed
-                require_passed(conn, repository.id, publish.branch, publish.commit)
-            check_hooks(repository, publish.action, publish.branch, publish.hooks)
-            check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
-            rest = _check_state(state, publish)
-            check_started(repository, self.database.dialect.now(conn), publish.started)
-            check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
-            # Others, whose rows are in it, may have begun to commit them until this moment.
-            taken = [one for token, one in state.intents if token in publish.consumed]
-            others = [one for one in dict.fromkeys(taken) if not one.same_call(publish.intent)]
-            said = with_along(publish.commit, [one.along for one in others])
-            made.append(said.id)
-            commit = _insert_commit(conn, publish.repository_id, said)
-            _move_head(conn, publish, replace(_only(state, rest), commit_id=commit.id))
-            if publish.publisher is not None:
-                leave(conn, publish.repository_id, publish.branch, publish.publisher)
-            self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
-            self._record_move(
-                conn,
-                publish.repository_id,
-                publish.branch,
-                publish.expected_head,
-                commit.id,
-                publish.action,
-                publish.actor,
-            )
-            self._remember(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
-            for one in others:
-                if one.key is not None and _find_key(conn, publish.repository_id, one.key) is None:
-                    self._remember(conn, publish.repository_id, one.key, one.fingerprint, commit.id)
-            return commit
+    def publish_together(self, publishes: Sequence[Publish]) -> list[Commit]:
+        """Publish commits that follow one another, in one transaction: all of them, each as ``publish`` does, or none.
 
-        return self.database.write(work, settle=lambda conn: _published(conn, publish, made[-1]) if made else None)
+        What ``publish`` raises for one of them is raised, and none of them is published. Recovery: none needed.
+        """
+        made: dict[int, str] = {}
+
+        def work(conn: Connection) -> list[Commit]:
+            made.clear()
+            return [self._publish(conn, publish, partial(made.__setitem__, at)) for at, publish in enumerate(publishes)]
+
+        def settle(conn: Connection) -> list[Commit] | None:
+            """All are there, or none is. What is not among those made was published earlier, under its key."""
+            found = [
+                _published(conn, publish, made[at])
+                if at in made
+                else earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
+                for at, publish in enumerate(publishes)
+            ]
+            known = [commit for commit in found if commit is not None]
+            return known if len(known) == len(publishes) else None
+
+        return self.database.write(work, settle=settle)
+
+    def _publish(self, conn: Connection, publish: Publish, note: Callable[[str], None]) -> Commit:
+        """Publish a commit inside a transaction; its id is noted before it is inserted."""
+        repository = lock_repository(conn, publish.repository_id)
+        earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
+        if earlier is not None:
+            return earlier
+        state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
+        # Again: a call under the same key may have held the lock until now.
+        earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
+        if earlier is not None:
+            return earlier
+        check_writable(conn, repository, action=publish.action, branch=publish.branch)
+        if publish.action == "merge":  # anything else went no further, where checks are needed
+            require_passed(conn, repository.id, publish.branch, publish.commit)
+        check_hooks(repository, publish.action, publish.branch, publish.hooks)
+        check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
+        rest = _check_state(state, publish)
+        check_started(repository, self.database.dialect.now(conn), publish.started)
+        check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+        # Others, whose rows are in it, may have begun to commit them until this moment.
+        taken = [one for token, one in state.intents if token in publish.consumed]
+        others = [one for one in dict.fromkeys(taken) if not one.same_call(publish.intent)]
+        said = with_along(publish.commit, [one.along for one in others])
+        note(said.id)
+        commit = _insert_commit(conn, publish.repository_id, said)
+        _move_head(conn, publish, replace(_only(state, rest), commit_id=commit.id))
+        if publish.publisher is not None:
+            leave(conn, publish.repository_id, publish.branch, publish.publisher)
+        self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
+        self._record_move(
+            conn,
+            publish.repository_id,
+            publish.branch,
+            publish.expected_head,
+            commit.id,
+            publish.action,
+            publish.actor,
+        )
+        self._remember(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
+        for one in others:
+            if one.key is not None and _find_key(conn, publish.repository_id, one.key) is None:
+                self._remember(conn, publish.repository_id, one.key, one.fingerprint, commit.id)
+        return commit
 
     def key(self, repository_id: str, key: str) -> KeyRecord | None:
         """What an idempotency key stands for, if it was used."""

@@ -11,6 +11,7 @@ from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.ops.companions import Companions
 from lakeops.ops.context import Context
 from lakeops.ops.links import Links
 from lakeops.settings import Settings
@@ -44,6 +45,7 @@ class Connection:
         self._engine: Engine | None = None
         self._pieces: Pieces | None = None
         self._links = Links()
+        self._companions = Companions()
 
     @classmethod
     def open(
@@ -124,6 +126,7 @@ class Connection:
             open_engine=self._range_engine,
             open_pieces=self.pieces,
             links=self._links,
+            companions=self._companions,
             progress=self._report,
         )
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from lakeops.model.lineage import Node
 from lakeops.model.records import Commit
@@ -272,6 +273,9 @@ LONGEST_RUN = 1024
 MOST_KEPT = 65_536
 """Commits kept at a time (about 60 MB); past that, all are dropped and read again when they are asked for."""
 
+FIRST_SIDES, MOST_SIDES = 8, 256
+"""Further parents of merges that are loaded together: at the first miss, and at most."""
+
 
 class ReadAhead:
     """Commits by id, as a ``CommitSource``. Cheap to make; use one for one call, so that it never grows stale.
@@ -280,10 +284,21 @@ class ReadAhead:
         load: gives a commit and its first parents, newest first, at most as many as asked for (``first_parents`` of a
             catalog); raises ``RefNotFound``.
         ahead: how many the first miss loads, where it is known how many will be asked for.
+        load_some: gives those of some commits that exist. With it the further parents of merges come together: a branch
+            that many others were merged into has as many of them, and one statement each is a round trip each.
     """
 
-    def __init__(self, load: Callable[[str, int], list[Commit]], ahead: int = 1) -> None:
+    def __init__(
+        self,
+        load: Callable[[str, int], list[Commit]],
+        ahead: int = 1,
+        load_some: Callable[[Sequence[str]], Iterable[Commit]] | None = None,
+    ) -> None:
         self._load = load
+        self._load_some = load_some
+        self._sides: dict[str, None] = {}  # further parents of what is kept, the newest first, not kept themselves
+        self._sides_at_once = FIRST_SIDES
+        self._foretold: dict[str, Commit] = {}
         self._ahead = max(1, min(ahead, LONGEST_RUN))
         self._asked = 0
         self._kept: dict[str, Commit] = {}
@@ -292,18 +307,43 @@ class ReadAhead:
     def __call__(self, commit_id: str) -> Commit:
         """The commit. Raises ``RefNotFound``."""
         self._asked += 1
-        commit = self._kept.get(commit_id)
+        commit = self._kept.get(commit_id) or self._foretold.get(commit_id)
         if commit is None:
             if len(self._kept) >= MOST_KEPT:
                 self._kept.clear()
                 self._goes_on.clear()
+                self._sides.clear()
+            self._read_sides(commit_id)
+            commit = self._kept.get(commit_id)
+        if commit is None:
             run = self._length(commit_id)
             loaded = self._load(commit_id, run)
-            self._kept.update((one.id, one) for one in loaded)
+            self._keep(loaded)
             for parent in loaded[-1].parents[:1]:
                 self._goes_on[parent] = run
             commit = self._kept[commit_id]
         return commit
+
+    def foretell(self, commits: Iterable[Commit]) -> None:
+        """Take these commits for given: they are going to be published by this process."""
+        self._foretold.update((one.id, one) for one in commits)
+
+    def _keep(self, commits: Iterable[Commit]) -> None:
+        for commit in commits:
+            self._kept[commit.id] = commit
+            self._sides.pop(commit.id, None)
+            if self._load_some is not None:
+                self._sides.update((parent, None) for parent in commit.parents[1:] if parent not in self._kept)
+
+    def _read_sides(self, commit_id: str) -> None:
+        """Load a further parent of a merge, and others of them."""
+        if self._load_some is None or commit_id not in self._sides:
+            return
+        wanted = list(dict.fromkeys((commit_id, *islice(self._sides, self._sides_at_once - 1))))
+        self._sides_at_once = min(2 * self._sides_at_once, MOST_SIDES)
+        for one in wanted:
+            self._sides.pop(one)
+        self._keep(self._load_some(wanted))
 
     def _length(self, commit_id: str) -> int:
         """How many commits to load at a miss."""

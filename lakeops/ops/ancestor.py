@@ -10,7 +10,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
@@ -161,14 +161,19 @@ def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
         raise InvalidInput(f"unknown strategy {excerpt(strategy)}; choose one of {known}") from None
 
 
-def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tuple[str, str]) -> Sides:
+def sides_of_merge(
+    ctx: Context, source: Commit, destination: Commit, names: tuple[str, str], coming: Iterable[Commit] = ()
+) -> Sides:
     """The sides of a merge. ``names`` are what source and destination are called.
+
+    ``coming`` are commits of the destination's history that are not published yet.
 
     Raises:
         NoMergeBase: they share no history.
         CommitExpired: what they share was pruned.
     """
     get = lookup(ctx).get
+    get.foretell(coming)
     bases = ctx.catalog.in_snapshot(lambda: graph.merge_bases(get, [destination.id], [source.id]))
     if not bases:
         raise NoMergeBase(f"{names[0]!r} and {names[1]!r} share no history")

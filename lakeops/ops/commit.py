@@ -15,9 +15,10 @@ from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBr
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request
 from lakeops.model.text import excerpt
+from lakeops.ops.apply import apply_changes
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
-from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, apply_changes, publish, replay, when_moved
+from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, publish, replay, when_moved
 from lakeops.ops.resolve import check_name, lookup
 
 

@@ -86,6 +86,11 @@ def automatic(ctx: Context, on: bool = True) -> None:
         ctx.catalog.remove_hook(ctx.repository_id, REFS_DUMP.name)
 
 
+def concerned(ctx: Context, action: str, ref: str) -> bool:
+    """Whether hooks run beside such a change, as far as is known; the transition refuses who does not know them."""
+    return any(hook.concerns(action, ref) for hook in ctx.repository.hooks)
+
+
 def changing(
     ctx: Context,
     action: str,

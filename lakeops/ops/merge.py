@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakeops.model import graph
-from lakeops.model.errors import InvalidInput, InvalidRef, NoChanges, RefNotFound
+from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, NoChanges, RefNotFound
 from lakeops.model.ids import check_commit_metadata, make_commit
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Change, Commit, MergeResult, Strategy, StrategyName, Summary
@@ -14,10 +15,11 @@ from lakeops.model.refs import parse_ref
 from lakeops.model.requests import Request, check_amount
 from lakeops.model.text import excerpt
 from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
+from lakeops.ops.apply import apply_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
-from lakeops.ops.publish import Attempt, Draft, Move, Published, apply_merge, first_look, publish, require_clean
+from lakeops.ops.publish import Attempt, Draft, Move, Published, first_look, publish, require_clean
 from lakeops.ops.resolve import check_name, lookup, overtaken, require_branch, require_stageable, resolve_commit
 from lakeops.ranges.write import MetarangeFile
 
@@ -79,8 +81,8 @@ def merge(
     ours, left_out = seen
 
     def plan(attempt: Attempt) -> Draft:
-        names = (source, destination)
-        sides = sides_of_merge(ctx, ours, attempt.head, names)
+        ctx, names = attempt.ctx, (source, destination)
+        sides = sides_of_merge(ctx, ours, attempt.head, names, attempt.coming)
         if sides.up_to_date and not allow_empty:
             raise UpToDate
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
@@ -96,7 +98,9 @@ def merge(
         return Draft(metarange, parents, text, said, summary, rests_on=decision.rests_on)
 
     try:
-        published = publish(ctx, move, plan, clean=True)
+        published = publish(
+            ctx, move, plan, clean=True, together=on_head is None, waiting=lambda: _read_ahead(ctx, ours, destination)
+        )
     except UpToDate:
         return MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
     return replace(_result(ctx, published.commit, published.summary), source_uncommitted=left_out)
@@ -125,6 +129,18 @@ def preview_merge(
     with overtaken(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names).plan.summary
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
+
+
+def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
+    """Let this machine keep what the source has and the destination has not, for a plan that comes later."""
+    with suppress(LakeopsError):  # the plan says so
+        new, here = ctx.metaranges(source, resolve_commit(ctx, destination))
+        for _ in ctx.reader.open_each(new, new.without(here)[:MOST_AHEAD]):
+            pass
+
+
+MOST_AHEAD = 16
+"""Ranges that are read before a merge's turn has come."""
 
 
 def _is_dirty(ctx: Context, source: str) -> bool:
@@ -314,6 +330,7 @@ class _Replay:
 
 def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
     def plan(attempt: Attempt) -> Draft:
+        ctx = attempt.ctx
         require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
         if replay.on_head is not None:
             replay.on_head(attempt.head.id)
@@ -332,7 +349,7 @@ def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
             metarange, (attempt.head,), replay.message, replay.metadata, counted, rests_on=tuple(rests_on.values())
         )
 
-    return publish(ctx, move, plan, clean=True).commit
+    return publish(ctx, move, plan, clean=True, together=replay.on_head is None).commit
 
 
 def _between(head: Commit, metarange: MetarangeFile) -> Commit:

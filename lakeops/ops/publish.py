@@ -10,32 +10,25 @@ leaves at most such files and sealed tokens, which readers see and the next comm
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, TypedDict, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchState, Intent, Publish
-from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
-from lakeops.engine.apply import merge as apply_plan
-from lakeops.engine.base import Engine
-from lakeops.engine.plan import Plan
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, DirtyBranch
 from lakeops.model.hooks import HookEvent
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, Split, Summary
+from lakeops.model.records import Commit, Summary
 from lakeops.model.requests import Request, check_key
+from lakeops.ops.companions import Ahead, GoAlone
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
-from lakeops.ops.hooks import changing
+from lakeops.ops.hooks import changing, concerned
 from lakeops.ops.turn import LONGEST_WAIT, Overtaken, held, in_line
-from lakeops.ranges.merge import MergePlan
-from lakeops.ranges.write import MetarangeFile, write_metarange
-from lakeops.store import layout
-from lakeops.store.base import ObjectStore
+from lakeops.ranges.write import MetarangeFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,13 +81,16 @@ class Attempt:
     """A branch at the moment that planning begins. ``state.sealed_tokens`` are what the plan may consume.
 
     ``staged`` are its staged rows, of which a verb that needs a clean branch makes sure that they change nothing; None
-    for a commit.
+    for a commit. ``ctx`` is what the plan reads and writes through. ``coming`` are commits up to ``head`` that this
+    process is going to publish before.
     """
 
     state: BranchState
     head: Commit
     started: datetime
+    ctx: Context
     staged: pa.Table | None = None
+    coming: tuple[Commit, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,12 +139,24 @@ def _never() -> None:
     """Nobody takes the changes of a merge along."""
 
 
-def publish(ctx: Context, move: Move, plan: Draw, *, clean: bool = False, overtaken: Overtaken = _never) -> Published:
+def publish(
+    ctx: Context,
+    move: Move,
+    plan: Draw,
+    *,
+    clean: bool = False,
+    overtaken: Overtaken = _never,
+    together: bool = False,
+    waiting: Callable[[], None] = lambda: None,
+) -> Published:
     """Move a branch to the commit that ``plan`` drafts, once.
 
     With ``clean`` the branch may have no uncommitted changes. ``plan`` refuses one that has some (``require_clean``),
     and callers look for an earlier call under the same key first (``first_look``). Without it, sealing looks for the
     key. The publish transaction looks again. ``overtaken`` is asked while the call waits for its turn.
+    ``together`` lets it share transactions with other threads that need a clean branch: ``plan`` reads and writes
+    through the attempt's context, and what it is shown as the head may not be published yet. ``waiting`` is called
+    where others publish and the store is far away: it reads what the plan is going to need.
 
     Raises:
         BranchMoved: others moved the branch, and this call's turn did not come in time.
@@ -156,8 +164,12 @@ def publish(ctx: Context, move: Move, plan: Draw, *, clean: bool = False, overta
         Anything that ``plan`` or the publish transaction raises.
     """
     passed = stopwatch()
+    publisher = held(ctx, move.branch)
     with suppress(BranchMoved):
-        return _attempt(ctx, move, plan, clean=clean, publisher=held(ctx, move.branch), first=True)
+        if together and publisher is None and not concerned(ctx, move.action, move.branch):
+            with suppress(GoAlone):
+                return _with_others(ctx, move, plan, waiting)
+        return _attempt(ctx, move, plan, clean=clean, publisher=publisher, first=True)
     with in_line(ctx, move.branch) as place:
         place.took(passed())
         while True:
@@ -208,6 +220,27 @@ def replay(ctx: Context, move: Move) -> Commit | None:
     return ctx.catalog.commit(ctx.repository_id, record.commit_id)
 
 
+def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], None]) -> Published:
+    """Publish to a clean branch in the company of other threads. Raises ``GoAlone`` where that cannot be."""
+    drafts: list[Draft] = []
+
+    def planned(ahead: Ahead) -> Publish:
+        found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
+        if staged.num_rows or found.state.sealed_tokens:  # they are to be compared with a head that is there
+            raise GoAlone
+        head = ahead.head or found.head
+        state = replace(found.state, commit_id=head.id)
+        attempt = Attempt(state, head, found.now, ctx.through(ahead.store), staged, ahead.coming)
+        drafts.append(plan(attempt))
+        return _asked(ctx, move, attempt, state, drafts[-1], None)
+
+    place = (ctx.repository_id, move.branch)
+    if ctx.store.remote and ctx.companions.busy(place):
+        waiting()
+    published = ctx.companions.publish(ctx.catalog, place, ctx.reader.store, planned)
+    return Published(published, drafts[-1].summary)
+
+
 def _attempt(
     ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: str | None, first: bool = False
 ) -> Published:
@@ -220,34 +253,8 @@ def _attempt(
         if publisher is not None:
             ctx.catalog.dequeue(ctx.repository_id, move.branch, publisher)
         return _taken_along(ctx, move, found.commit)
-    state = _sealed(ctx, attempt)
-    consumed = state.sealed_tokens if draft.consumed is None else draft.consumed
-    commit = make_commit(
-        parents=draft.parents,
-        committer=ctx.actor,
-        message=draft.message,
-        metadata=draft.metadata,
-        creation_date=ctx.seconds(),
-        meta_range_id=draft.metarange.id,
-        meta_range_file=draft.metarange.file,
-        meta_range_digest=draft.metarange.digest,
-    )
-    asked = Publish(
-        repository_id=ctx.repository_id,
-        branch=move.branch,
-        expected_head=attempt.head.id,
-        sealed_resets=state.sealed_resets,
-        commit=commit,
-        consumed=consumed,
-        live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
-        started=min(attempt.started, draft.begun or attempt.started),
-        action=move.action,
-        actor=ctx.actor,
-        key=move.key,
-        fingerprint=move.request.fingerprint,
-        publisher=publisher,
-        intent=move.intent,
-    )
+    asked = _asked(ctx, move, attempt, _sealed(ctx, attempt), draft, publisher)
+    commit = asked.commit
     published = changing(
         ctx,
         move.action,
@@ -258,9 +265,41 @@ def _attempt(
     )
     if _said(published) != _said(commit):
         return Published(published, None, by_key=True)
-    if consumed:
+    if asked.consumed:
         ctx.tidy(waiting=True)
     return Published(published, draft.summary)
+
+
+def _asked(
+    ctx: Context, move: Move, attempt: Attempt, state: BranchState, draft: Draft, publisher: str | None
+) -> Publish:
+    """What the publish transaction is asked for; ``state`` is the branch with what the draft consumes sealed."""
+    commit = make_commit(
+        parents=draft.parents,
+        committer=ctx.actor,
+        message=draft.message,
+        metadata=draft.metadata,
+        creation_date=ctx.seconds(),
+        meta_range_id=draft.metarange.id,
+        meta_range_file=draft.metarange.file,
+        meta_range_digest=draft.metarange.digest,
+    )
+    return Publish(
+        repository_id=ctx.repository_id,
+        branch=move.branch,
+        expected_head=attempt.head.id,
+        sealed_resets=state.sealed_resets,
+        commit=commit,
+        consumed=state.sealed_tokens if draft.consumed is None else draft.consumed,
+        live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
+        started=min(attempt.started, draft.begun or attempt.started),
+        action=move.action,
+        actor=ctx.actor,
+        key=move.key,
+        fingerprint=move.request.fingerprint,
+        publisher=publisher,
+        intent=move.intent,
+    )
 
 
 def _event(ctx: Context, asked: Publish) -> HookEvent:
@@ -293,7 +332,7 @@ def _taken_along(ctx: Context, move: Move, commit: Commit) -> Published:
 def _begin(ctx: Context, move: Move, *, clean: bool, first: bool) -> Attempt | Published:
     if clean:
         found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
-        return Attempt(found.state, found.head, found.now, staged)
+        return Attempt(found.state, found.head, found.now, ctx, staged)
     token, asked = ctx.ids.new(), move.request.fingerprint
     intent = move.intent if first else None
     sealed = ctx.catalog.seal(
@@ -301,7 +340,7 @@ def _begin(ctx: Context, move: Move, *, clean: bool, first: bool) -> Attempt | P
     )
     if sealed.earlier is not None:
         return Published(sealed.earlier, None, by_key=True)
-    return Attempt(sealed.state, sealed.head, sealed.now)
+    return Attempt(sealed.state, sealed.head, sealed.now, ctx)
 
 
 def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
@@ -337,60 +376,3 @@ def when_moved(ctx: Context) -> Retrying:
     """Calls a function again after ``BranchMoved``, for as long as the settings say."""
     seconds = ctx.settings.publish_minutes * 60
     return retrying(lambda error: isinstance(error, BranchMoved), ctx.ids, seconds=seconds)
-
-
-_log = logging.getLogger(__name__)
-
-
-def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
-    """The head's metarange with staged changes applied, written to the namespace by an attempt that ``started``."""
-    attempt = layout.attempt(started, ctx.ids)
-    how = _how(ctx, "commit", attempt)
-    with ctx.writing() as reader:
-        applied = apply(reader, ctx.metarange(head), changes, **how)
-        return _written(reader.store, applied, (head,), attempt), applied.summary
-
-
-def apply_merge(
-    ctx: Context, plan: MergePlan, source: Commit, destination: Commit, *, started: datetime
-) -> tuple[MetarangeFile, Summary]:
-    """The destination's metarange with a merge's changes applied, written to the namespace likewise."""
-    attempt = layout.attempt(started, ctx.ids)
-    how = _how(ctx, "merge", attempt)
-    with ctx.writing() as reader:
-        applied = apply_plan(reader, plan, *ctx.metaranges(source, destination), **how)
-        return _written(reader.store, applied, (destination, source), attempt), applied.summary
-
-
-class _How(TypedDict):
-    engine: Engine
-    split: Split
-    attempt: str
-    on_plan: OnPlan
-    on_progress: OnProgress
-
-
-def _how(ctx: Context, verb: str, attempt: str) -> _How:
-    """How changes are applied here; says what is going to be rewritten, and where, before it begins."""
-    label = verb
-
-    def on_plan(plan: Plan) -> None:
-        nonlocal label
-        label = f"{verb}: {plan.describe(ctx.engine)}"
-        _log.info("%s", label)
-        ctx.progress(label, 0, len(plan.touched))
-
-    def on_progress(done: int, total: int) -> None:
-        ctx.progress(label, done, total)
-
-    return _How(
-        engine=ctx.engine, split=ctx.repository.split, attempt=attempt, on_plan=on_plan, on_progress=on_progress
-    )
-
-
-def _written(store: ObjectStore, applied: Applied, known: tuple[Commit, ...], attempt: str) -> MetarangeFile:
-    """The metarange's file: one that a parent has already when the content is the same, a new one otherwise."""
-    for commit in known:
-        if commit.meta_range_id == applied.metarange.id:
-            return MetarangeFile(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
-    return write_metarange(store, applied.metarange, attempt)

@@ -90,7 +90,11 @@ class CatalogLookup:
 
 def history_of(catalog: Catalog, repository_id: str, ahead: int = 1) -> ReadAhead:
     """The commits of a repository, for walks: one that was pruned comes as ``gone``, where its line ends."""
-    return ReadAhead(lambda commit_id, count: line_of(catalog, repository_id, commit_id, count), ahead)
+    return ReadAhead(
+        lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
+        ahead,
+        lambda ids: catalog.commits(repository_id, ids).values(),
+    )
 
 
 def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) -> list[Commit]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Final
 
 MARK: Final = b"PAR1"
@@ -96,14 +97,21 @@ class GroupOutline:
     data: bytes
     marks: tuple[tuple[int, int, int, bool], ...]
 
-    def moved(self, by: int, number: int) -> bytes:
+    def moved(self, by: int, number: int) -> GroupOutline:
         """The description of the same bytes ``by`` bytes further on, as the file's row group ``number``."""
-        parts, done = [], 0
+        parts: list[bytes] = []
+        marks: list[tuple[int, int, int, bool]] = []
+        done = longer = 0
         for start, stop, value, offset in self.marks:
-            if not offset or value:  # an offset of zero is one that is not given
-                parts += [self.data[done:start], integer(value + by if offset else number)]
-                done = stop
-        return b"".join((*parts, self.data[done:]))
+            if offset and not value:  # an offset of zero is one that is not given
+                marks.append((start + longer, stop + longer, value, offset))
+                continue
+            new = value + by if offset else number
+            written = integer(new)
+            parts += (self.data[done:start], written)
+            begin, longer, done = start + longer, longer + len(written) - (stop - start), stop
+            marks.append((begin, begin + len(written), new, offset))
+        return GroupOutline(b"".join((*parts, self.data[done:])), tuple(marks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +122,46 @@ class Outline:
     groups: tuple[GroupOutline, ...]
     tail: bytes
 
-    def footer(self, rows: int, groups: Sequence[bytes], key: bytes, value: bytes) -> bytes:
+    def footer(self, rows: int, groups: Sequence[GroupOutline], key: bytes, value: bytes) -> bytes:
         """A whole footer of these row groups: ``FileMetaData`` with one key-value pair, its size, Parquet's mark."""
         pair = b"".join((b"\x18", sized(key), b"\x18", sized(value), b"\0"))
         # A field's header is 16 times its distance from the field before, plus its type.
         data = b"".join(
-            (self.head, integer(rows), b"\x19", list_of(len(groups)), *groups, b"\x19", list_of(1), pair, self.tail)
+            (
+                *(self.head, integer(rows), b"\x19", list_of(len(groups))),
+                *(group.data for group in groups),
+                *(b"\x19", list_of(1), pair, self.tail),
+            )
         )
         return closed(data)
 
 
 def outline(footer: bytes) -> Outline:
     """The pieces of a verified footer: the bytes at a file's end. Raises ``NotOutlined``."""
-    try:
-        return _outline(footer[metadata_at(footer) : -CLOSING])
-    except IndexError as error:
-        raise NotOutlined("it ends too early") from error
+    with _lock:
+        found = _remembered.get(footer)
+    if found is None:
+        try:
+            found = _outline(footer[metadata_at(footer) : -CLOSING])
+        except IndexError as error:
+            raise NotOutlined("it ends too early") from error
+        remember(footer, found)
+    return found
+
+
+def remember(footer: bytes, pieces: Outline) -> None:
+    """Keep the pieces of a footer: who publishes again and again to one branch changes the file that it has written."""
+    with _lock:
+        _remembered[footer] = pieces
+        while len(_remembered) > MOST_REMEMBERED:
+            del _remembered[next(iter(_remembered))]
+
+
+MOST_REMEMBERED: Final = 8
+"""Footers whose pieces are kept, a few hundred KB each: taking one apart costs some milliseconds."""
+
+_lock = Lock()
+_remembered: dict[bytes, Outline] = {}
 
 
 def page_bytes(column: bytes | memoryview) -> int:

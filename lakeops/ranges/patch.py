@@ -23,7 +23,7 @@ from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.format import VERSION_KEY, RowGroup, decode_footer, encode_range, encode_tail
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.outline import MARK, GroupOutline, NotOutlined, outline
+from lakeops.ranges.outline import MARK, GroupOutline, NotOutlined, Outline, outline, remember
 from lakeops.ranges.overlay import overlay
 from lakeops.ranges.split import VERSION, Hashes, Positions, finer, path_hashes, possible_ends
 
@@ -71,7 +71,9 @@ class Patch:
         ]
         written = _written([part for part, _ in fresh], [digest for _, digest in fresh]) if fresh else iter(())
         pieces: list[bytes | memoryview] = [MARK]
-        groups, marks, at = [], [], len(MARK)
+        groups: list[GroupOutline] = []
+        marks: list[RowGroup] = []
+        at = len(MARK)
         for number, part in enumerate(self.parts):
             if isinstance(part, int):
                 group = _Group(self.file.raw(part), self.file.marks[part], kept.groups[part], (kept.head, kept.tail))
@@ -86,6 +88,7 @@ class Patch:
         footer = kept.footer(self.row.count, groups, VERSION_KEY.encode(), str(VERSION).encode())
         tail = encode_tail(marks, footer)
         _check(tail, marks, self.row.count)
+        remember(tail, Outline(kept.head, tuple(groups), kept.tail))
         return b"".join((*pieces, tail)), len(tail)
 
 

@@ -125,24 +125,41 @@ class _GivingWay(_Wrapped):
 
 @contextmanager
 def _travelling(store: ObjectStore) -> Iterator[ObjectStore]:
-    with ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="put") as pool:
-        found = _Travelling(store, pool)
-        try:
-            yield cast("ObjectStore", found)
-        finally:
-            pool.shutdown(wait=True)
-        found.check()
+    found = Travelling(store)
+    try:
+        yield as_store(found)
+    finally:
+        found.close()
+    for file in found.taken():
+        file.result()
 
 
-class _Travelling(_Wrapped):
-    """Puts that are under way."""
+def as_store(found: Travelling) -> ObjectStore:
+    """The same, as the store that it stands for."""
+    return cast("ObjectStore", found)
 
-    def __init__(self, store: ObjectStore, pool: ThreadPoolExecutor) -> None:
+
+class Travelling(_Wrapped):
+    """A store whose puts of bytes return at once and travel in the background. Reads see what was put."""
+
+    def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)
-        self._pool = pool
+        self._pool = ThreadPoolExecutor(IN_FLIGHT, thread_name_prefix="put")
         self._room = Condition(Lock())
         self._held = 0
         self._written: dict[str, Future[PutResult]] = {}
+        self._new: list[Future[Any]] = []
+
+    def taken(self) -> list[Future[Any]]:
+        """The puts since the last call; each raises what its write raised."""
+        with self._room:
+            new, self._new = self._new, []
+            self._written = {key: put for key, put in self._written.items() if not put.done() or put.exception()}
+        return new
+
+    def close(self) -> None:
+        """Wait for all puts."""
+        self._pool.shutdown(wait=True)
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """See ``ObjectStore.put``."""
@@ -152,6 +169,7 @@ class _Travelling(_Wrapped):
             self._room.wait_for(lambda: not self._held or self._held + len(data) <= MOST_HELD)
             self._held += len(data)
             self._written[key] = self._pool.submit(self._put, key, data, content_type)
+            self._new.append(self._written[key])
         return PutResult(len(data), hashlib.sha256(data).hexdigest())
 
     def get(self, key: str) -> bytes:
@@ -169,14 +187,10 @@ class _Travelling(_Wrapped):
         self._settle(key)
         return self._store.get_ranges(key, spans)
 
-    def check(self) -> None:
-        """Raise what a put raised."""
-        for future in self._written.values():
-            future.result()
-
     def _settle(self, key: str) -> None:
-        if key in self._written:
-            self._written[key].result()
+        put = self._written.get(key)
+        if put is not None:
+            put.result()
 
     def _put(self, key: str, data: bytes, content_type: str) -> PutResult:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from support.histories import History, make_history
@@ -87,3 +88,24 @@ def test_what_is_kept_is_bounded(line: list[Commit], monkeypatch: pytest.MonkeyP
     assert list(first_parents(source, line[-1].id)) == line[::-1]
     assert len(source._kept) < 200
     assert source(line[-1].id) == line[-1]
+
+
+def test_branches_that_were_merged_one_after_the_other_come_together() -> None:
+    """The merge base of a branch that many others were merged into: a statement for each would be a round trip each."""
+    parents: list[tuple[int, ...]] = [()]
+    parents += [(0,)] * 100  # a branch of one commit each
+    for number in range(99):
+        parents.append((len(parents) - 1 if number else 0, 1 + number))
+    commits = make_history(parents)
+    by_id = {commit.id: commit for commit in commits}
+    statements, asked = Statements(commits), list[int]()
+
+    def some(ids: Sequence[str]) -> list[Commit]:
+        asked.append(len(ids))
+        return [by_id[one] for one in ids]
+
+    source = ReadAhead(statements.load, load_some=some)
+    assert merge_base(source, commits[-1].id, commits[100].id) == commits[0].id
+    assert asked[0] <= graph.FIRST_SIDES
+    assert sum(asked) == 99
+    assert len(asked) + len(statements.runs) < 16

@@ -63,6 +63,18 @@ def test_moving_a_row_group_moves_its_offsets_and_nothing_else(rows, by):
         assert one == other
 
 
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 20))
+@QUICK
+def test_what_was_moved_is_described_as_if_it_had_been_read(rows, by, again):
+    """A writer keeps the pieces of the footer that it put together, and takes them for those of the file."""
+    _, tail = encoded(rows, [1_000, 2_000, 3_000])
+    kept = outline(tail)
+    moved = [kept.groups[2].moved(by, 0), kept.groups[0].moved(0, 1), kept.groups[1].moved(by, 2)]
+    for groups in (moved, [group.moved(again, 2 - number) for number, group in enumerate(moved)]):
+        footer = kept.footer(3_000, groups, VERSION_KEY.encode(), str(VERSION).encode())
+        assert outline(footer).groups == tuple(groups)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"write_page_index": True}, {"bloom_filter_options": {"path": True}}, {"store_schema": True}],

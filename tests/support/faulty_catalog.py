@@ -24,6 +24,7 @@ TRANSITIONS = (
     "reset",
     "discard",
     "publish",
+    "publish_together",
     "enqueue",
     "dequeue",
     "purge_retired",

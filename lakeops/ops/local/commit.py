@@ -23,6 +23,7 @@ from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Comm
 from lakeops.model.requests import Request
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt
+from lakeops.ops.apply import apply_changes
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.files import in_parallel, reading
@@ -31,7 +32,7 @@ from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
 from lakeops.ops.local.take import wanted_at
 from lakeops.ops.local.tree import Tree, compare, read_tree
-from lakeops.ops.publish import Attempt, Draft, Move, apply_changes, publish, require_clean
+from lakeops.ops.publish import Attempt, Draft, Move, publish, require_clean
 from lakeops.ops.put import write
 from lakeops.ops.resolve import lookup, require_stageable, resolve_commit
 from lakeops.ops.view import committed

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import botocore.exceptions as boto
@@ -31,6 +30,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
+from lakeops.store.s3.pages import moment, take_objects
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -90,7 +90,7 @@ def _connect(settings: StoreSettings) -> S3Client:
     )
     try:
         core = botocore.session.get_session()
-        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
         session = boto3.session.Session(botocore_session=core)
         made = session.client(
             "s3",
@@ -107,6 +107,7 @@ def _connect(settings: StoreSettings) -> S3Client:
     made.meta.events.register_last("before-call.s3.DeleteObjects", _add_content_md5)
     # With `Expect: 100-continue` each write would wait for two answers. Our bodies are small, or sent in parts.
     made.meta.events.unregister("before-call.s3", add_expect_header)
+    made.meta.events.register("before-parse.s3.ListObjectsV2", take_objects)
     return made
 
 
@@ -119,17 +120,6 @@ def _keys(credentials: Credentials | None) -> dict[str, Any]:
         "aws_secret_access_key": credentials.secret_key,
         "aws_session_token": credentials.token,
     }
-
-
-def _moment(value: str) -> datetime:
-    """A time in an answer. botocore's own parser takes most of the time of a listing; this one knows its spelling."""
-    from botocore.utils import parse_timestamp
-
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        return parse_timestamp(value)
-    return found if found.tzinfo is not None else parse_timestamp(value)
 
 
 def _add_content_md5(params: dict[str, Any], **_: Any) -> None:  # noqa: ANN401 - botocore passes what it likes
