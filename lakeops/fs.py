@@ -1,6 +1,6 @@
 """An fsspec filesystem over refs, so that pandas, DuckDB, Dask and pyarrow open ``lakefs://repo/ref/path``.
 
-Reading takes any ref expression; writing goes to a branch's staging area, as ``put`` does. Nothing is committed here.
+Reading takes any ref expression. Writing goes to a branch's staging area, as ``put`` does. Nothing is committed here.
 Directories are what paths share: they need not be made, and an empty one does not exist.
 
 In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
@@ -217,7 +217,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return datetime.fromtimestamp(info["mtime"], UTC)
 
     def checksum(self, path: str) -> str:
-        """The object's checksum; equal contents at one path have equal ones."""
+        """The object's checksum. Equal contents at one path have equal ones."""
         return str(self.info(path).get("checksum", ""))
 
     def sign(self, path: str, expiration: int = 900, **_: Any) -> str:
@@ -234,7 +234,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         outfile: BinaryIO | None = None,
         **options: Any,
     ) -> None:
-        """Download an object, its contents checked; a file appears under its name whole or not at all."""
+        """Download an object, its contents checked. A file appears under its name whole or not at all."""
         options["verify"] = True
         if outfile is not None or not isinstance(lpath, str | PathLike) or self.isdir(rpath):
             super().get_file(rpath, lpath, callback, outfile, **options)
@@ -310,7 +310,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
-        """Errors as callers of a filesystem expect them; the message stays, and says in which lake something is not."""
+        """Errors as callers of a filesystem expect them. The message stays, and says in which lake something is not."""
         try:
             yield
         except NotFound as error:
@@ -325,7 +325,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
 
     def _split(self, path: str) -> tuple[str, str, str]:
-        """Repository, ref and key of a path; empty where it ends before."""
+        """Repository, ref and key of a path. Empty where it ends before."""
         repository, _, rest = self._strip_protocol(path).partition("/")
         ref, _, key = rest.partition("/")
         if not repository:
@@ -347,7 +347,7 @@ class StagedFile(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Append bytes; returns how many."""
+        """Append bytes. Returns how many."""
         return self._spool.write(data)
 
     def tell(self) -> int:

@@ -140,7 +140,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return f"{SCHEME}:///{self._folder((database_name, table_name)).rstrip('/')}"
 
     def _newest(self, folder: str) -> int | None:
-        """The version of a table's newest metadata file; None where there is no table."""
+        """The version of a table's newest metadata file. None where there is no table."""
         names = (_VERSION.fullmatch(entry.path) for entry in self._ref().list(f"{folder}metadata/v"))
         return max((int(found[1]) for found in names if found), default=None)
 
@@ -254,7 +254,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return {str(name): str(value) for name, value in found.items()}
 
     def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
-        """The namespaces; none is inside another."""
+        """The namespaces. None is inside another."""
         if namespace:
             self.load_namespace_properties(namespace)
             return []

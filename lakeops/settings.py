@@ -62,7 +62,7 @@ def _cache_home() -> Path:
 
 
 class Settings(BaseSettings):
-    """Everything that can be set; the environment's names are these with ``LAKEOPS_`` in front."""
+    """Everything that can be set. The environment's names are these with ``LAKEOPS_`` in front."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     @field_validator("external_prefixes", mode="before")
     @classmethod
     def _locations(cls, given: object) -> object:
-        """A list of locations; the environment separates them by commas."""
+        """A list of locations. The environment separates them by commas."""
         listed = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
         if isinstance(listed, list | tuple) and not all(str(one).startswith(("file:///", "s3://")) for one in listed):
             raise ValueError("give locations such as s3://bucket/prefix or file:///absolute/path")
@@ -132,7 +132,7 @@ class Settings(BaseSettings):
         """Settings from ``given`` (None means not given), the environment and files.
 
         Raises:
-            InvalidSettings: a value makes no sense; the message names the setting, never a secret's value.
+            InvalidSettings: a value makes no sense. The message names the setting, never a secret's value.
         """
         try:
             return cls(**{name: value for name, value in given.items() if value is not None})
@@ -220,7 +220,7 @@ def _table(file: Path) -> tuple[str, ...]:
 
 
 def _has_table(file: Path) -> bool:
-    """Whether a ``pyproject.toml`` has settings; one that cannot be read has none."""
+    """Whether a ``pyproject.toml`` has settings. One that cannot be read has none."""
     try:
         found = tomllib.loads(file.read_text())
     except (OSError, ValueError):

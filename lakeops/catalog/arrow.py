@@ -20,7 +20,7 @@ from lakeops.catalog.tables import STAGED
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 
 COLUMNS = STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
-"""The staging table's columns behind repository and token, in order; metadata as text."""
+"""The staging table's columns behind repository and token, in order. Metadata as text."""
 
 LOADED = pa.schema([*COLUMNS, pa.field("digest", pa.int64()), pa.field("trail", pa.int64())])
 """The columns that are written."""

@@ -2,7 +2,7 @@
 
 * ``cut`` waits until every transition under way has ended, and leaves everything as it is. What has a number up to
   the cut's is visible from then on, so the next dump need look at later numbers alone.
-* ``restore_repository`` needs a free name and namespace; leaves the repository as the dump had it, without staged rows,
+* ``restore_repository`` needs a free name and namespace. Leaves the repository as the dump had it, without staged rows,
   and collecting nothing. Everything that began before is refused. Recovery: none needed, it is one transaction.
 * ``settle_restored`` leaves a restored repository that may collect. Recovery: repeat it.
 
@@ -78,12 +78,12 @@ class Backups(Repositories):
 
         Args:
             repository_id: the repository.
-            since: the earlier cut; None for everything.
-            begin: called before the first record, and again when the snapshot has to be taken anew; returns what takes
+            since: the earlier cut. None for everything.
+            begin: called before the first record, and again when the snapshot has to be taken anew. Returns what takes
                 the records.
 
         Returns:
-            Whether it was everything; None when nothing came after the cut, and nothing was handed over.
+            Whether it was everything. None when nothing came after the cut, and nothing was handed over.
         """
 
         def work(conn: Connection) -> bool | None:
@@ -104,7 +104,7 @@ class Backups(Repositories):
         return self.database.read(work)
 
     def restore_repository(self, restored: Restored, tokens: Callable[[], str]) -> None:
-        """Insert a repository as a dump has it; ``tokens`` gives fresh staging tokens.
+        """Insert a repository as a dump has it. ``tokens`` gives fresh staging tokens.
 
         Raises ``AlreadyExists`` for the name and ``NamespaceTaken`` for the storage namespace.
         """
@@ -151,7 +151,7 @@ class Backups(Repositories):
         self.database.write(work, settle=settle)
 
     def settle_restored(self, repository_id: str) -> None:
-        """Let a restored repository collect what no commit needs that it knows; nothing happens to any other one."""
+        """Let a restored repository collect what no commit needs that it knows. Nothing happens to any other one."""
 
         def work(conn: Connection) -> None:
             row = lock_repository(conn, repository_id, exclusive=True)
@@ -163,7 +163,7 @@ class Backups(Repositories):
         self.database.write(work, settle=run_again)
 
     def restored_at(self, repository_id: str) -> int | None:
-        """When the dump was made that the repository was restored from (Unix seconds); None: nothing is unsettled."""
+        """When the dump was made that the repository was restored from (Unix seconds). None: nothing is unsettled."""
 
         def work(conn: Connection) -> int | None:
             found = find_repository(conn, repository_id).restored
@@ -209,7 +209,7 @@ News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
 
 
 def _news(conn: Connection, repository_id: str, since: Since) -> News | None:
-    """Moves and records after a cut; None when they do not tell everything that has changed."""
+    """Moves and records after a cut. None when they do not tell everything that has changed."""
     mark = select(REFLOG.c.row_digest).where(REFLOG.c.repository_id == repository_id, REFLOG.c.sequence == since.moves)
     if conn.execute(mark).scalar_one_or_none() != since.digest:
         return None  # pruned, or the cut is of another history

@@ -1,11 +1,11 @@
 """Transitions of branches and tags.
 
-* ``create_branch`` needs a free name and a live commit; leaves a branch with an empty staging area, and a reflog row.
-* ``delete_tag`` and ``move_tag`` refuse protected ones; leave a reflog row.
-* ``delete_branch`` refuses the default branch and protected ones; leaves retired tokens and a reflog row. Recovery:
+* ``create_branch`` needs a free name and a live commit. Leaves a branch with an empty staging area, and a reflog row.
+* ``delete_tag`` and ``move_tag`` refuse protected ones. Leave a reflog row.
+* ``delete_branch`` refuses the default branch and protected ones. Leaves retired tokens and a reflog row. Recovery:
   ``purge_retired`` removes the rows of retired tokens, now or at any later call.
-* ``move_branch`` and ``move_tag`` need a live commit, and a branch that is as the caller saw it and has nothing staged;
-  leave a reflog row, and the key. Recovery: none needed; the key says that it is done.
+* ``move_branch`` and ``move_tag`` need a live commit, and a branch that is as the caller saw it and has nothing staged.
+  Leave a reflog row, and the key. Recovery: none needed. The key says that it is done.
 
 Each refuses a caller who does not know the repository's hooks (``hooks``: those that the caller runs).
 """
@@ -89,7 +89,7 @@ class Branches(Transitions):
         expected: BranchState | None = None,
         hooks: Hooks = NONE,
     ) -> str:
-        """Delete a branch and its staging; returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
+        """Delete a branch and its staging. Returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
 
         With ``expected`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
         """
@@ -218,7 +218,7 @@ class Tags(Transitions):
         return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
 
     def delete_tag(self, repository_id: str, name: str, *, actor: str, hooks: Hooks = NONE) -> str:
-        """Delete a tag; returns the commit that it pointed to. Raises ``ProtectedTag``."""
+        """Delete a tag. Returns the commit that it pointed to. Raises ``ProtectedTag``."""
 
         def work(conn: Connection) -> str:
             repository = lock_repository(conn, repository_id)

@@ -42,7 +42,7 @@ NO_WAIT: dict[str, Any] = {"missing_objects": 0, "missing_bytes": 0, "error": No
 
 
 class Candidates(Repositories):
-    """Candidates of mirrors; see the module."""
+    """Candidates of mirrors. See the module."""
 
     def give_up_candidate(
         self, repository_id: str, ref: RefName, ticket: int, *, to: str | None = None, stalled: bool = False
@@ -83,7 +83,7 @@ class Candidates(Repositories):
         return self.database.write(work, settle=run_again)
 
     def arrivals(self, repository_id: str) -> Pending:
-        """The range files that are known to have arrived and belong to no promoted commit; a whole one wins."""
+        """The range files that are known to have arrived and belong to no promoted commit. A whole one wins."""
         query = select(MIRROR_ARRIVAL.c.file, MIRROR_ARRIVAL.c.pending).where(
             MIRROR_ARRIVAL.c.repository_id == repository_id
         )
@@ -139,7 +139,7 @@ class Candidates(Repositories):
     ) -> MirrorRef | None:
         """Show a candidate that is complete: the branch's head moves to it, or the tag is made.
 
-        One transaction; the next candidate, what the source showed last, takes its place. None, and nothing is changed,
+        One transaction. The next candidate, what the source showed last, takes its place. None, and nothing is changed,
         when ``candidate`` is no longer waited for under this ticket.
         """
 
@@ -160,7 +160,7 @@ class Candidates(Repositories):
         return self.database.write(work, settle=settle)
 
     def _show(self, conn: Connection, repository_id: str, ref: RefName, commit_id: str, token: str) -> str | None:
-        """Let a branch or tag point to a commit, as a new one if need be; returns where it pointed before."""
+        """Let a branch or tag point to a commit, as a new one if need be. Returns where it pointed before."""
         table = BRANCH if ref.kind is RefKind.BRANCH else TAG
         here = (table.c.repository_id == repository_id, table.c.name == ref.name)
         old: str | None = conn.execute(select(table.c.commit_id).where(*here)).scalar_one_or_none()
@@ -190,7 +190,7 @@ class Candidates(Repositories):
         if promoted == ref.source_head:
             values["noticed"] = None
         else:
-            # Heads before the new candidate are not gone back to; none is after what the source showed last.
+            # Heads before the new candidate are not gone back to. None is after what the source showed last.
             heads = ref.wait.after(candidate) if ref.wait is not None and newer is not None else ()
             wait = Wait(now, now, given_way=given_way, heads=heads)
             values |= {"candidate": candidate, "ticket": mirror.sequence + 1, "wait": wait_value(wait)}

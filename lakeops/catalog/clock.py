@@ -4,12 +4,12 @@ A clock that jumped a year ahead makes everything look old at once. No setting t
 worked, so the catalog keeps the latest time that it has seen and lets nothing be collected until somebody confirms.
 
 * ``believe`` is part of every transition that expires or deletes by age. It needs a time that is not before what was
-  seen, and not after it by more than ``BOUND``; leaves it as seen. Recovery: repeat it.
+  seen, and not after it by more than ``BOUND``. Leaves it as seen. Recovery: repeat it.
 * ``check_clock`` does the same for what has several transactions.
 * ``confirm_clock`` leaves the present time as seen, whatever was seen before, and takes back what the catalog recorded
   as ahead of it: fences and marks. Recovery: repeat it.
 
-What was seen: the last time that was believed, then every move of a ref since, of all repositories; a commit a day is
+What was seen: the last time that was believed, then every move of a ref since, of all repositories. A commit a day is
 evidence enough, and nothing has to be written for it. Jumps are looked for between one move and the next. A wait that
 is too long is no jump where the machine proves it: it has been running since the last time that was believed, and has
 counted as many seconds as its clock says.
@@ -56,11 +56,11 @@ class Clocks(Transitions):
         return self.has_own_clock or isinstance(self.clock, SystemClock)
 
     def check_clock(self) -> datetime:
-        """The time, for what expires or deletes by age; see ``catalog.clock``. Raises ``ClockInDoubt``."""
+        """The time, for what expires or deletes by age. See ``catalog.clock``. Raises ``ClockInDoubt``."""
         return self.database.write(lambda conn: believe(conn, self.database.dialect.now(conn), self.clock))
 
     def confirm_clock(self) -> datetime:
-        """Let the time be believed whatever was seen before; returns it. Somebody has looked at the clock."""
+        """Let the time be believed whatever was seen before. Returns it. Somebody has looked at the clock."""
 
         def work(conn: Connection) -> datetime:
             now = self.database.dialect.now(conn)

@@ -1,4 +1,4 @@
-"""The kinds of columns that the catalog's tables have; ``models`` and the generated ``tables`` are made of them."""
+"""The kinds of columns that the catalog's tables have. ``models`` and the generated ``tables`` are made of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Unreadable:
 
 
 class CheckedJson(TypeDecorator[Any]):
-    """JSON; text that cannot be parsed comes as ``Unreadable``, so that one damaged row stops no query."""
+    """JSON. Text that cannot be parsed comes as ``Unreadable``, so that one damaged row stops no query."""
 
     impl = JSON
     cache_ok = True
@@ -83,13 +83,13 @@ def digest(name: str | None = None) -> Column[int]:
 
 
 class DatabaseLogin(FunctionElement[str]):
-    """The login that the database has checked; SQLite has none, so an insert there names the account."""
+    """The login that the database has checked. SQLite has none, so an insert there names the account."""
 
     inherit_cache = True
 
 
 class DatabaseSeconds(FunctionElement[int]):
-    """The database's time, in Unix seconds; SQLite's is the catalog's clock, so an insert there names it."""
+    """The database's time, in Unix seconds. SQLite's is the catalog's clock, so an insert there names it."""
 
     inherit_cache = True
 

@@ -1,6 +1,6 @@
 """Reading commits, and the transition that expires them.
 
-``expire_commits`` marks commits that no branch, no tag and no mirror needs; every transition refuses them from then on.
+``expire_commits`` marks commits that no branch, no tag and no mirror needs. Every transition refuses them from then on.
 Recovery: repeat it. It holds the repository's row exclusively. So a transition either finished before, and its
 commits and refs were seen, or begins afterwards, and finds them expired: garbage collection can trust the set that is
 left live.
@@ -139,7 +139,7 @@ class Retention(Transitions):
         return self.database.read(lambda conn: find_unkept(conn, repository_id, commits))
 
     def drop_mirror(self, repository_id: str, mirror: str) -> None:
-        """Forget a mirror; nothing is kept for it any more. One that is not known is forgotten already."""
+        """Forget a mirror. Nothing is kept for it any more. One that is not known is forgotten already."""
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)
@@ -355,7 +355,7 @@ class Commits(Transitions):
 
 
 def expire(conn: Connection, repository_id: str, ids: Iterable[str]) -> list[str]:
-    """Mark commits expired, inside a transition that holds the repository's row exclusively; returns those it marked.
+    """Mark commits expired, inside a transition that holds the repository's row exclusively. Returns those it marked.
 
     What a ref points to or a mirror needs is left alone.
     """

@@ -36,11 +36,11 @@ class Failure(Enum):
     """What a driver's error means for the transaction that it ended."""
 
     RETRY = "retry"
-    """Rolled back, through no fault of its own; the same transaction may work now."""
+    """Rolled back, through no fault of its own. The same transaction may work now."""
     LOST = "lost"
     """The connection broke: rolled back, unless it was the answer to COMMIT that was lost."""
     DENIED = "denied"
-    """The login lacks the right; see ``roles``."""
+    """The login lacks the right. See ``roles``."""
     REFUSED = "refused"
     """The database will not do it until somebody changes something."""
 
@@ -59,7 +59,7 @@ class Dialect(Protocol):
     Attributes:
         name: SQLAlchemy's name of it.
         insert_staged: the statement that inserts or replaces staged rows, tuples of the table's columns.
-        account: whose process it is, where the database has no logins; None where it has, and knows the time too.
+        account: whose process it is, where the database has no logins. None where it has, and knows the time too.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Dialect(Protocol):
     account: str | None
 
     def engine(self, url: URL) -> Engine:
-        """An engine whose connections are set up for the catalog; nothing is connected yet."""
+        """An engine whose connections are set up for the catalog. Nothing is connected yet."""
         ...
 
     def reader(self, engine: Engine) -> Engine:
@@ -75,7 +75,7 @@ class Dialect(Protocol):
         ...
 
     def begin(self, conn: Connection, *, write: bool) -> None:
-        """Begin a transaction, the first thing that happens on a connection; closing the connection rolls it back.
+        """Begin a transaction, the first thing that happens on a connection. Closing the connection rolls it back.
 
         Called by hand, because an engine that anybody listens to is slower at every statement.
         """
@@ -98,7 +98,7 @@ class Dialect(Protocol):
         ...
 
     def whereabouts(self, conn: Connection) -> dict[str, str]:
-        """What tells this database from a copy of it; a fact that the server does not give is left out."""
+        """What tells this database from a copy of it. A fact that the server does not give is left out."""
         ...
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
@@ -119,7 +119,7 @@ STAGED_VALUES = [column.name for column in STAGED.columns if column.name not in 
 
 
 def insert_staged(source: str) -> str:
-    """The statement that inserts or replaces staged rows; ``source`` gives the table's columns in order."""
+    """The statement that inserts or replaces staged rows. ``source`` gives the table's columns in order."""
     names = ", ".join(column.name for column in STAGED.columns)
     new = {column.name: f"excluded.{column.name}" for column in STAGED.columns if not column.primary_key}
     new["trail"] = f"({STAGED.name}.trail + excluded.trail) & {MASK}"
@@ -175,7 +175,7 @@ class Database:
     """An engine, how to begin reads and writes on it, and how to read its failures.
 
     Attributes:
-        engine: SQLAlchemy's engine; tests listen to its events.
+        engine: SQLAlchemy's engine. Tests listen to its events.
         shown: the URL without user, password and options, for messages.
     """
 
@@ -216,7 +216,7 @@ class Database:
         """What ``work`` returns, run as one transaction.
 
         Args:
-            work: the transition. It may run several times; nothing of a run that failed stays.
+            work: the transition. It may run several times. Nothing of a run that failed stays.
             settle: reads whether a COMMIT without an answer happened: its result, or None for "run it again".
         """
         if self._snapshot.conn is not None:
@@ -277,7 +277,7 @@ class Database:
         if isinstance(error, PoolTimeout):
             return _AgainError(self._sentence("the catalog is not available", "all connections are in use"))
         if isinstance(error, IntegrityError):
-            # Two transactions inserted the same key; the second try sees the first one's row and says so properly.
+            # Two transactions inserted the same key. The second try sees the first one's row and says so properly.
             return _AgainError(self._sentence("lost a race", first_line(_driver_error(error))))
         described = self.dialect.describe_failure(_driver_error(error))
         if described.failure is Failure.DENIED:

@@ -43,7 +43,7 @@ class _Notes:
 
 
 def row_digest(table: Table, values: Mapping[str, Any]) -> int:
-    """The digest of a row; columns that are not given are null. What the database numbers by itself is left out."""
+    """The digest of a row. Columns that are not given are null. What the database numbers by itself is left out."""
     return _digest(table.name, [values.get(name) for name in _covered(table)])
 
 
@@ -89,7 +89,7 @@ def note_insert(conn: Connection, table: Table, values: Mapping[str, Any]) -> No
 
 
 def delete_rows(conn: Connection, table: Table, *where: ColumnElement[bool]) -> int:
-    """Delete rows of a table that is counted; returns how many."""
+    """Delete rows of a table that is counted. Returns how many."""
     names = ["repository_id", *(_keys(table) or _covered(table))]
     gone = conn.execute(delete(table).where(*where).returning(*(table.c[name] for name in names))).mappings().all()
     notes = conn.info.get(_NOTES)
@@ -120,7 +120,7 @@ def finish(conn: Connection) -> None:
 
 
 def add_to_shard(conn: Connection, table: Table, key: Mapping[str, str], sums: Mapping[str, int]) -> None:
-    """Add to sums, in a shard that no other transaction holds; in a new one if there is none.
+    """Add to sums, in a shard that no other transaction holds. In a new one if there is none.
 
     Args:
         conn: the transition's transaction.

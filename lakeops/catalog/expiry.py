@@ -1,11 +1,11 @@
 """Transitions by which marks expire commits, and those that bring them back.
 
-* ``expire_by_mark`` needs a mark under way, and rules that are still those of the plan; leaves a bounded number of
+* ``expire_by_mark`` needs a mark under way, and rules that are still those of the plan. Leaves a bounded number of
   commits expired by the mark. Every other transition refuses them from then on. What a ref shows or a mirror needs at
   that moment stays. Recovery: the next mark decides about them anew.
-* ``revive_commits`` needs a mark under way; leaves pending commits live. Recovery: repeat it.
-* ``restore_commits`` needs a mark that is being restored (``restore_mark``); leaves a bounded number of pending commits
-  live, and with the last of them the mark restored. Recovery: repeat it; the next mark decides about what is left.
+* ``revive_commits`` needs a mark under way. Leaves pending commits live. Recovery: repeat it.
+* ``restore_commits`` needs a mark that is being restored (``restore_mark``). Leaves a bounded number of pending commits
+  live, and with the last of them the mark restored. Recovery: repeat it. The next mark decides about what is left.
 
 A commit that a mark expired is *pending* until the sweep of a mark begins that has it. Only the newest mark can be
 swept or restored, and when it is finished it has every pending commit: so what comes back is whole.
@@ -115,7 +115,7 @@ class Expiry(Transitions):
             repository_id: the repository.
             mark_id: the mark, which must be under way.
             since: moves of refs up to this sequence are known.
-            rules: the rules that were decided by; when they are others now, nothing expires.
+            rules: the rules that were decided by. When they are others now, nothing expires.
             choose: gets the moves since then, and says which commits to expire, a few hundred at most. Called inside
                 the transaction, and again when that is repeated. Its answer counts only when there are no more moves.
 
@@ -162,7 +162,7 @@ class Expiry(Transitions):
     def restore_commits(self, repository_id: str, mark_id: str) -> tuple[Mark, int]:
         """Let some commits live again that the mark being restored has expired; how many, and the mark.
 
-        To be called until none is left; the mark is restored then. Raises ``MarkRefused``.
+        To be called until none is left. The mark is restored then. Raises ``MarkRefused``.
         """
 
         def work(conn: Connection) -> tuple[Mark, int]:

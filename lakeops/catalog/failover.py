@@ -1,8 +1,8 @@
 """Transitions of a fail-over: a mirror becomes a repository that is written to.
 
-* ``promote_writable`` needs that no pass went on since it was decided; leaves a repository like any other, with the
+* ``promote_writable`` needs that no pass went on since it was decided. Leaves a repository like any other, with the
   source's rules and protections. Commits that no ref shows are *unproved*: expired until somebody looks at them.
-* ``revive_proved`` needs a repository that is written to; leaves commits live that are unproved. Those that a mark has
+* ``revive_proved`` needs a repository that is written to. Leaves commits live that are unproved. Those that a mark has
   given up meanwhile (``begin_mark``) stay expired. Recovery: repeat it.
 """
 
@@ -27,7 +27,7 @@ class FailOver(Transitions):
     """Mirrors that follow their source no longer."""
 
     def promote_writable(self, repository_id: str, sequence: int, *, actor: str) -> Mirror:
-        """Turn the mirror into a writable repository at what it shows now; it follows its source no longer.
+        """Turn the mirror into a writable repository at what it shows now. It follows its source no longer.
 
         The source's retention rules and protected branches, as they were last seen, hold from now on. Every commit
         that refs do not point to, and whose metarange is not one of theirs, is expired as unproved, so nothing can rest

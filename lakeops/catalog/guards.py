@@ -276,7 +276,7 @@ _NEW_BRANCH = insert(BRANCH)
 _NEW_MOVE = insert(REFLOG)
 _NEW_RECORD = insert(AUDIT)
 _TOLD = ("repository_id", "action", "kind", "ref", "before", "after", "person", "claimed")
-# Both rows in one statement, which is one round trip; SQLite knows no such statement and has no round trips.
+# Both rows in one statement, which is one round trip. SQLite knows no such statement and has no round trips.
 _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
     insert(AUDIT).values({name: bindparam(f"told_{name}", type_=AUDIT.c[name].type) for name in _TOLD}).cte("told")
 )
@@ -354,7 +354,7 @@ class Transitions:
     def _insert_ref(
         self, conn: Connection, table: Table, new: Insert, values: dict[str, str], more: Mapping[str, Any]
     ) -> None:
-        """Run a statement of ``new_ref``; ``more`` are the further columns.
+        """Run a statement of ``new_ref``. ``more`` are the further columns.
 
         Raises:
             AlreadyExists, CommitExpired, RefNotFound.
@@ -414,7 +414,7 @@ class Transitions:
         before: object = None,
         after: object = None,
     ) -> None:
-        """The audit's record of a transition that moves no ref; each transition leaves one, in its transaction."""
+        """The audit's record of a transition that moves no ref. Each transition leaves one, in its transaction."""
         now = None if self.database.dialect.account is None else unix_seconds(self.database.dialect.now(conn))
         self._insert_record(conn, self._audit_values(repository_id, action, kind, ref, before, after), now)
 

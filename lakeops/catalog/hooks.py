@@ -1,6 +1,6 @@
 """Transitions of hooks, and the check that no ref changes past one.
 
-* ``set_hook`` leaves a hook on record, in place of one of its name; writers who did not know of it are done. Recovery:
+* ``set_hook`` leaves a hook on record, in place of one of its name. Writers who did not know of it are done. Recovery:
   repeat it.
 * ``remove_hook`` leaves the hook off the record. Recovery: look, repeat.
 * ``check_hooks`` is part of every transition that changes a ref: it refuses a caller who does not know the hooks that

@@ -61,7 +61,7 @@ def row_flaws(conn: Connection, repository_id: str) -> tuple[list[RowFlaw], list
 def readable(
     rows: Iterable[Any], table: Table, decode: Callable[[Any], R], flaws: dict[tuple[str, str], RowFlaw]
 ) -> Iterator[R]:
-    """The records of rows; rows that make none are added to the flaws."""
+    """The records of rows. Rows that make none are added to the flaws."""
     for row in rows:
         try:
             yield decode(row)
@@ -118,7 +118,7 @@ class Inspection(Transitions):
     """Looking at everything, at one instant."""
 
     def records(self, repository_id: str) -> Records:
-        """Everything of a repository but its staged rows, at one instant; rows that make no sense are told, not raised.
+        """Everything of a repository but its staged rows, at one instant. Rows that make no sense are told, not raised.
 
         Raises ``RepositoryNotFound``.
         """
@@ -162,7 +162,7 @@ class Inspection(Transitions):
         return self.database.read(work)
 
     def staged_rows(self, repository_id: str, *, after: tuple[str, str] = ("", ""), limit: int) -> list[StagedLine]:
-        """Staged rows of all tokens, orphaned ones too, as they are, by token and path; keyset-paged."""
+        """Staged rows of all tokens, orphaned ones too, as they are, by token and path. Keyset-paged."""
         place = (STAGED.c.token, STAGED.c.path)
         columns = [STAGED.c[field.name] for field in fields(StagedLine)]
         query = _mine(select(*columns), STAGED, repository_id).where(tuple_(*place) > tuple_(*after))

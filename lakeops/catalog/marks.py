@@ -1,15 +1,15 @@
 """Transitions of garbage collection's marks.
 
 * ``begin_mark`` opens a mark and raises the fence to its cutoff, with the repository's row locked against every other
-  transition; earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) can
+  transition. Earlier marks that nobody began to sweep are over from then on, and unproved commits (a fail-over's) can
   not be proved any more. Recovery: the mark that a crash left open
   fails when the next one begins, and keeps links of old objects waiting until then or the deadline.
 * ``finish_mark`` needs the mark to be the one open, to have all pending commits (see ``expiry``), and to be younger
-  than the deadline; leaves it ready to be swept.
-* ``restore_mark`` needs a mark whose sweep did not begin; leaves it as one that is never swept. Recovery: repeat it.
-* ``begin_sweep`` needs a finished mark, the newest one; leaves it being swept, with what earlier sweeps left. Recovery:
+  than the deadline. Leaves it ready to be swept.
+* ``restore_mark`` needs a mark whose sweep did not begin. Leaves it as one that is never swept. Recovery: repeat it.
+* ``begin_sweep`` needs a finished mark, the newest one. Leaves it being swept, with what earlier sweeps left. Recovery:
   repeat it, the sweep goes on.
-* ``advance_sweep`` leaves on record how far it came. Recovery: repeat it; deleting twice does no harm.
+* ``advance_sweep`` leaves on record how far it came. Recovery: repeat it. Deleting twice does no harm.
 * ``end_sweep`` leaves on record what the store refused to delete, or that nothing is left. Recovery: repeat it.
 * ``check_links`` is part of ``put_staged``: an object that a mark may hold is not linked.
 """
@@ -42,7 +42,7 @@ class Marks(Transitions):
     """Marks of garbage collection."""
 
     def begin_mark(self, repository_id: str, mark_id: str, *, cutoff: datetime) -> tuple[Mark, int]:
-        """Open a mark; returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
+        """Open a mark. Returns it and the sequence of the newest move of a ref, for ``expire_by_mark``.
 
         Earlier marks that nobody began to sweep are over from then on: failed or stale. No attempt that began at or
         before ``cutoff`` links or publishes any more.
@@ -80,7 +80,7 @@ class Marks(Transitions):
     def finish_mark(
         self, repository_id: str, mark_id: str, *, digest: str, rows: int, objects: int, size_bytes: int, listed: int
     ) -> Mark:
-        """Record the mark file; from then on the mark may be swept. Raises ``MarkRefused``, ``MarkNotFound``."""
+        """Record the mark file. From then on the mark may be swept. Raises ``MarkRefused``, ``MarkNotFound``."""
 
         def work(conn: Connection) -> Mark:
             repository = lock_repository(conn, repository_id)
@@ -166,7 +166,7 @@ class Marks(Transitions):
     def end_sweep(
         self, repository_id: str, mark_id: str, *, refused: int = 0, failures: Sequence[tuple[str, str]] = ()
     ) -> Mark:
-        """Record that every row was deleted, but for ``refused`` ones; ``failures`` are some of these, with reasons."""
+        """Record that every row was deleted, but for ``refused`` ones. ``failures`` are some of these, with reasons."""
 
         def work(conn: Connection) -> Mark:
             lock_repository(conn, repository_id)
@@ -181,7 +181,7 @@ class Marks(Transitions):
         return self.database.write(work, settle=run_again)
 
     def _became(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
-        """The mark as it is now; when its state is another one than before, the audit has it."""
+        """The mark as it is now. When its state is another one than before, the audit has it."""
         now = find_mark(conn, repository_id, mark.id)
         if now.state is not mark.state:
             after = f"{now.state.value}, {now.rows} files, {now.bytes} bytes"

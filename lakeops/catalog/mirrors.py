@@ -3,10 +3,10 @@
 They are the only ones that change a read-only repository, and refuse one that follows no source. Passes over one
 mirror may overlap, be killed and come back late. ``candidates`` has the transitions of what a mirror waits for.
 
-* ``create_mirror`` needs a free name and namespace; leaves a read-only repository at the source's initial commit.
-* ``copy_commits`` needs every parent; leaves history whole. Recovery: repeat it, known commits are passed over.
-* ``observe_source`` needs that no other pass went on since the heads were read, so that none goes back by mistake;
-  leaves the source's heads recorded, a candidate for each ref that waited for nothing, and no refs that the source
+* ``create_mirror`` needs a free name and namespace. Leaves a read-only repository at the source's initial commit.
+* ``copy_commits`` needs every parent. Leaves history whole. Recovery: repeat it, known commits are passed over.
+* ``observe_source`` needs that no other pass went on since the heads were read, so that none goes back by mistake.
+  Leaves the source's heads recorded, a candidate for each ref that waited for nothing, and no refs that the source
   lacks. Recovery: repeat it, from reading the heads on.
 * ``note_kept`` needs that no other pass went on since the report that the source agreed to. So what it leaves on record
   is never more than what the source keeps: a pass first gives up what it will not ask for, then asks, then notes.
@@ -101,7 +101,7 @@ class Mirrors(Candidates):
     def copy_commits(
         self, repository_id: str, commits: Sequence[Commit], *, pruned: frozenset[str] = frozenset()
     ) -> int:
-        """Insert commits of the source under their ids; known ones stay as they are. Returns how many were new.
+        """Insert commits of the source under their ids. Known ones stay as they are. Returns how many were new.
 
         Parents must be known, come earlier among ``commits`` or be ``pruned`` at the source, so that history is whole
         at every moment; else
@@ -134,9 +134,9 @@ class Mirrors(Candidates):
     def observe_source(
         self, repository_id: str, heads: Mapping[RefName, str], *, since: int, actor: str
     ) -> MirrorState:
-        """Record where the source's refs point now; their commits are copied already.
+        """Record where the source's refs point now. Their commits are copied already.
 
-        A ref that waits for nothing gets what the source shows as its candidate, with a new ticket; a candidate that is
+        A ref that waits for nothing gets what the source shows as its candidate, with a new ticket. A candidate that is
         waited for stays. Refs that the source has no longer are deleted here, but for the default branch. The mirror's
         sequence goes up. Of what the source has agreed to keep, only what is still needed is relied on from now on: the
         next report will ask for no more. Raises ``MirrorOvertaken`` when it was not ``since``: the heads were read
@@ -217,7 +217,7 @@ class Mirrors(Candidates):
         """Follow the source under a name of its own, as a mirror that it does not know yet.
 
         For a catalog that was restored from a backup: the source has a report of a later ``sequence`` than this catalog
-        ever made. What is shown stays; waits, memories and what the source had agreed to are forgotten.
+        ever made. What is shown stays. Waits, memories and what the source had agreed to are forgotten.
         """
 
         def work(conn: Connection) -> Mirror:

@@ -92,7 +92,7 @@ class Catalog(
         return self.database.in_snapshot(work)
 
     def upgrade(self) -> None:
-        """Bring the schema to this code's version; safe to call at any time from many processes."""
+        """Bring the schema to this code's version. Safe to call at any time from many processes."""
         upgrade(self.database)
 
     def describe(self) -> dict[str, str]:
@@ -125,12 +125,12 @@ def open_catalog(
     """The catalog of a database: ``sqlite:////path/catalog.db`` or ``postgresql+psycopg://user@host/name``.
 
     SQLite's file and schema are made and brought up to date here. PostgreSQL's schema is made when the database has
-    none; an older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
+    none. An older one is brought up to date only with ``upgrade``, because other programs of the team use it too.
 
     Args:
         database_url: where it is. Its password never shows in an error.
         clock: the time, where the database has none of its own (SQLite), and for how long the machine has run.
-        grace_seconds: the grace period of repositories that are made from here; see ``model.grace``.
+        grace_seconds: the grace period of repositories that are made from here. See ``model.grace``.
         upgrade: whether an older PostgreSQL schema may be brought up to date.
         must_exist: whether the catalog belongs to somebody else: nothing of it is made or brought up to date.
         caller: who works with it, for the audit.
@@ -183,7 +183,7 @@ def _unreadable() -> InvalidSettings:
 
 
 REVISIONS = ("0001",)
-"""Every revision of the migrations, oldest first; the last one is what this code works with."""
+"""Every revision of the migrations, oldest first. The last one is what this code works with."""
 
 
 def revision(conn: Connection) -> str | None:
@@ -231,7 +231,7 @@ def check_revision(found: str, *, upgrade_first: bool) -> bool:
 
 
 def upgrade(database: Database) -> None:
-    """Bring the schema to this code's revision, in one transaction; others that try meanwhile wait, then find it done.
+    """Bring the schema to this code's revision, in one transaction. Others that try meanwhile wait, then find it done.
 
     Raises:
         CatalogVersion: it is newer than this code.

@@ -2,7 +2,7 @@
 
 * ``take_owner`` leaves on record what is about to be written to the namespace. Recovery: the next
   caller looks whether it was written, writes it if it may, and calls ``hold_owner``.
-* ``hold_owner`` needs that record to be the one on record; leaves it as the one that was written.
+* ``hold_owner`` needs that record to be the one on record. Leaves it as the one that was written.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Owners(Transitions):
         return self.database.write(work, settle=run_again)
 
     def hold_owner(self, repository_id: str, record: str) -> None:
-        """Note that a record is in the namespace now; nothing happens when another one was noted meanwhile."""
+        """Note that a record is in the namespace now. Nothing happens when another one was noted meanwhile."""
 
         def work(conn: Connection) -> None:
             lock_repository(conn, repository_id)

@@ -1,6 +1,6 @@
 """PostgreSQL: the catalog that a team shares.
 
-Writers run at READ COMMITTED and lock the rows that they decide on; reads of several statements run at REPEATABLE
+Writers run at READ COMMITTED and lock the rows that they decide on. Reads of several statements run at REPEATABLE
 READ, read-only, on one snapshot. Nothing outlives a transaction on a connection (settings are ``SET LOCAL``, no
 prepared statements, temporary tables dropped at commit), so pools that hand out connections by transaction work.
 """
@@ -103,7 +103,7 @@ class Postgres:
         return cast("datetime", moment).astimezone(UTC)
 
     def describe_failure(self, error: BaseException) -> Described:
-        """By SQLSTATE; an operation that failed without any was not answered by a server."""
+        """By SQLSTATE. An operation that failed without any was not answered by a server."""
         import psycopg
 
         state = getattr(error, "sqlstate", None) or ""

@@ -1,7 +1,7 @@
 """Transitions of what protects refs: patterns of branches and tags, and the checks that merges need.
 
 * ``protect`` and ``unprotect`` wait for every writer under the old rules. Recovery: look, repeat.
-* ``pass_check`` needs a live commit; leaves on record that it has passed a check. Repeating it changes nothing.
+* ``pass_check`` needs a live commit. Leaves on record that it has passed a check. Repeating it changes nothing.
 * ``withdraw_check`` waits for every writer that has seen the check passed.
 * ``require_passed`` is part of ``publish``: a branch that needs checks takes a commit only when it has passed them all.
 """
@@ -47,7 +47,7 @@ class Protections(Transitions):
         return self.database.read(work)
 
     def protect(self, repository_id: str, pattern: str, *, kind: str = BRANCH_PROTECTION, check: str = "") -> None:
-        """Protect branches or tags that match a glob pattern; repeating it changes nothing."""
+        """Protect branches or tags that match a glob pattern. Repeating it changes nothing."""
         row = {"repository_id": repository_id, "kind": kind, "pattern": pattern, "check_name": check}
 
         def work(conn: Connection) -> None:
@@ -73,9 +73,9 @@ class Protections(Transitions):
         self.database.write(work)
 
     def pass_check(self, repository_id: str, commit_id: str, name: str, *, by: str | None = None) -> PassedCheck:
-        """Record that a live commit has passed a check; what was recorded first stays.
+        """Record that a live commit has passed a check. What was recorded first stays.
 
-        ``by`` is who says so; the user whom the caller works for, or the database login, when left out.
+        ``by`` is who says so. The user whom the caller works for, or the database login, when left out.
         Raises ``RefNotFound``, ``CommitExpired``, ``ReadOnlyRepository``.
         """
 

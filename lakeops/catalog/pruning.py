@@ -48,7 +48,7 @@ class Pruning(Transitions):
         return self.database.read(lambda conn: find_repository(conn, repository_id).pruned is not None)
 
     def prune(self, repository_id: str, plan: PrunePlan, *, limit: int, dry_run: bool = False) -> PruneStep:
-        """Remove at most ``limit`` rows that are past their time, or find out which these would be; see ``pruning``."""
+        """Remove at most ``limit`` rows that are past their time, or find out which these would be. See ``pruning``."""
         table, find = _KINDS[plan.kind]
 
         def work(conn: Connection) -> PruneStep:

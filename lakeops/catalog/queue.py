@@ -1,7 +1,7 @@
 """The queue of publishers that lost a race for a branch: who publishes next.
 
-* ``enqueue`` needs a branch; leaves the publisher with a place in its queue, the last one unless it has one. The place
-  counts from now for a while, by the database's clock. Recovery: repeat it; a place that nobody renews lapses.
+* ``enqueue`` needs a branch. Leaves the publisher with a place in its queue, the last one unless it has one. The place
+  counts from now for a while, by the database's clock. Recovery: repeat it. A place that nobody renews lapses.
 * ``dequeue`` leaves no place. Recovery: repeat it, or let the place lapse.
 * ``check_turn`` and ``leave`` are part of ``publish``: while somebody is first in the queue nobody else publishes, and
   who has published has no place any more.
@@ -51,7 +51,7 @@ class Queue(Transitions):
         return self.database.write(work, settle=run_again)
 
     def ahead(self, repository_id: str, branch: str, publisher: str) -> int | None:
-        """How many in a branch's queue are ahead of a publisher; None when it has no place."""
+        """How many in a branch's queue are ahead of a publisher. None when it has no place."""
         return self.database.read(
             lambda conn: _ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn))
         )

@@ -60,7 +60,7 @@ class Intent:
 
 
 Intents = tuple[tuple[str, Intent], ...]
-"""Sealed tokens, each with what somebody asked for whose rows are under it; a token may come several times."""
+"""Sealed tokens, each with what somebody asked for whose rows are under it. A token may come several times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ class Publish:
         expected_head: the head that the work was planned on.
         sealed_resets: the branch's ``sealed_resets`` when its sealed tokens were read.
         commit: the commit to insert (kept as it is when its id exists already) and to move the head to.
-        consumed: the sealed tokens whose rows are in the commit; they leave the branch.
+        consumed: the sealed tokens whose rows are in the commit. They leave the branch.
         live: commits that must be live when this is published: parents, and every commit whose ranges are reused.
         started: when the attempt began, by the database's clock.
         action: ``commit``, ``merge``, ``revert``, ``cherry-pick`` or ``import``, for the reflog and for protection.
         actor: who did it.
         key: an idempotency key, and ``fingerprint`` what the call asked for.
         publisher: whose place in the branch's queue this is published at, if anybody's.
-        intent: what the caller asked for, as it is kept with sealed tokens; it is none of somebody else.
+        intent: what the caller asked for, as it is kept with sealed tokens. It is none of somebody else.
         hooks: the hooks that the caller runs beside it.
     """
 
@@ -181,7 +181,7 @@ class History:
     """Every ref and every commit of a repository at one instant: what retention decides on.
 
     ``branches`` and ``tags`` map names to commit ids, ``commits`` ids to commits, expired ones included. ``mirrors``
-    maps each registered mirror to the commits that it needs; ``rules`` are the retention rules as they were set.
+    maps each registered mirror to the commits that it needs. ``rules`` are the retention rules as they were set.
     """
 
     branches: Mapping[str, str]
@@ -200,7 +200,7 @@ class ExpiryStep:
         complete: whether it did what it was asked; else there are moves left to take in first.
         expired: those that were live and are expired now.
         carried: those that an earlier mark had expired and this one has now.
-        rules_changed: whether the rules are others than those that were decided by; nothing happened then.
+        rules_changed: whether the rules are others than those that were decided by. Nothing happened then.
     """
 
     sequence: int
@@ -331,7 +331,7 @@ class StagedLine:
 
 @dataclass(frozen=True, slots=True)
 class RowFlaw:
-    """A row that is not what its digest covers; ``reason`` says why it makes no record at all, if it makes none."""
+    """A row that is not what its digest covers. ``reason`` says why it makes no record at all, if it makes none."""
 
     table: str
     key: str
@@ -375,7 +375,7 @@ class Records:
         uploads: all uploads on record, the overdue ones too.
         overdue: when an upload must have begun to be linked still.
         follows: whether it is a mirror that follows its source.
-        dangling_keys: idempotency keys whose commit does not exist, to that commit's id; the first hundred.
+        dangling_keys: idempotency keys whose commit does not exist, to that commit's id. The first hundred.
         now: the database's time.
         flaws: rows of any table that are not what their digests cover, or make no record.
         wrong_tables: tables that have lost or gained rows.

@@ -1,7 +1,7 @@
 """Transitions of repositories.
 
-* ``create_repository`` needs a free name and namespace; leaves repository, first commit, default branch, reflog row.
-* ``delete_repository`` leaves no row of it but those of the audit; the storage namespace stays.
+* ``create_repository`` needs a free name and namespace. Leaves repository, first commit, default branch, reflog row.
+* ``delete_repository`` leaves no row of it but those of the audit. The storage namespace stays.
 * ``update_metadata`` changes keys of a repository's metadata and leaves the others. Repeating it changes nothing.
 * ``set_read_only`` closes or opens it, once every writer under the old state is done. A mirror stays closed.
 
@@ -56,7 +56,7 @@ class Repositories(Transitions):
         return self.database.read(lambda conn: [repository_record(row) for row in conn.execute(query)])
 
     def delete_repository(self, repository_id: str) -> None:
-        """Forget a repository and everything recorded of it; the storage namespace is not touched."""
+        """Forget a repository and everything recorded of it. The storage namespace is not touched."""
 
         def work(conn: Connection) -> None:
             namespace = lock_repository(conn, repository_id, exclusive=True).storage_namespace
@@ -88,7 +88,7 @@ class Repositories(Transitions):
         self.database.write(work, settle=run_again)
 
     def update_metadata(self, repository_id: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set keys of a repository's metadata; None removes one. Returns all of it as it is now.
+        """Set keys of a repository's metadata. None removes one. Returns all of it as it is now.
 
         Raises ``ReadOnlyRepository``, and ``InvalidInput`` where all of it together is too large.
         """

@@ -152,7 +152,7 @@ BEGIN
 END $$"""
 
 _PLACE = f"{PREFIX}at_"
-"""What the names of groups begin with that stand for one repository; a digest follows, since a name has 63 bytes."""
+"""What the names of groups begin with that stand for one repository. A digest follows, since a name has 63 bytes."""
 
 _MINE = """CREATE OR REPLACE FUNCTION {schema}.lakeops_mine() RETURNS text[]
 LANGUAGE sql STABLE SET search_path = {schema}, pg_temp AS $$
@@ -161,7 +161,7 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_roles AS g
   THEN ARRAY(SELECT r.id FROM lakeops_repository AS r JOIN pg_roles AS g ON g.rolname = 'lakeops_at_' || md5(r.id)
     WHERE pg_has_role(current_user, g.oid, 'MEMBER')) END
 $$"""
-"""The repositories of a login; null for one that has its role in all of them."""
+"""The repositories of a login. Null for one that has its role in all of them."""
 
 _NOWHERE = """DO $$ DECLARE held record; BEGIN
   FOR held IN SELECT g.rolname FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
@@ -192,7 +192,7 @@ class Roles(Transitions):
         return self.database.read(work)
 
     def grant_role(self, role: str, login: str | None = None, repositories: Sequence[str] = ()) -> list[str]:
-        """Run these statements in one transaction, as the owner of the tables; returns them. Raises as they do."""
+        """Run these statements in one transaction, as the owner of the tables. Returns them. Raises as they do."""
         self._check(role, login, repositories)
 
         def work(conn: Connection) -> list[str]:

@@ -1,6 +1,6 @@
 """SQLite: the embedded catalog.
 
-Write-ahead logging, so readers and the one writer do not wait for each other; every commit is forced to disk. Writers
+Write-ahead logging, so readers and the one writer do not wait for each other. Every commit is forced to disk. Writers
 begin with ``BEGIN IMMEDIATE``: a transaction that begins as a reader and wants to write later fails at once when
 somebody else wrote meanwhile, and no timeout helps. So writers wait at their beginning instead, for up to a minute
 (``?timeout=SECONDS`` in the URL changes it). Readers see one snapshot.
@@ -53,7 +53,7 @@ class Sqlite:
         self.account: str | None = _account()
 
     def engine(self, url: URL) -> Engine:
-        """An engine over the file; its directory is made when it is missing."""
+        """An engine over the file. Its directory is made when it is missing."""
         file = url.database
         if not file or file == ":memory:" or file.startswith("file:"):
             raise InvalidSettings("the catalog's SQLite URL must name a file: sqlite:////path/to/catalog.db")
@@ -62,7 +62,7 @@ class Sqlite:
         except OSError as error:
             raise CatalogError(f"cannot make the catalog's directory {Path(file).parent}: {error.strerror}") from None
         wait = {} if "timeout" in url.query else {"timeout": BUSY_SECONDS}
-        # Pydantic's parser comes with SQLModel; a log decodes two texts a commit, which took a third of its time.
+        # Pydantic's parser comes with SQLModel. A log decodes two texts a commit, which took a third of its time.
         engine = create_engine(
             url, connect_args=wait, max_overflow=-1, hide_parameters=True, json_deserializer=pydantic_core.from_json
         )
@@ -87,7 +87,7 @@ class Sqlite:
         return self._clock.now()
 
     def describe_failure(self, error: BaseException) -> Described:
-        """Locked means retry; anything else (disk full, not a database, read-only file) is a refusal."""
+        """Locked means retry. Anything else (disk full, not a database, read-only file) is a refusal."""
         code = getattr(error, "sqlite_errorcode", None)
         primary = None if code is None else code & 0xFF
         return Described(Failure.RETRY if primary in _AGAIN else Failure.REFUSED, first_line(error))

@@ -213,7 +213,7 @@ def _report(out: Output, error: Exception) -> int:
 
 
 def _explain(out: Output, error: Exception) -> int:
-    """Print what went wrong; returns the exit code."""
+    """Print what went wrong. Returns the exit code."""
     match error:
         case StdoutClosed():
             raise error

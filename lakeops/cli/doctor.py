@@ -112,7 +112,7 @@ def _engine(settings: Settings) -> Check:
 
 
 def _upgrade(settings: Settings) -> None:
-    """Bring the catalog's schema to this version; a lake does not open on an older one."""
+    """Bring the catalog's schema to this version. A lake does not open on an older one."""
     from lakeops.catalog.open import open_catalog
 
     open_catalog(settings.catalog_url, clock=SystemClock(), upgrade=True).close()

@@ -200,7 +200,7 @@ def below(root: Path, relative: str) -> Path:
 
 
 def write_below(root: Path, target: Path, source: BinaryIO) -> int:
-    """Write a file below ``root``, replacing one of that name; returns its size in bytes.
+    """Write a file below ``root``, replacing one of that name. Returns its size in bytes.
 
     Raises:
         InvalidPath: a symbolic link on the way leads elsewhere.

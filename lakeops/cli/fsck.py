@@ -31,7 +31,7 @@ def fsck(
 ) -> None:
     """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
 
-    Changes nothing. Leaves with exit code 1 when there are errors; warnings and information leave it at 0.
+    Changes nothing. Leaves with exit code 1 when there are errors. Warnings and information leave it at 0.
     """
     repository = session.repository(uri)
     severities: Counter[Severity] = Counter()

@@ -1,4 +1,4 @@
-"""``lakeops commit`` and ``import`` make commits; ``log``, ``show``, ``merge-base`` and ``reflog`` show them."""
+"""``lakeops commit`` and ``import`` make commits. ``log``, ``show``, ``merge-base`` and ``reflog`` show them."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def log(
 
 
 def _counts(repository: Repository, commit: Commit, prefix: str) -> ChangeCounts | None:
-    """What a commit changed against its first parent; None when retention took either."""
+    """What a commit changed against its first parent. None when retention took either."""
     counts = ChangeCounts()
     try:
         for parent in commit.parents[:1]:

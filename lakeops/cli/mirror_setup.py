@@ -74,7 +74,7 @@ def setup(
     """Print what S3 needs to replicate a storage namespace to another bucket, deletions included.
 
     With --check, compare it with what the buckets have. With --apply, show the change of the buckets' settings, ask,
-    and write it; other rules stay as they are. IAM roles and policies are printed only.
+    and write it. Other rules stay as they are. IAM roles and policies are printed only.
     """
     from lakeops.ops import setup_s3
 

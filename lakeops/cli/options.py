@@ -21,7 +21,7 @@ def _json_anywhere(context: typer.Context, given: bool) -> bool:
 
 
 class Unreadable(Exception):
-    """An argument that is wrong. Its cause is the error to show; typer would put words of its own around that one."""
+    """An argument that is wrong. Its cause is the error to show. Typer would put words of its own around that one."""
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -49,7 +49,7 @@ def flag(name: str, text: str) -> Any:  # noqa: ANN401
 
 
 def value(names: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
-    """An option with a value. Its default is not shown; the text says what happens without the option."""
+    """An option with a value. Its default is not shown. The text says what happens without the option."""
     return typer.Option(*names.split(), metavar=metavar, help=text, show_default=False, **more)
 
 
@@ -109,7 +109,7 @@ class Protection(str):
 
 
 def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
-    """A map from ``KEY=VALUE`` texts; the last of equal keys counts. Raises ``InvalidInput``."""
+    """A map from ``KEY=VALUE`` texts. The last of equal keys counts. Raises ``InvalidInput``."""
     found: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")

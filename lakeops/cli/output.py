@@ -27,7 +27,7 @@ Styled = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
 
 SHORT_ID = 16
-"""How many characters of a commit id are shown where the line has little room; error messages show as many."""
+"""How many characters of a commit id are shown where the line has little room. Error messages show as many."""
 
 
 class Jsonable(Protocol):
@@ -222,7 +222,7 @@ class Output:
 
 
 class _Page(io.TextIOWrapper):
-    """What is written to a pager; it is shown on the terminal that stdout is."""
+    """What is written to a pager. It is shown on the terminal that stdout is."""
 
     def isatty(self) -> bool:
         """Whether colours may go here."""
@@ -230,7 +230,7 @@ class _Page(io.TextIOWrapper):
 
 
 def _pager() -> list[str]:
-    """The pager's command line; empty when there is none, or nobody who watches."""
+    """The pager's command line. Empty when there is none, or nobody who watches."""
     if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or os.environ.get("TERM") == "dumb":
         return []
     try:

@@ -84,7 +84,7 @@ class Session(Output):
     Args:
         as_json: whether stdout carries JSON.
         yes: the user has agreed beforehand, so nothing is asked.
-        show_progress: whether to show progress; None: where a person watches.
+        show_progress: whether to show progress. None: where a person watches.
     """
 
     def __init__(self, as_json: bool, *, yes: bool = False, show_progress: bool | None = None) -> None:

@@ -39,7 +39,7 @@ class Lake(Connection):
 
         Args:
             name: ``[a-z0-9][a-z0-9-]{2,62}``.
-            storage_namespace: ``file:///...`` or ``s3://bucket/prefix``; below the home directory when left out.
+            storage_namespace: ``file:///...`` or ``s3://bucket/prefix``. Below the home directory when left out.
             default_branch: the first branch.
             split: where ranges end. It can never be changed, and the default suits everything but tests.
             metadata: key/value pairs kept with the repository.
@@ -113,9 +113,9 @@ class Lake(Connection):
 
         Args:
             name: the mirror's name here.
-            storage_namespace: the replica; below the home directory when left out.
+            storage_namespace: the replica. Below the home directory when left out.
             source: another lake, or a text that leads to one (see ``lakeops.model.sources``). A password is refused.
-            source_repository: the repository's name there; the mirror's name when left out.
+            source_repository: the repository's name there. The mirror's name when left out.
             branches: glob patterns of the branches to follow.
             tags: glob patterns of the tags to follow.
             reports: tell the source which commits the mirror needs, so that garbage collection there keeps them. This
@@ -193,7 +193,7 @@ class Lake(Connection):
 
         Args:
             repository: its name.
-            since: not what was before this moment. A text is ISO 8601; without a zone it is UTC.
+            since: not what was before this moment. A text is ISO 8601. Without a zone it is UTC.
             until: not what was at this moment or later.
             actor: only what this user or database login did.
             amount: at most so many records.
@@ -225,7 +225,7 @@ class Lake(Connection):
             NotAllReplicated: some objects failed. Run it again: it goes on from there.
             NamespaceTaken: the destination overlaps with another repository.
             NotTheOwner: a catalog writes to it: it was opened for writing.
-            PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
+            PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
             InvalidInput: source and destination overlap.
             NotFound: the source is no repository's storage namespace.
             StoreError: a store refused.

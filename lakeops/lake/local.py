@@ -10,7 +10,7 @@ from lakeops.ops.context import Context
 
 
 class Local:
-    """A directory that follows a folder of a ref; made by ``Ref.clone`` and opened by ``Lake.local``."""
+    """A directory that follows a folder of a ref. Made by ``Ref.clone`` and opened by ``Lake.local``."""
 
     def __init__(self, context: Context, directory: Path) -> None:
         self._ctx = context

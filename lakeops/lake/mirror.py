@@ -139,7 +139,7 @@ class Mirror(Repository):
         Raises:
             NotAMirror: it was promoted before.
             NotTheOwner: another catalog has opened the same storage namespace for writing.
-            MirrorOvertaken: a pass ran at the same time; try again.
+            MirrorOvertaken: a pass ran at the same time. Try again.
         """
         with self._try(source) as found:
             return ops.mirror.promote_writable.promote_writable(self._ctx, found)
@@ -176,7 +176,7 @@ class Mirror(Repository):
             NotAllReplicated: some objects failed. Run it again: it goes on from there.
             NotFound: the source is no repository's storage namespace.
             NamespaceTaken: the mirror's storage namespace overlaps with a repository.
-            PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
+            PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
             StoreError: a store refused.
             CatalogUnavailable: the source's database does not answer.
         """
@@ -223,7 +223,7 @@ def reference_to(source: Connection | str, repository: str | None, name: str) ->
 
     Args:
         source: an open lake, or a reference as text.
-        repository: the repository there; what the text says, or else the mirror's name, when None.
+        repository: the repository there. What the text says, or else the mirror's name, when None.
         name: the mirror's name.
     """
     if isinstance(source, str):
@@ -252,7 +252,7 @@ def reaching(reference: SourceReference, clock: Clock, *, given: Connection | No
     """The source lake: the given one, or the one that the reference leads to, closed afterwards.
 
     Raises:
-        CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings: it cannot be opened; no message holds a
+        CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings: it cannot be opened. No message holds a
             password.
     """
     if given is not None:
@@ -309,7 +309,7 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 
 def _for_message(reference: SourceReference) -> str:
-    """The reference for a message; a database URL shows no user."""
+    """The reference for a message. A database URL shows no user."""
     if reference.kind is SourceKind.DATABASE:
         scheme, _, rest = reference.place.partition("://")
         return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}#{reference.repository}"

@@ -90,7 +90,7 @@ class RefCache:
 
 
 def _deeper(path: str, start: int, most: int) -> str:
-    """The folder at the last level that a path lies in, with its slash; empty for a path that is not deeper."""
+    """The folder at the last level that a path lies in, with its slash. Empty for a path that is not deeper."""
     at = start
     for _ in range(most):
         at = path.find("/", at) + 1

@@ -66,10 +66,10 @@ class GarbageCollection:
 
         Raises:
             ReadOnlyRepository: the repository is a mirror.
-            NotTheOwner: another catalog may delete in the storage namespace; ``adopt`` takes it over.
-            ClockInDoubt: the clock was set back or may have jumped ahead; see ``confirm_clock``.
+            NotTheOwner: another catalog may delete in the storage namespace. ``adopt`` takes it over.
+            ClockInDoubt: the clock was set back or may have jumped ahead. See ``confirm_clock``.
             MarkRefused: the run took longer than the deadline, or the mark was restored meanwhile.
-            Corrupted, ObjectNotFound: metadata of a live commit is damaged; run ``lakeops fsck``.
+            Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
         """
         from lakeops.ops.gc.mark import dry_run as would_mark
         from lakeops.ops.gc.mark import mark
@@ -205,7 +205,7 @@ class Repository:
         actor: str | None = None,
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
-        """Who changed what here, newest first; see ``Lake.audit``."""
+        """Who changed what here, newest first. See ``Lake.audit``."""
         return ops.audit.audit(self._ctx.catalog, self.id, since=since, until=until, actor=actor, amount=amount)
 
     # --- protection ---
@@ -264,7 +264,7 @@ class Repository:
 
     @property
     def refs(self) -> RefsDump:
-        """The dump of commits, refs, rules and logs; ``Lake.restore_repository`` makes a repository of it."""
+        """The dump of commits, refs, rules and logs. ``Lake.restore_repository`` makes a repository of it."""
         return RefsDump(self._ctx)
 
     def registrations(self) -> list[Registration]:

@@ -82,7 +82,7 @@ class Verb(Generic[P, R]):
     """A method that calls a function of ``lakeops.ops``.
 
     Args:
-        find: gives the function; called at each use, so that tests can replace the function.
+        find: gives the function. Called at each use, so that tests can replace the function.
         supplied: the handle's attributes that are the function's first arguments.
     """
 

@@ -56,7 +56,7 @@ class Search:
     Each look is at the commit that tells most: as near as can be, half of those that are left are its ancestors.
 
     Args:
-        commits: children before parents; the first one is bad, and what comes before all of them is good.
+        commits: children before parents. The first one is bad, and what comes before all of them is good.
     """
 
     def __init__(self, commits: Sequence[Commit]) -> None:
@@ -69,7 +69,7 @@ class Search:
         return len(self.left) == 1
 
     def next(self) -> Commit | None:
-        """The commit to look at; None when nothing could be told of all that are left but the bad one."""
+        """The commit to look at. None when nothing could be told of all that are left but the bad one."""
         open_ = [commit for commit in self.left[1:] if commit.id not in self._skipped]
         if not open_:
             return None
@@ -79,7 +79,7 @@ class Search:
         return max(open_, key=lambda commit: min(weights[commit.id], len(self.left) - weights[commit.id]))
 
     def tell(self, commit: Commit, is_good: bool | None) -> None:
-        """What a look at a commit said; None: nothing could be told."""
+        """What a look at a commit said. None: nothing could be told."""
         if is_good is None:
             self._skipped.add(commit.id)
             return

@@ -1,7 +1,7 @@
 """Where time, randomness and waiting come from, so that a test can hold them still.
 
 Nothing else in the package asks for the time, a random number or a pause. The catalog has a clock of its own (the
-database's); deadlines are decided by that one. With SQLite the two are the same.
+database's). Deadlines are decided by that one. With SQLite the two are the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class SystemClock:
         return datetime.now(UTC)
 
     def uptime(self) -> Uptime | None:
-        """What the machine has counted, however its clock is set meanwhile; None where the system does not tell."""
+        """What the machine has counted, however its clock is set meanwhile. None where the system does not tell."""
         try:
             boot = _BOOT.read_text().strip()
             return Uptime(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000)
@@ -57,7 +57,7 @@ class SystemClock:
 
 
 def uptime_of(clock: Clock) -> Uptime | None:
-    """What a clock's machine has counted; None when the clock does not tell."""
+    """What a clock's machine has counted. None when the clock does not tell."""
     tell = getattr(clock, "uptime", None)
     found: Uptime | None = None if tell is None else tell()
     return found
@@ -67,7 +67,7 @@ class Ids:
     """Fresh names and random delays.
 
     Args:
-        source: the randomness; the operating system's by default. Tests pass a seeded ``random.Random``.
+        source: the randomness. The operating system's by default. Tests pass a seeded ``random.Random``.
     """
 
     def __init__(self, source: random.Random | None = None) -> None:

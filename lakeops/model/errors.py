@@ -3,7 +3,7 @@
 Each class has a stable ``kind`` (what programs match on, see the public contract) and an ``exit_code`` (what the
 command line returns). Messages are one line without control characters and passwords. They name the ref, path or file
 concerned, and say what to do next. Two branches of the tree matter to callers that retry: ``Transient`` may be tried
-again as it is; everything else will fail again until somebody changes something.
+again as it is. Everything else will fail again until somebody changes something.
 
 Some are Python's own errors as well: bad input is a ``ValueError``, a missing object a ``FileNotFoundError``. So code
 that catches ``ValueError`` or ``OSError`` around a call of lakeops catches these too.
@@ -206,7 +206,7 @@ class NotReplicated(ObjectNotFound):
 
 
 class MergeConflict(LakeopsError):
-    """Both sides changed the same paths; nothing was published. ``conflicts`` lists every path, in order."""
+    """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order."""
 
     kind = "merge_conflict"
     exit_code = 3
@@ -315,7 +315,7 @@ class MissingCheck(PreconditionFailed):
 
 
 class HookRefused(PreconditionFailed):
-    """A hook that runs before the change stopped it, or took too long; the message says why."""
+    """A hook that runs before the change stopped it, or took too long. The message says why."""
 
     kind = "hook_refused"
 
@@ -369,7 +369,7 @@ class NoMergeBase(PreconditionFailed):
 
 
 class AttemptExpired(PreconditionFailed):
-    """The attempt began too long ago to be published safely beside garbage collection; start it again."""
+    """The attempt began too long ago to be published safely beside garbage collection. Start it again."""
 
     kind = "attempt_expired"
 
@@ -475,7 +475,7 @@ class ReplicaMissing(LakeopsError):
 
 
 class NotAllReplicated(LakeopsError):
-    """Some objects could not be copied to, or deleted at, a mirror's storage namespace; the others were.
+    """Some objects could not be copied to, or deleted at, a mirror's storage namespace. The others were.
 
     ``failures`` has the key and the error of each that was tried in vain, ``done`` says how many succeeded.
     """
@@ -503,9 +503,9 @@ class StoreError(LakeopsError):
 
 
 class SweepIncomplete(StoreError):
-    """The store refused to delete some of a mark's files; the rest are gone, and another sweep tries again.
+    """The store refused to delete some of a mark's files. The rest are gone, and another sweep tries again.
 
-    ``failures`` are some of them, key and reason; ``count`` is how many there are.
+    ``failures`` are some of them, key and reason. ``count`` is how many there are.
     """
 
     kind = "sweep_incomplete"
@@ -585,6 +585,6 @@ class BranchMoved(Transient):
 
 
 class MirrorOvertaken(Transient):
-    """A later pass over the same mirror has taken over; it goes on from where this one was."""
+    """A later pass over the same mirror has taken over. It goes on from where this one was."""
 
     kind = "mirror_overtaken"

@@ -4,7 +4,7 @@ The table of kinds is the whole vocabulary: a check names a kind, and severity a
 stable, programs match on them. ``docs/fsck.md`` has the same table for people.
 
 * An *error* is damage: something that a live version needs is missing, altered or contradicts itself.
-* A *warning* is nothing lost, but not as lakeops leaves it; somebody should look.
+* A *warning* is nothing lost, but not as lakeops leaves it. Somebody should look.
 * An *information* is what every healthy repository may have: files that garbage collection has yet to take, uploads
   that were given up, files of others.
 """
@@ -81,7 +81,7 @@ NAMED = 3
 def found(
     kind: str, where: str, message: str, *, commits: Sequence[str] = (), count: int = 1, size_bytes: int = 0
 ) -> Finding:
-    """A finding of a kind of ``KINDS``; ``commits`` are all the affected ones, of which a few are named."""
+    """A finding of a kind of ``KINDS``. ``commits`` are all the affected ones, of which a few are named."""
     known = KINDS[kind]
     named = tuple(commits[:NAMED])
     return Finding(

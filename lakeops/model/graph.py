@@ -2,7 +2,7 @@
 
 Every function asks a ``CommitSource`` for commits by id: each one at most once a call, and only those that the answer
 needs. Generation numbers make that possible: a parent's is always lower, so a walk from high to low generations meets
-a commit only after all its descendants. The answers are functions of the commits alone; no order of arrival, of
+a commit only after all its descendants. The answers are functions of the commits alone. No order of arrival, of
 insertion or of a hash table shows in them. Expired commits are walked like any other.
 """
 
@@ -50,10 +50,10 @@ def merge_base(get: CommitSource, left: str, right: str) -> str | None:
 
 
 def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) -> list[Commit]:
-    """All best common ancestors of two groups of commits, oldest first; none when they share no history.
+    """All best common ancestors of two groups of commits, oldest first. None when they share no history.
 
     As for ``git merge-base --all`` of two commits, or of merges of the commits of each group. Several are in the order
-    of date, generation and id; ``merge_base`` names the one of the highest generation.
+    of date, generation and id. ``merge_base`` names the one of the highest generation.
 
     Commits are read as for ``merge_base``, and further down only while there can be another one.
     """
@@ -137,9 +137,9 @@ def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Co
 
 
 def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
-    """Whether a commit can be reached from another over parents; each commit is its own ancestor.
+    """Whether a commit can be reached from another over parents. Each commit is its own ancestor.
 
-    Commits are read down to the ancestor's generation, and their parents; first parents first.
+    Commits are read down to the ancestor's generation, and their parents. First parents first.
     """
     if ancestor == descendant:
         return True
@@ -210,7 +210,7 @@ def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
 
 
 def _tangle(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit | None]:
-    """The log from a merge on; gives back the commit whose ancestors are all that is left then, None at the end."""
+    """The log from a merge on. Gives back the commit whose ancestors are all that is left then, None at the end."""
     # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
     # all its children, everything reachable of a higher generation must have been expanded: that is the inner walk,
     # which runs only as far ahead as the next commit asks.
@@ -271,18 +271,18 @@ def _by_age(commit: Commit) -> tuple[int, int, str, Commit]:
 
 LONGEST_RUN = 1024
 MOST_KEPT = 65_536
-"""Commits kept at a time (about 60 MB); past that, all are dropped and read again when they are asked for."""
+"""Commits kept at a time (about 60 MB). Past that, all are dropped and read again when they are asked for."""
 
 FIRST_SIDES, MOST_SIDES = 8, 256
 """Further parents of merges that are loaded together: at the first miss, and at most."""
 
 
 class ReadAhead:
-    """Commits by id, as a ``CommitSource``. Cheap to make; use one for one call, so that it never grows stale.
+    """Commits by id, as a ``CommitSource``. Cheap to make. Use one for one call, so that it never grows stale.
 
     Args:
         load: gives a commit and its first parents, newest first, at most as many as asked for (``first_parents`` of a
-            catalog); raises ``RefNotFound``.
+            catalog). Raises ``RefNotFound``.
         ahead: how many the first miss loads, where it is known how many will be asked for.
         load_some: gives those of some commits that exist. With it the further parents of merges come together: a branch
             that many others were merged into has as many of them, and one statement each is a round trip each.

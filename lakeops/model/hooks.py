@@ -35,7 +35,7 @@ class Hook:
     Attributes:
         name: the entry point's name in the group ``lakeops.hooks``.
         when: ``before``: what it raises stops the change. ``after``: what it raises is logged.
-        actions: beside which of ``ACTIONS`` it runs; empty: all of them.
+        actions: beside which of ``ACTIONS`` it runs. Empty: all of them.
         pattern: a glob pattern of the branches and tags.
         seconds: how long it may take.
     """
@@ -79,8 +79,8 @@ class HookEvent:
         repository: the repository's name.
         action: one of ``ACTIONS``.
         ref: the branch or tag that changes.
-        old: the commit that it points to before the change; None when there is no such ref yet.
-        new: the commit that it points to afterwards; None when it is deleted. Before a commit or merge is published
+        old: the commit that it points to before the change. None when there is no such ref yet.
+        new: the commit that it points to afterwards. None when it is deleted. Before a commit or merge is published
             its final id is not known, so it is None as well.
         parents: the parents of the commit that is made: of a merge the destination, then the source.
         message: its message.

@@ -1,7 +1,7 @@
 """Commit ids: the digest of all that a commit says.
 
 What this room keeps true: equal commits have equal ids on any engine, in any process and at any mirror, and two
-different commits never have the same input to the digest. The encoding is fixed; changing it means a new version tag.
+different commits never have the same input to the digest. The encoding is fixed. Changing it means a new version tag.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 MAX_CONTENT_TYPE_BYTES = 255
 MAX_CHECKSUM_BYTES = 256
 MAX_OBJECT_BYTES = 1 << 47
-"""128 TiB, more than any store takes; sums over a repository stay within 64 bits."""
+"""128 TiB, more than any store takes. Sums over a repository stay within 64 bits."""
 EARLIEST, LATEST = -62_135_596_800, 253_402_300_799
 """Times that have a date with a year from 1 to 9999, in Unix seconds."""
 
@@ -193,7 +193,7 @@ def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_
     Keys take 1 to 256 bytes, keys and values together ``at_most`` (pass ``COMMIT_METADATA_BYTES`` for a commit's).
 
     Raises:
-        InvalidInput: it is not a map from text to text, or too big; the message names the key.
+        InvalidInput: it is not a map from text to text, or too big. The message names the key.
     """
     pairs: object = {} if metadata is None else metadata
     if not isinstance(pairs, Mapping):
@@ -235,7 +235,7 @@ def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def check_message(message: str) -> str:
-    """A commit message, when it is text of at most 64 KiB; it may be empty.
+    """A commit message, when it is text of at most 64 KiB. It may be empty.
 
     Raises:
         InvalidInput: it is not.
@@ -247,7 +247,7 @@ def check_content_type(content_type: str) -> str:
     """A content type, when it can be sent as a header: 1 to 255 printable ASCII characters.
 
     Raises:
-        InvalidInput: it cannot; a line end in it would begin another header.
+        InvalidInput: it cannot. A line end in it would begin another header.
     """
     check_text("content type", content_type, at_least=1, at_most=MAX_CONTENT_TYPE_BYTES)
     if not (content_type.isascii() and content_type.isprintable()):
@@ -290,7 +290,7 @@ _DIGESTS = {"sha256": re.compile(r"[0-9a-f]{64}"), "md5": re.compile(r"[0-9a-f]{
 
 
 def algorithm_of(checksum: str) -> str | None:
-    """The name of the digest that a checksum looks like, as ``hashlib`` knows it; None when it is no digest."""
+    """The name of the digest that a checksum looks like, as ``hashlib`` knows it. None when it is no digest."""
     return next((name for name, pattern in _DIGESTS.items() if pattern.fullmatch(checksum)), None)
 
 

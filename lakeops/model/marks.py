@@ -61,11 +61,11 @@ class Mark:
     """One run of garbage collection.
 
     Attributes:
-        id: the run; begins with the second that it began in.
+        id: the run. Begins with the second that it began in.
         state: where it is.
         created: when it began to decide about commits, by the database's clock.
         cutoff: what was begun after this is too young to be looked at.
-        digest: the SHA-256 of the mark file, in hex; empty until there is one.
+        digest: the SHA-256 of the mark file, in hex. Empty until there is one.
         rows: how many files the mark holds, metadata files included.
         objects: how many of them are objects, and ``bytes`` how large these are together.
         listed: how many objects there were in all.

@@ -51,7 +51,7 @@ class RefName(NamedTuple):
 
 
 class Remaining(NamedTuple):
-    """How much of a candidate has not arrived, as far as can be told; what is smaller is further along.
+    """How much of a candidate has not arrived, as far as can be told. What is smaller is further along.
 
     A metarange that is missing says nothing of ranges, and a range nothing of objects. So what comes first counts most,
     and whatever arrives makes it smaller.
@@ -82,10 +82,10 @@ class Wait:
     Attributes:
         since: when it began, Unix seconds.
         progressed: when something of the candidate arrived last, or the wait began.
-        best: the least that was remaining at any look; None before the first.
+        best: the least that was remaining at any look. None before the first.
         missing: some of what it lacked at the last look.
         given_way: how many candidates gave way since the last promotion, because nothing of them arrived.
-        heads: commits that the source showed since, oldest first; newer ones and a few old ones.
+        heads: commits that the source showed since, oldest first. Newer ones and a few old ones.
     """
 
     since: int
@@ -135,11 +135,11 @@ class Mirror:
     Attributes:
         repository_id: the mirror's own name.
         source: where the source lake is.
-        registration: the name under which the source knows this mirror; unique.
+        registration: the name under which the source knows this mirror. Unique.
         branches: glob patterns of the branches that are followed.
         tags: the same of tags.
         reports: whether the mirror tells the source which commits it needs, so that garbage collection there keeps
-            them; False when it may only read its source.
+            them. False when it may only read its source.
         check_imported: whether objects outside the namespace are looked for as well.
         created: Unix seconds.
         sequence: counts what the mirror's passes and candidates are numbered by.
@@ -148,7 +148,7 @@ class Mirror:
         promoted_writable: when the mirror became a writable repository, None while it is one that follows its source.
         patience: for how many seconds nothing of a candidate may arrive before a newer one is looked at.
         kept: the commits that the source has agreed to keep for this mirror and for the mirrors of it.
-        rules: the source's retention rules as they were last seen; they hold here from a fail-over on.
+        rules: the source's retention rules as they were last seen. They hold here from a fail-over on.
         protections: the same of its patterns of protected branches.
         refusals: how many records of the source were refused at the last pass, because they cannot be so.
         refused: why, for some of them.
@@ -187,7 +187,7 @@ class Mirror:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """The mirror's configuration, for people and programs; nothing in it is secret."""
+        """The mirror's configuration, for people and programs. Nothing in it is secret."""
         return {
             "id": self.repository_id,
             "source": self.source.text,
@@ -213,15 +213,15 @@ class MirrorRef:
         kind: branch or tag.
         name: its name, here and at the source.
         source_head: where it pointed when the source was last seen.
-        promoted: the commit that readers see here; None before the first promotion.
+        promoted: the commit that readers see here. None before the first promotion.
         candidate: the commit that is waited for.
-        ticket: the number of that wait; a new candidate gets a new one, so a slow pass cannot take one for another.
+        ticket: the number of that wait. A new candidate gets a new one, so a slow pass cannot take one for another.
         noticed: since when ``source_head`` is not what is promoted, Unix seconds.
         missing_objects: how many objects the candidate lacked when it was last looked at, as far as could be told.
         missing_bytes: their size.
         checked: when that was, Unix seconds.
         error: why the candidate cannot be promoted although it arrived, if that is so.
-        wait: how the wait for the candidate goes; None when there is none.
+        wait: how the wait for the candidate goes. None when there is none.
     """
 
     kind: RefKind
@@ -282,9 +282,9 @@ class Registration:
 class RefStatus:
     """How far a ref of a mirror is.
 
-    ``lag_commits`` counts first parents from the source's head to what is promoted; None when the source went back or
+    ``lag_commits`` counts first parents from the source's head to what is promoted. None when the source went back or
     elsewhere, or nothing is promoted yet. ``lag_seconds`` is the age of the oldest commit that readers here do not see
-    yet: 0 when there is none. ``missing_objects`` and ``missing_bytes`` are what the last look found missing; what a
+    yet: 0 when there is none. ``missing_objects`` and ``missing_bytes`` are what the last look found missing. What a
     file that has not arrived itself will ask for is not in them.
     """
 
@@ -353,7 +353,7 @@ class MirrorStatus(Mapping[str, RefStatus]):
         return len(self.branches)
 
     def problems(self, now: int, *, max_lag: int | None = None) -> list[str]:
-        """What somebody should look at, in words; nothing when the mirror does as it should.
+        """What somebody should look at, in words. Nothing when the mirror does as it should.
 
         Args:
             now: Unix seconds.

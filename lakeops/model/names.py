@@ -19,7 +19,7 @@ MAX_NAME_BYTES = 255
 """A branch or tag name's limit in UTF-8 bytes, the length of a file name."""
 
 COMMIT_ID = re.compile(r"[0-9a-fA-F]{64}")
-"""What a full commit id looks like; ids are lower-case, users may write either."""
+"""What a full commit id looks like. Ids are lower-case, users may write either."""
 
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _STEPS = "~^"
@@ -44,7 +44,7 @@ def check_branch(name: str) -> str:
     """The name, when it is a branch name.
 
     Raises:
-        InvalidName: it is not; the message says which rule it breaks, and where.
+        InvalidName: it is not. The message says which rule it breaks, and where.
     """
     return _check(name, "branch")
 
@@ -53,7 +53,7 @@ def check_tag(name: str) -> str:
     """The name, when it is a tag name. Tags and branches follow the same rules.
 
     Raises:
-        InvalidName: it is not; the message says which rule it breaks, and where.
+        InvalidName: it is not. The message says which rule it breaks, and where.
     """
     return _check(name, "tag")
 
@@ -66,7 +66,7 @@ def _check(name: str, what: str) -> str:
 
 
 def broken_rule(name: str) -> str | None:
-    """The first rule that a branch or tag name breaks, in words that follow "it"; None when it breaks none."""
+    """The first rule that a branch or tag name breaks, in words that follow "it". None when it breaks none."""
     return flaw(name, at_least=1, at_most=MAX_NAME_BYTES) or _broken_by_character(name) or _broken_by_place(name)
 
 
@@ -114,7 +114,7 @@ def check_path(path: str) -> str:
     """The path, when it can name an object: 1 to 1,024 bytes of UTF-8, without NUL and lone surrogates.
 
     Raises:
-        InvalidPath: it cannot; the message says why.
+        InvalidPath: it cannot. The message says why.
     """
     reason = flaw(path, at_least=1, at_most=MAX_PATH_BYTES)
     if reason is not None:
@@ -126,7 +126,7 @@ def check_prefix(prefix: str) -> str:
     """The prefix, when paths can begin with it: as a path, and it may be empty (every path begins with it).
 
     Raises:
-        InvalidPath: no path begins with it; the message says why.
+        InvalidPath: no path begins with it. The message says why.
     """
     reason = flaw(prefix, at_most=MAX_PATH_BYTES)
     if reason is not None:
@@ -135,17 +135,17 @@ def check_prefix(prefix: str) -> str:
 
 
 def as_folder(prefix: str) -> str:
-    """The prefix with a slash at its end, so that ``data`` means what is in it and never ``data2``; empty stays empty.
+    """The prefix with a slash at its end, so that ``data`` means what is in it and never ``data2``. Empty stays empty.
 
     Raises:
-        InvalidPath: no path begins with it; the message says why.
+        InvalidPath: no path begins with it. The message says why.
     """
     check_prefix(prefix)
     return prefix if not prefix or prefix.endswith("/") else prefix + "/"
 
 
 def next_prefix(prefix: str) -> str | None:
-    """The least text above every path that begins with ``prefix``; None when nothing is above them all.
+    """The least text above every path that begins with ``prefix``. None when nothing is above them all.
 
     So the paths under a prefix are those with ``prefix <= path < next_prefix(prefix)``, in any order-keeping index:
     no pattern matching, nothing to escape.

@@ -21,7 +21,7 @@ class Identity:
 
     Attributes:
         catalog: its id, which a copy of the database has too.
-        database: what tells the database from a copy; what the server does not tell is left out.
+        database: what tells the database from a copy. What the server does not tell is left out.
         shown: the database for people, without user and password.
     """
 
@@ -30,7 +30,7 @@ class Identity:
     shown: str
 
     def is_same(self, other: Identity) -> bool:
-        """Whether both are one database; a fact that only one of them has tells nothing."""
+        """Whether both are one database. A fact that only one of them has tells nothing."""
         facts = self.database.keys() & other.database.keys()
         return self.catalog == other.catalog and all(self.database[one] == other.database[one] for one in facts)
 
@@ -73,7 +73,7 @@ class Owner:
 
 
 def read_owner(text: str | bytes) -> Owner | None:
-    """The record that a text holds; None when it is none."""
+    """The record that a text holds. None when it is none."""
     try:
         found = json.loads(text)
         identity = found["identity"]

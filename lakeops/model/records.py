@@ -1,7 +1,7 @@
 """The domain's records: frozen, plain, comparable.
 
 Attribute names are the JSON keys of the public contract (lakeFS's API names). Times are whole Unix seconds, UTC.
-``to_json`` gives exactly the keys of the contract; what is stored beside them (file names, digests) stays out of it.
+``to_json`` gives exactly the keys of the contract. What is stored beside them (file names, digests) stays out of it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Along:
 
     @classmethod
     def parse(cls, text: str) -> Along:
-        """What a value of a commit's metadata says; one that nobody can read is taken for the message."""
+        """What a value of a commit's metadata says. One that nobody can read is taken for the message."""
         try:
             found = json.loads(text)
             metadata = {str(key): str(value) for key, value in found["metadata"].items()}
@@ -140,7 +140,7 @@ class Commit:
 
     @property
     def along(self) -> list[Along]:
-        """What other callers said whose changes this commit took along; see ``Branch.commit``."""
+        """What other callers said whose changes this commit took along. See ``Branch.commit``."""
         found = (self.metadata.get(f"{ALONG}{number}") for number in range(1, len(self.metadata) + 1))
         return [Along.parse(text) for text in found if text is not None]
 
@@ -150,7 +150,7 @@ class Commit:
         return self.generation == 0
 
     def to_json(self) -> dict[str, Any]:
-        """The contract's ``commit`` record; one that retention took has ``expired`` beside it."""
+        """The contract's ``commit`` record. One that retention took has ``expired`` beside it."""
         return {
             "id": self.id,
             "parents": list(self.parents),
@@ -197,7 +197,7 @@ class Entry:
     """One object of a ref: a row of a range, or a staged row.
 
     ``physical_address`` is stored relative to the storage namespace for managed objects (``data/...``) and absolute
-    for imported ones; records that leave the public API carry the absolute form.
+    for imported ones. Records that leave the public API carry the absolute form.
     """
 
     path: str
@@ -268,7 +268,7 @@ class ChangeType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path of a diff; ``size_bytes`` is the new object's, or the removed one's."""
+    """One path of a diff. ``size_bytes`` is the new object's, or the removed one's."""
 
     type: ChangeType
     path: str
@@ -448,11 +448,11 @@ class AuditRecord:
 
     Attributes:
         sequence: rises from record to record.
-        repository: the repository; empty for what concerns the whole catalog.
+        repository: the repository. Empty for what concerns the whole catalog.
         action: the transition.
         kind: what it was done to: ``branch``, ``tag``, ``repository``, ``protection``, ``mark`` and so on.
         ref: the name of that.
-        before: what was there: a commit id, a setting; None when there was nothing.
+        before: what was there: a commit id, a setting. None when there was nothing.
         after: what is there now.
         actor: who did it, as far as that is known: a user of Airflow, or else the database login.
         login: the database login; with SQLite the account of the process.

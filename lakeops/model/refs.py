@@ -7,10 +7,10 @@
 
 Steps have Git's meaning: ``^N`` is the N-th parent and ``~N`` the N-th ancestor along first parents, ``^`` is ``^1``,
 ``~`` is ``~1``, and ``^0`` and ``~0`` are the commit itself. ``<branch>@`` is the committed head of a branch, without
-its staging area; no step follows it, because a step leads to a commit anyway.
+its staging area. No step follows it, because a step leads to a commit anyway.
 
 A base means, in this order: a full commit id, a branch, a tag, a prefix of a commit id. Any length of prefix will do
-as long as it is unique; one that is not unique is an error that lists what it could be, never a guess. What this room
+as long as it is unique. One that is not unique is an error that lists what it could be, never a guess. What this room
 keeps true: an expression of any size is read in linear time, and no number in it can make the walk longer than
 history is.
 """
@@ -84,7 +84,7 @@ def parse_ref(text: str) -> RefExpression:
     """The parts of a ref expression.
 
     Raises:
-        InvalidRef: it is not one; the message says where it goes wrong.
+        InvalidRef: it is not one. The message says where it goes wrong.
     """
     reason = flaw(text, at_least=1, at_most=MAX_EXPRESSION_BYTES)
     if reason is not None:

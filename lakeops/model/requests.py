@@ -17,7 +17,7 @@ from lakeops.model.text import excerpt, flaw
 MAX_KEY_BYTES = 256
 
 OF_THE_ATTEMPT = frozenset({"airflow_try_number", "airflow_link"})
-"""Metadata that tells which attempt made a commit; it differs when the same work is tried again."""
+"""Metadata that tells which attempt made a commit. It differs when the same work is tried again."""
 
 
 def check_key(key: str) -> str:
@@ -38,7 +38,7 @@ class Request:
         action: the verb.
         branch: the branch, or another ref that it makes.
         parts: what else the verb takes, by name.
-        message: the commit's message as it was given; None when it was left to the verb.
+        message: the commit's message as it was given. None when it was left to the verb.
         metadata: the commit's metadata as it was given.
     """
 
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def fingerprint(self) -> str:
-        """The request as text of bounded size, to be kept with the key; equal for equal requests only."""
+        """The request as text of bounded size, to be kept with the key. Equal for equal requests only."""
         given = {name: value for name, value in self.metadata.items() if name not in OF_THE_ATTEMPT}
         long = {"message": self.message, "metadata": dict(sorted(given.items()))}
         values = {"verb": self.action, "ref": self.branch, **self.parts}
@@ -58,7 +58,7 @@ class Request:
 
 
 def difference(known: str, asked: str) -> list[str]:
-    """What differs between two fingerprints, by name: ``message``, ``source``; empty when nothing does."""
+    """What differs between two fingerprints, by name: ``message``, ``source``. Empty when nothing does."""
     if known == asked:
         return []
     one, other = _fields(known), _fields(asked)
@@ -83,7 +83,7 @@ MAX_AMOUNT = (1 << 63) - 1
 
 
 def check_asked(text: str, what: str) -> str:
-    """A name or a part of one that the catalog can be asked for; it may be empty. Raises ``InvalidName``."""
+    """A name or a part of one that the catalog can be asked for. It may be empty. Raises ``InvalidName``."""
     reason = flaw(text, at_most=MAX_ASKED_BYTES)
     if reason is not None:
         raise InvalidName(f"{excerpt(text)} cannot be {what}: it {reason}")

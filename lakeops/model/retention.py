@@ -36,13 +36,13 @@ class Kept(StrEnum):
 
 
 def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, Kept]:
-    """The commits that the rules keep at a time (Unix seconds), each with the reason; without rules, all of them.
+    """The commits that the rules keep at a time (Unix seconds), each with the reason. Without rules, all of them.
 
     * Every branch's head, every tag's commit and what a mirror needs live.
     * From a head along first parents, the parent of every commit younger than the branch's window lives.
     * A commit that is nobody's first parent and no head (a deleted branch's last one, one that a reset left behind)
       lives while younger than the default window, and is walked from with that.
-    * What a merge of two branches rests on lives; a deleted branch counts until its undo window is over.
+    * What a merge of two branches rests on lives. A deleted branch counts until its undo window is over.
     * What a ref pointed to before it moved or went lives for the undo window.
     * For mirrors that cannot report, what was a head within the last ``mirror_lag_days`` lives as well.
 
@@ -131,7 +131,7 @@ def _keep(kept: dict[str, Kept], commit_id: str, why: Kept) -> None:
 
 
 def counted(kept: Iterable[Kept]) -> dict[str, int]:
-    """How many commits live for each reason; every reason is there."""
+    """How many commits live for each reason. Every reason is there."""
     counts = dict.fromkeys((why.value for why in Kept), 0)
     for why in kept:
         counts[why.value] += 1

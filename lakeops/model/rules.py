@@ -14,7 +14,7 @@ from lakeops.model.errors import InvalidRules
 from lakeops.model.names import broken_rule
 
 UNDO_DAYS = 7
-"""For how many days everything that a ref showed stays after the ref moved or went; rules may only lengthen it."""
+"""For how many days everything that a ref showed stays after the ref moved or went. Rules may only lengthen it."""
 
 LOG_DAYS = 365
 """For how long moves of refs and expired commits stay on record, unless the rules say otherwise.
@@ -116,7 +116,7 @@ class Rules(_Checked):
         tags: entries for tags.
         mirror_lag_days: what was a head within the last so many days is kept for mirrors that cannot report.
         undo_days: what a ref showed stays for so many days after the ref moved or went.
-        log_days: for how long moves of refs and expired commits stay on record; never shorter than ``undo_days``.
+        log_days: for how long moves of refs and expired commits stay on record. Never shorter than ``undo_days``.
         key_days: for how long idempotency keys stay.
     """
 
@@ -159,7 +159,7 @@ class Rules(_Checked):
         return _most_specific(self.tags, tag, "expire_after_days")
 
     def to_json(self) -> dict[str, Any]:
-        """The rules as they are set; what was left out stays out."""
+        """The rules as they are set. What was left out stays out."""
         shown = self.model_dump(mode="json", exclude_defaults=True)
         if self.log_days == max(LOG_DAYS, self.undo_days):
             shown.pop("log_days", None)

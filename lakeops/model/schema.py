@@ -24,7 +24,7 @@ ENTRY_SCHEMA = pa.schema(
         pa.field("metadata", METADATA_TYPE, nullable=False),
     ]
 )
-"""One object a row; ``mtime`` in Unix seconds. Sorted by the UTF-8 bytes of ``path`` wherever order is promised."""
+"""One object a row. ``mtime`` in Unix seconds. Sorted by the UTF-8 bytes of ``path`` wherever order is promised."""
 
 RANGE_SCHEMA = ENTRY_SCHEMA.append(pa.field("digest", pa.binary(16), nullable=False))
 """Rows of a range: an entry and its digest (see ``ranges.digest``)."""
@@ -40,7 +40,7 @@ STAGED_SCHEMA = pa.schema(
 
 
 def arrow(values: npt.NDArray[Any]) -> pa.Array:
-    """Numbers or truth values as an Arrow array without nulls; numbers are not copied."""
+    """Numbers or truth values as an Arrow array without nulls. Numbers are not copied."""
     if values.dtype == np.bool_:
         bits = np.packbits(values, bitorder="little")
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
@@ -49,5 +49,5 @@ def arrow(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def numbers(values: pa.Array) -> npt.NDArray[Any]:
-    """The numbers of an Arrow array without nulls; they are not copied and cannot be changed."""
+    """The numbers of an Arrow array without nulls. They are not copied and cannot be changed."""
     return np.from_dlpack(values)

@@ -3,8 +3,8 @@
 ::
 
     /path/to/home#flights, file:///path/to/home#flights    the embedded default of another lake
-    /path/to/lakeops.toml#flights                          a settings file; it may hold what it likes
-    postgresql+psycopg://user@host/db#flights              a database; its password comes from ~/.pgpass or the like
+    /path/to/lakeops.toml#flights                          a settings file. It may hold what it likes
+    postgresql+psycopg://user@host/db#flights              a database. Its password comes from ~/.pgpass or the like
     env:SOURCE_DATABASE_URL#flights                        an environment variable that holds the database URL
     airflow:source_lake#flights                            an Airflow connection; only Airflow's tasks can follow it
 
@@ -105,7 +105,7 @@ def parse_source(
 
 
 def check_no_password(url: str) -> str:
-    """The database URL, when it holds no password. Raises ``InvalidInput``; the message repeats nothing of it."""
+    """The database URL, when it holds no password. Raises ``InvalidInput``. The message repeats nothing of it."""
     try:
         parts = urlsplit(url)
         options = {name.lower() for name, _ in parse_qsl(parts.query)}

@@ -67,7 +67,7 @@ def excerpt(text: object) -> str:
 
 
 def flaw(text: object, *, at_most: int, at_least: int = 0) -> str | None:
-    """Why a text cannot be kept, in words that follow "it"; None when it can.
+    """Why a text cannot be kept, in words that follow "it". None when it can.
 
     ``at_least`` and ``at_most`` bound its size in UTF-8 bytes.
     """

@@ -33,7 +33,7 @@ MAX_SHOWN = 80
 class LakeUri:
     """A repository, maybe a ref expression in it, maybe a path or prefix in that.
 
-    ``str()`` gives the URI; ``LakeUri.parse(str(uri)) == uri``.
+    ``str()`` gives the URI. ``LakeUri.parse(str(uri)) == uri``.
     """
 
     repository: str
@@ -45,7 +45,7 @@ class LakeUri:
         """The parts of a URI. As for lakectl, a slash after the repository alone means nothing.
 
         Raises:
-            InvalidUri: it is not one; the message says which part is wrong.
+            InvalidUri: it is not one. The message says which part is wrong.
         """
         reason = flaw(text, at_most=MAX_URI_BYTES)
         if reason is not None:
@@ -92,7 +92,7 @@ class LakeUri:
         return self.repository, self.ref
 
     def with_prefix(self) -> tuple[str, str, str]:
-        """Repository, ref expression and prefix; a URI without a path has the empty prefix.
+        """Repository, ref expression and prefix. A URI without a path has the empty prefix.
 
         Raises:
             InvalidUri: it has no ref.

@@ -22,7 +22,7 @@ def human_size(size: int) -> str:
 
 
 def moment(unix_seconds: int) -> str:
-    """A time in UTC, written like ``2026-11-02 13:48:37 +0000 UTC``; in seconds, where there is no such date."""
+    """A time in UTC, written like ``2026-11-02 13:48:37 +0000 UTC``. In seconds, where there is no such date."""
     if not EARLIEST <= unix_seconds <= LATEST:
         return f"{unix_seconds} s since 1970 UTC"
     return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%S +0000 UTC")

@@ -1,6 +1,6 @@
 """Physical addresses by the column: as they are stored (relative inside the namespace) and as full URLs.
 
-The rules for one address are in ``store.layout``; here the plain ones, which are nearly all, are handled without a
+The rules for one address are in ``store.layout``. Here the plain ones, which are nearly all, are handled without a
 loop over rows.
 """
 

@@ -29,8 +29,8 @@ def audit(
 
     Args:
         catalog: the lake's catalog.
-        repository_id: only those of one repository; it may be deleted.
-        since: not those before this moment. A text is ISO 8601; without a zone it is UTC.
+        repository_id: only those of one repository. It may be deleted.
+        since: not those before this moment. A text is ISO 8601. Without a zone it is UTC.
         until: not those at this moment or later.
         actor: only those of this user or database login.
         amount: at most so many.

@@ -176,7 +176,7 @@ def _places(which: Positions, paths: pa.Array, changed: pa.ChunkedArray) -> Posi
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a commit has at a path, and the range and row group that say so; empty where no range covers the path."""
+    """What a commit has at a path, and the range and row group that say so. Empty where no range covers the path."""
 
     entry: Entry | None
     range_id: bytes = b""
@@ -191,7 +191,7 @@ def history(
     A merge is one of them when it has another object than each of its parents. Uncommitted changes are not looked at.
 
     Args:
-        path: the object's path; there need not be an object at the ref.
+        path: the object's path. There need not be an object at the ref.
         amount: how many commits at most.
         depth: how many commits are looked at at most. The last version is then that of the oldest of them, and
             ``boundary`` is set.

@@ -255,7 +255,7 @@ def pass_check(ctx: Context, ref: str, name: str, *, by: str | None = None) -> P
 
     Args:
         name: the check.
-        by: who says so; the user of Airflow, or the database login, when left out.
+        by: who says so. The user of Airflow, or the database login, when left out.
 
     Raises:
         InvalidName: the name breaks the rules.

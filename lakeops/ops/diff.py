@@ -71,7 +71,7 @@ class Changed:
     """A difference in short.
 
     ``prefixes`` are the top-level folders (``flights/``) and top-level objects that changed, in byte order, the first
-    ``limit`` of them; ``partitions`` the values of one ``name=value`` folder level among the changed paths.
+    ``limit`` of them. ``partitions`` the values of one ``name=value`` folder level among the changed paths.
     """
 
     summary: Summary
@@ -158,7 +158,7 @@ def uncommitted_page(
 
 
 def _staged_change(before: Entry | None, row: Staged) -> Change | None:
-    """What a staged row changes over the committed entry of its path; None when it changes nothing."""
+    """What a staged row changes over the committed entry of its path. None when it changes nothing."""
     if row.entry is None:
         return None if before is None else Change(ChangeType.REMOVED, row.path, before.size_bytes)
     if before is None:

@@ -46,7 +46,7 @@ def walk(folder: Path, enters: Callable[[str], bool] = lambda _: True) -> Iterat
 
     Args:
         folder: an absolute or relative directory.
-        enters: tells by its path below ``folder`` whether a directory is walked; one that is not is given itself.
+        enters: tells by its path below ``folder`` whether a directory is walked. One that is not is given itself.
 
     Raises:
         InvalidInput: a directory cannot be read.
@@ -69,7 +69,7 @@ def _walk(folder: Path, prefix: str, enters: Callable[[str], bool]) -> Iterator[
 
 @contextmanager
 def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
-    """A file open for reading; a symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
+    """A file open for reading. A symbolic link is refused unless ``follow``. Raises ``InvalidInput``."""
     if path.is_dir():
         raise InvalidInput(f"{excerpt(str(path))} is a directory; add --recursive to upload what is in it")
     with translated(path):
@@ -80,7 +80,7 @@ def reading(path: Path, *, follow: bool) -> Iterator[BinaryIO]:
 
 @contextmanager
 def appearing(target: Path) -> Iterator[BinaryIO]:
-    """A file to write, which takes the target's name at the end; after an exception the target is as it was."""
+    """A file to write, which takes the target's name at the end. After an exception the target is as it was."""
     draft = target.parent / f".lakeops-{Ids().new()}.part"
     try:
         with draft.open("xb") as file:

@@ -2,7 +2,7 @@
 
 The listing streams straight into ranges, a batch in memory at a time, and no row goes through the catalog. These
 ranges hold the imported part alone, so a branch that moves meanwhile costs only its borders anew. Nothing is visible
-before the commit is published; an import that fails leaves files that nothing refers to.
+before the commit is published. An import that fails leaves files that nothing refers to.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lakeops.store.location import parse_location, without_links
 from lakeops.store.nearby import together
 
 _BATCH = 50_000
-"""Entries that are worked on at a time; directories of any size are put together to about this many."""
+"""Entries that are worked on at a time. Directories of any size are put together to about this many."""
 _SHOWN = 3
 
 
@@ -70,7 +70,7 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
         folder: what the objects' paths begin with.
 
     Raises:
-        InvalidPath: some names cannot be paths behind ``folder``; the first of them are named.
+        InvalidPath: some names cannot be paths behind ``folder``. The first of them are named.
         InvalidInput: an object has a size or time that cannot be recorded.
     """
     for batch in _gathered(listings):
@@ -157,7 +157,7 @@ def import_objects(
 
     Args:
         source: ``s3://bucket/prefix`` or ``file:///directory``.
-        prefix: the folder that the objects' paths begin with; empty replaces all of the branch.
+        prefix: the folder that the objects' paths begin with. Empty replaces all of the branch.
         message: what the commit is about; not empty.
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's commit, and lists nothing.
@@ -181,7 +181,7 @@ def import_objects(
     pairs = check_commit_metadata(metadata)
     folder = as_folder(prefix)
     url = parse_location(source).url
-    # A link may lead elsewhere tomorrow; a committed address must not. So the files are recorded where they really lie.
+    # A link may lead elsewhere tomorrow. A committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
     move = Move(Request("import", check_name(branch), parts, text, pairs), idempotency_key)
@@ -228,7 +228,7 @@ def import_objects(
 
 @dataclass(frozen=True)
 class _ImportedRanges:
-    """The imported entries as ranges of their own, some of them perhaps ``head``'s; written since ``begun``."""
+    """The imported entries as ranges of their own, some of them perhaps ``head``'s. Written since ``begun``."""
 
     metarange: Metarange
     head: Commit

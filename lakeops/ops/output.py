@@ -64,7 +64,7 @@ class Output:
     Attributes:
         branch: the branch that its files will be staged on.
         folder: the prefix that they become objects of.
-        address: the directory in the storage namespace; ends with a slash.
+        address: the directory in the storage namespace. Ends with a slash.
         url: the same as a full URL, without the slash.
         started: since when it has been open, by the catalog's clock.
         upload: the id of the upload that keeps garbage collection away.
@@ -231,7 +231,7 @@ def _renamed(files: pa.Table, taken: set[str], mark: str) -> pa.Table:
 
 
 def _spark_is_active() -> bool:
-    """Whether this process has a Spark session, classic or Connect; imports nothing to find out.
+    """Whether this process has a Spark session, classic or Connect. Imports nothing to find out.
 
     The Spark engine's own session does not count: it writes no tables, and PySpark does not show it.
     """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
 
 LOOKED_AT = 10_000
-"""Names below a new namespace that are looked at for claims; what lies beyond is never touched by it."""
+"""Names below a new namespace that are looked at for claims. What lies beyond is never touched by it."""
 
 
 def check_apart(catalog: Catalog, stores: Stores, namespace: str, *, mirrors: bool = False) -> None:
@@ -86,7 +86,7 @@ def check_not_managed(catalog: Catalog, stores: Stores, places: Iterable[str], o
         catalog: whose repositories are known.
         stores: how claims of other lakes are looked for.
         places: directories of objects, as the absolute addresses spell them.
-        own: the repository that would link them; its own objects are linked by their relative address alone.
+        own: the repository that would link them. Its own objects are linked by their relative address alone.
 
     Raises:
         InvalidInput: garbage collection of a repository would delete them.
@@ -177,7 +177,7 @@ def check_claim(store: ObjectStore, repository: Repository) -> None:
 
 
 def read_claim(store: ObjectStore) -> dict[str, Any] | None:
-    """What the claim in a namespace says; None when there is none, empty when it cannot be read."""
+    """What the claim in a namespace says. None when there is none, empty when it cannot be read."""
     try:
         text = read_small(store, layout.CLAIM)
     except ObjectNotFound:

@@ -53,7 +53,7 @@ class Adopted:
 
 
 def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids) -> str:
-    """Write the owner record of a new repository, whose row is not there yet; returns its text.
+    """Write the owner record of a new repository, whose row is not there yet. Returns its text.
 
     The record that an earlier try of this catalog left is used again. Raises ``NamespaceTaken`` for another one's.
     """
@@ -115,7 +115,7 @@ def adopt(ctx: Context) -> Adopted:
 
     Raises:
         NamespaceTaken: the namespace is another repository's.
-        PreconditionFailed: the repository is a mirror that nobody ever opened for writing; ``promote_writable`` does.
+        PreconditionFailed: the repository is a mirror that nobody ever opened for writing. ``promote_writable`` does.
     """
     check_claim(ctx.store, ctx.repository)
     claim(ctx.store, ctx.repository, ctx.catalog.identity())
@@ -184,7 +184,7 @@ def release(store: ObjectStore, own: Ownership) -> None:
 
 
 def _take_over(ctx: Context, found: str | None) -> Owner | None:
-    """Write a record of a higher epoch in place of what was found; None when something else is there by now."""
+    """Write a record of a higher epoch in place of what was found. None when something else is there by now."""
     epoch = max((owner.epoch for owner in owners_at(ctx.store).values() if owner is not None), default=0)
     owner = Owner(ctx.repository_id, ctx.catalog.identity(), epoch + 1, ctx.ids.new(), ctx.seconds())
     # What an earlier call has noted may be on its way into the namespace: a first record is that one.

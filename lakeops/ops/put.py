@@ -48,7 +48,7 @@ def put(
         path: 1 to 1,024 UTF-8 bytes.
         data: the contents, or a binary file that they are streamed from.
         metadata: user metadata.
-        content_type: the media type of the contents; ``application/octet-stream`` when left out.
+        content_type: the media type of the contents. ``application/octet-stream`` when left out.
         if_absent: replace nothing. Of several writers of one path exactly one succeeds.
 
     Raises:
@@ -91,7 +91,7 @@ def write(
     content_type: str | None,
     started: datetime,
 ) -> Entry:
-    """Upload an object that is not linked yet; returns its entry as stored. ``started`` is now."""
+    """Upload an object that is not linked yet. Returns its entry as stored. ``started`` is now."""
     check_path(path)
     content_type = content_type or DEFAULT_CONTENT_TYPE
     check_content_type(content_type)
@@ -144,7 +144,7 @@ def batch(ctx: Context, branch: str) -> Iterator[Batch]:
 
 
 class Batch:
-    """Objects on their way to a branch; made by ``batch``."""
+    """Objects on their way to a branch. Made by ``batch``."""
 
     def __init__(self, ctx: Context, branch: str) -> None:
         self._ctx = ctx
@@ -164,7 +164,7 @@ class Batch:
         metadata: Mapping[str, str] | None = None,
         content_type: str | None = None,
     ) -> Entry:
-        """Write an object as ``Branch.put`` does; readers of the branch see it once the batch is linked."""
+        """Write an object as ``Branch.put`` does. Readers of the branch see it once the batch is linked."""
         started = self._ctx.catalog.now()
         entry = write(self._ctx, path, data, metadata=metadata, content_type=content_type, started=started)
         link_held_back(self._ctx, self._branch, path, besides=self)
@@ -181,7 +181,7 @@ class Batch:
         """Stage what was uploaded so far.
 
         Raises:
-            AttemptExpired: objects of this batch waited too long and are not on the branch; put them again.
+            AttemptExpired: objects of this batch waited too long and are not on the branch. Put them again.
         """
         with self._linker:
             self._link()
@@ -198,7 +198,7 @@ class Batch:
             return len(self._waiting) >= MOST_OBJECTS or self._bytes >= MOST_BYTES
 
     def _link(self) -> None:
-        """Stage what is waiting; the caller is the only one who links."""
+        """Stage what is waiting. The caller is the only one who links."""
         with self._lock:
             self._linking, self._waiting, self._bytes = self._waiting, {}, 0
         try:
@@ -245,7 +245,7 @@ class FileUpload:
 
 
 def of_file(file: Path, path: str) -> FileUpload:
-    """The upload of one file; a path that is empty or ends in a slash is the folder that it goes to."""
+    """The upload of one file. A path that is empty or ends in a slash is the folder that it goes to."""
     with translated(file):
         status = file.stat()
     target = path + file.name if not path or path.endswith("/") else path
@@ -292,7 +292,7 @@ def upload(
         source: a file or a directory of this machine.
         path: the object's path, or a folder that ends in a slash. A directory's files go below it.
         metadata: user metadata of every object.
-        content_type: the media type of every object; ``application/octet-stream`` when left out.
+        content_type: the media type of every object. ``application/octet-stream`` when left out.
         skip_special: leave out links, pipes and devices below a directory. Without it they are an error.
 
     Raises:

@@ -35,7 +35,7 @@ def copy(
     Args:
         source: the object's path; with ``recursive`` a folder.
         destination: the path to stage it under; with ``recursive`` a folder. What is there is replaced.
-        ref: where the source is: any ref of the repository; the branch itself when left out.
+        ref: where the source is: any ref of the repository. The branch itself when left out.
         recursive: copy every object in the folder.
 
     Raises:
@@ -111,7 +111,7 @@ def update_metadata(
 
     Args:
         path: the object's path.
-        metadata: pairs to set; a pair whose value is None is removed. Other pairs stay.
+        metadata: pairs to set. A pair whose value is None is removed. Other pairs stay.
         content_type: the new content type.
 
     Raises:

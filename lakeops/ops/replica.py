@@ -1,7 +1,7 @@
 """How a mirror's storage is read: what is missing there has not arrived yet, or was deleted at the source.
 
 Heads are whole, so only readers of older commits ever meet it. Whether a repository is a mirror is asked only when
-something is missing; reading what is there costs nothing more.
+something is missing. Reading what is there costs nothing more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> ObjectStore:
-    """The store of a read-only repository; if that is a mirror, what is missing raises ``NotReplicated``."""
+    """The store of a read-only repository. If that is a mirror, what is missing raises ``NotReplicated``."""
 
     def follows() -> bool:
         try:
@@ -30,7 +30,7 @@ def as_replica(store: ObjectStore, catalog: Catalog, repository_id: str) -> Obje
 
 
 class _Replica:
-    """A store whose reads explain what is missing; everything else is the store's own."""
+    """A store whose reads explain what is missing. Everything else is the store's own."""
 
     def __init__(self, store: ObjectStore, repository_id: str, follows: Callable[[], bool]) -> None:
         self._store = store

@@ -51,7 +51,7 @@ MANAGED = (DATA, RANGES, METARANGES)
 """What is replicated: objects first, so that what names them finds them there when nothing is in a hurry."""
 
 _LOOKED_AT = 5_000
-"""Missing objects that the choice of the engine is made by; the listing goes on while these are copied."""
+"""Missing objects that the choice of the engine is made by. The listing goes on while these are copied."""
 
 Task = TypeVar("Task")
 
@@ -105,7 +105,7 @@ def replicate(
     Args:
         source: a repository's storage namespace; only read.
         destination: where the mirror's objects go.
-        engine: where the copying runs; it may choose by the amount.
+        engine: where the copying runs. It may choose by the amount.
         delete: afterwards remove what the source does not have. Only below the prefixes that are replicated.
         force: remove even a large share of what is there.
         progress: told how many objects were copied, of how many found missing so far.
@@ -115,8 +115,8 @@ def replicate(
         NotFound: the source is no repository's storage namespace.
         NamespaceTaken: the destination is another repository's.
         NotTheOwner: a catalog writes to the destination: it was opened for writing, before or meanwhile.
-        PreconditionFailed: ``delete`` would take a large share; nothing was deleted.
-        NotAllReplicated: some objects could not be copied or deleted; the others were. Run it again.
+        PreconditionFailed: ``delete`` would take a large share. Nothing was deleted.
+        NotAllReplicated: some objects could not be copied or deleted. The others were. Run it again.
     """
     if overlap(source.url, destination.url):
         raise InvalidInput(f"{source.url} and {destination.url} overlap; copy to another place")

@@ -89,7 +89,7 @@ def create_repository(
 def delete_repository(catalog: Catalog, stores: Stores, name: str) -> None:
     """Forget a repository, and give up the right to delete in its namespace. Raises ``RepositoryNotFound``.
 
-    A store that cannot be reached keeps the owner record; the catalog has forgotten the repository nevertheless.
+    A store that cannot be reached keeps the owner record. The catalog has forgotten the repository nevertheless.
     """
     namespace = catalog.repository(name).storage_namespace
     own = catalog.ownership(name)
@@ -104,7 +104,7 @@ def update_metadata(ctx: Context, changes: Mapping[str, str | None]) -> dict[str
     Keys that are not given stay. Returns all of it as it is now.
 
     Args:
-        changes: the new text of each key; None removes the key. All pairs together take at most 64 KiB.
+        changes: the new text of each key. None removes the key. All pairs together take at most 64 KiB.
 
     Raises:
         InvalidInput: it is not a map of texts, or too large.
@@ -152,6 +152,6 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
 
 
 def _claim_again(store: ObjectStore, repository: Repository, identity: Identity) -> None:
-    """Let a claim that was left behind say how this repository is made; its id stays."""
+    """Let a claim that was left behind say how this repository is made. Its id stays."""
     found = store.get(layout.CLAIM)
     store.swap(layout.CLAIM, claim_text(repository, identity), expected=found)

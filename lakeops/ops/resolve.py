@@ -42,7 +42,7 @@ def overtaken(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
 
 
 def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
-    """The same items; what is missing while they are read is explained likewise."""
+    """The same items. What is missing while they are read is explained likewise."""
     with overtaken(ctx, commits):
         yield from items
 
@@ -98,7 +98,7 @@ def history_of(catalog: Catalog, repository_id: str, ahead: int = 1) -> ReadAhea
 
 
 def line_of(catalog: Catalog, repository_id: str, commit_id: str, limit: int) -> list[Commit]:
-    """A commit and its first parents, newest first; one that was pruned comes as ``gone``. Raises ``RefNotFound``."""
+    """A commit and its first parents, newest first. One that was pruned comes as ``gone``. Raises ``RefNotFound``."""
     try:
         return catalog.first_parents(repository_id, commit_id, limit=limit)
     except RefNotFound:
@@ -113,7 +113,7 @@ def lookup(ctx: Context, ahead: int = 1) -> CatalogLookup:
 
 
 def resolve_id(ctx: Context, text: str) -> str:
-    """The id of the commit that a ref expression means; a transition that rests on it says whether it is live.
+    """The id of the commit that a ref expression means. A transition that rests on it says whether it is live.
 
     Raises:
         InvalidRef, AmbiguousRef, RefNotFound: as the expression deserves.
@@ -164,7 +164,7 @@ def require_branch(ctx: Context, name: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """The name, when it can be a branch's and is no expression; nothing is read. Raises ``InvalidRef``."""
+    """The name, when it can be a branch's and is no expression. Nothing is read. Raises ``InvalidRef``."""
     if not parse_ref(name).is_name:
         raise InvalidRef(f"{name!r} is an expression; this needs the name of a branch")
     return name
@@ -173,7 +173,7 @@ def check_name(name: str) -> str:
 def require_stageable(ctx: Context, name: str) -> BranchAt:
     """A branch that may take uncommitted changes.
 
-    The catalog decides again in every transition; asking first spares an upload that would be refused.
+    The catalog decides again in every transition. Asking first spares an upload that would be refused.
 
     Raises:
         RefNotFound, ReadOnlyRepository, ProtectedBranch.

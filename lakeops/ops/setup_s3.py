@@ -78,7 +78,7 @@ class Plan:
     Attributes:
         steps: settings in the order in which they are written, those that stay as they are included.
         warnings: what would go wrong, and what to do about it.
-        batch: the job for the objects that are there already; None when there are none, or the server has no such jobs.
+        batch: the job for the objects that are there already. None when there are none, or the server has no such jobs.
         existing: whether there are objects already, which the rule does not concern.
     """
 
@@ -111,8 +111,8 @@ def make_plan(
         source: the namespace that is written to, ``s3://bucket/prefix``.
         destination: the mirror's namespace: another bucket, the same prefix.
         settings: how both buckets are reached.
-        role: the ARN of the role that S3 replicates as; the one that the bucket has when empty.
-        batch_role: the ARN of the role for the batch job; the replication's when empty.
+        role: the ARN of the role that S3 replicates as. The one that the bucket has when empty.
+        batch_role: the ARN of the role for the batch job. The replication's when empty.
         noncurrent_days: how long versions of deleted objects are kept.
         replica_key: the ARN of the KMS key for replicas.
         ids: names the batch job's request.
@@ -163,7 +163,7 @@ def make_plan(
 
 
 def make_removal_plan(source: str, destination: str, settings: StoreSettings) -> Plan:
-    """What has to change so that S3 replicates the namespace no longer; versions and lifecycle stay as they are.
+    """What has to change so that S3 replicates the namespace no longer. Versions and lifecycle stay as they are.
 
     Only the source bucket is asked, so it works when the other one is out of reach.
     """
@@ -187,10 +187,10 @@ def replication_of(source: str, destination: str, **more: Any) -> Replication:  
 
 
 def carry_out(plan: Plan) -> None:
-    """Write what the plan changes, one setting after another; running it again goes on where it stopped.
+    """Write what the plan changes, one setting after another. Running it again goes on where it stopped.
 
     Raises:
-        Transient: somebody changed a setting since the plan was made; nothing of theirs was overwritten.
+        Transient: somebody changed a setting since the plan was made. Nothing of theirs was overwritten.
         StoreError: S3 refused.
     """
     for step in plan.changes:
@@ -205,7 +205,7 @@ def carry_out(plan: Plan) -> None:
 
 
 def start_batch(plan: Plan) -> str:
-    """Start the job for what existed before; returns its id.
+    """Start the job for what existed before. Returns its id.
 
     Raises:
         Unsupported: the server has no such jobs.
@@ -220,7 +220,7 @@ def start_batch(plan: Plan) -> str:
 
 
 def _read_if_allowed(bucket: Bucket) -> Document | None:
-    """The bucket's replication; None too where these credentials may not look."""
+    """The bucket's replication. None too where these credentials may not look."""
     try:
         return bucket.read("replication")
     except StoreError:

@@ -87,7 +87,7 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
         InvalidPath: a path breaks the rules, or comes twice.
         ObjectNotFound: one of the objects is not in the namespace.
         ObjectCollected: nothing refers to one of the objects any more, and garbage collection is about to delete it.
-        CollectionRunning: garbage collection is deciding about objects that are old; try again.
+        CollectionRunning: garbage collection is deciding about objects that are old. Try again.
     """
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch)
@@ -148,7 +148,7 @@ def put_consistently(
     started: datetime,
     upload: str | None = None,
 ) -> None:
-    """Stage rows that were worked out from what the branch shows; again when it shows something else meanwhile.
+    """Stage rows that were worked out from what the branch shows. Again when it shows something else meanwhile.
 
     ``rows`` gives the branch that they were worked out from, or None where it does not matter, and the rows.
     """

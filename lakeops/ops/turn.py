@@ -42,7 +42,7 @@ class Place:
         self.publisher = publisher
 
     def took(self, seconds: float) -> None:
-        """Say how long a try took; the place counts long enough for the next one."""
+        """Say how long a try took. The place counts long enough for the next one."""
         self._longest = max(self._longest, seconds)
 
     def wait(self, overtaken: Overtaken) -> Commit | None:
@@ -77,7 +77,7 @@ class Place:
             )
 
     def leave(self) -> None:
-        """Give the place up; one that cannot be given up now lapses."""
+        """Give the place up. One that cannot be given up now lapses."""
         with suppress(LakeopsError):
             self._ctx.catalog.dequeue(self._ctx.repository_id, self._branch, self.publisher)
 

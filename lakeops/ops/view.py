@@ -33,7 +33,7 @@ from lakeops.store.policy import AddressPolicy
 
 
 def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.Table]:
-    """Entries (``ENTRY_SCHEMA``) in path order; never an empty batch.
+    """Entries (``ENTRY_SCHEMA``) in path order. Never an empty batch.
 
     Args:
         committed: batches of rows (``RANGE_SCHEMA``) in path order.
@@ -190,7 +190,7 @@ _PATH = attrgetter("path")
 
 
 class Cursor(Protocol):
-    """A place in a sorted listing; ``path`` is None at its end."""
+    """A place in a sorted listing. ``path`` is None at its end."""
 
     @property
     def path(self) -> str | None:
@@ -282,7 +282,7 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
 
 
 def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit]) -> Cursor:
-    """A cursor that stands behind ``after``; a commit that it reads is added to ``read``."""
+    """A cursor that stands behind ``after``. A commit that it reads is added to ``read``."""
 
     def of_commit(commit: Commit) -> Cursor:
         read.append(commit)
@@ -380,7 +380,7 @@ class BranchCursor:
         return [public(self._ctx, row.entry)]
 
     def skip(self, prefix: str) -> None:
-        """Go to the first path that is not under a prefix; the catalog is asked only where the window ends before."""
+        """Go to the first path that is not under a prefix. The catalog is asked only where the window ends before."""
         last = prefix + LAST
         if self._bound is not None and self._bound <= last:
             self._load(last)

@@ -32,7 +32,7 @@ class File:
         path: the object's path.
         address: where it lies, as a URL.
         size_bytes: how large it is.
-        values: the values of the partition columns, as the folders spell them; None for a null.
+        values: the values of the partition columns, as the folders spell them. None for a null.
         store: the store that it lies in.
         key: its key there.
     """
@@ -96,7 +96,7 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
 
     Args:
         uri: ``lakefs://REPO/REF/PREFIX``.
-        lake: where the repository is; what the settings say when left out.
+        lake: where the repository is. What the settings say when left out.
         check: compare the size of each file with what was recorded.
 
     Raises:

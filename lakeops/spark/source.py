@@ -156,7 +156,7 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
 
 
 class PruningDataSource(LakeopsDataSource):
-    """The same with conditions on partition columns pushed down; Spark refuses it where its setting is off."""
+    """The same with conditions on partition columns pushed down. Spark refuses it where its setting is off."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the pinned files that conditions leave."""
@@ -211,7 +211,7 @@ class PruningReader(Reader):
     """Opens only files whose partition columns meet the conditions that Spark pushes down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
-        """Leave out files; gives back the conditions that Spark has to check."""
+        """Leave out files. Gives back the conditions that Spark has to check."""
         for one in filters:
             name = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
             if name not in self._files.columns or type(one) not in {*_COMPARED, In, IsNull, IsNotNull}:

@@ -51,10 +51,10 @@ def read(
     Args:
         spark: the session, of this process or Spark Connect.
         uri: ``lakefs://REPO/REF/PREFIX``.
-        format: ``parquet``, ``csv``, ``json`` or whatever Spark reads; what the files' names tell when left out.
+        format: ``parquet``, ``csv``, ``json`` or whatever Spark reads. What the files' names tell when left out.
         schema: the columns, those of the folders included or not.
         where: a condition on partition columns. Files that it rules out are not opened.
-        lake: where the repository is; what the settings say when left out.
+        lake: where the repository is. What the settings say when left out.
         check: compare the size of each file with what was recorded before Spark reads it.
         s3: the scheme of Spark's S3 connector.
         **options: the reader's, such as ``header=True``.
@@ -204,13 +204,13 @@ def write(
         partition_by: columns whose values become folders.
         on_collision: what ``append`` does with a path that is taken, see ``Branch.output``.
         success_file: keep the file ``_SUCCESS``.
-        lake: where the repository is; what the settings say when left out.
+        lake: where the repository is. What the settings say when left out.
         s3: the scheme of Spark's S3 connector.
         **options: the writer's, such as ``compression="zstd"``.
 
     Raises:
         InvalidUri, InvalidInput: the URI or the mode makes no sense.
-        RepositoryNotFound, RefNotFound, InvalidRef: there is no such branch; tags and commits cannot be written to.
+        RepositoryNotFound, RefNotFound, InvalidRef: there is no such branch. Tags and commits cannot be written to.
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
         PathTaken: there are objects that the mode does not allow.
     """

@@ -11,7 +11,7 @@ class ManualClock:
     """Tells one moment until a test moves it. Hand it to ``Lake.open(clock=...)``.
 
     Args:
-        moment: the first moment, aware; the beginning of 2026 when left out.
+        moment: the first moment, aware. The beginning of 2026 when left out.
 
     Attributes:
         moment: what ``now`` tells.
@@ -38,7 +38,7 @@ class ManualClock:
         self.moment += timedelta(**by)
 
     def uptime(self) -> Uptime:
-        """What the machine has counted; ``jump`` does not change it."""
+        """What the machine has counted. ``jump`` does not change it."""
         return Uptime(self.boot, self.passed // timedelta(microseconds=1))
 
     @property

@@ -89,7 +89,7 @@ class Faults:
         prefix: str = "",
         error: BaseException | None = None,
     ) -> None:
-        """Let the ``at``-th matching call raise ``error``; every matching call when ``at`` is None.
+        """Let the ``at``-th matching call raise ``error``. Every matching call when ``at`` is None.
 
         No operations means all of them. ``after`` means that the call has its effect and only the answer is lost.
         """
@@ -145,7 +145,7 @@ class Faults:
             return sum(count for key, count in self._bytes.items() if key.startswith(prefix))
 
     def around(self, store: ObjectStore) -> ObjectStore:
-        """The store with this script around it; what ``Stores(wrap=...)`` takes."""
+        """The store with this script around it. What ``Stores(wrap=...)`` takes."""
         return FaultyStore(store, self)
 
     # --- what FaultyStore calls ---
@@ -215,19 +215,19 @@ class FaultyStore:
         return data
 
     def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``; one call, whatever the number of spans."""
+        """See ``ObjectStore.get_ranges``. One call, whatever the number of spans."""
         with self._during("get_ranges", key):
             found = self.inner.get_ranges(key, spans)
             self.faults.count_bytes(key, sum(map(len, found)))
         return found
 
     def open(self, key: str) -> BinaryIO:
-        """See ``ObjectStore.open``; the bytes count as they are read."""
+        """See ``ObjectStore.open``. The bytes count as they are read."""
         with self._during("open", key):
             return CountedFile(self.inner.open(key), lambda count: self.faults.count_bytes(key, count))
 
     def open_checked(self, item: StoredObject) -> Opened:
-        """See ``ObjectStore.open_checked``; the bytes count as they are read."""
+        """See ``ObjectStore.open_checked``. The bytes count as they are read."""
         with ExitStack() as unless_it_fails:
             with self._during("open_checked", item.key):
                 opened = self.inner.open_checked(item)
@@ -237,7 +237,7 @@ class FaultyStore:
         return Opened(file, opened.content_type)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        """See ``ObjectStore.copy_from``; no effect where the server cannot."""
+        """See ``ObjectStore.copy_from``. No effect where the server cannot."""
         inner = source.inner if isinstance(source, FaultyStore) else source
         with self._during("copy_from", item.key):
             return self.inner.copy_from(inner, item)
@@ -268,18 +268,18 @@ class FaultyStore:
             return self.inner.head(key)
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """See ``ObjectStore.delete``; one call, whatever the number of keys."""
+        """See ``ObjectStore.delete``. One call, whatever the number of keys."""
         doomed = [*keys]
         with self._during("delete", doomed[0] if doomed else ""):
             return self.inner.delete(doomed)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
-        """See ``ObjectStore.list``; counted when it is asked for."""
+        """See ``ObjectStore.list``. Counted when it is asked for."""
         with self._during("list", prefix):
             return self.inner.list(prefix, after)
 
     def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """See ``ObjectStore.scan``; counted when it is asked for."""
+        """See ``ObjectStore.scan``. Counted when it is asked for."""
         with self._during("scan", ""):
             return self.inner.scan(skip_special=skip_special, moving=moving)
 
@@ -337,7 +337,7 @@ class CountedFile(io.BufferedIOBase, BinaryIO):
         return data
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill a buffer; gives the number of bytes, 0 at the end."""
+        """Fill a buffer. Gives the number of bytes, 0 at the end."""
         view = memoryview(buffer).cast("B")
         data = self.read(len(view))
         view[: len(data)] = data

@@ -42,7 +42,7 @@ def check_history(records: Records) -> Iterator[Finding]:
 
 
 def split_flaw(split: Split) -> str | None:
-    """Why ranges cannot be cut in this way; None when they can."""
+    """Why ranges cannot be cut in this way. None when they can."""
     try:
         check_split(split)
     except (InvalidInput, TypeError) as error:
@@ -88,7 +88,7 @@ def _commit(records: Records, commit: Commit) -> Iterator[Finding]:
 
 
 def _pruned(records: Records, commit: Commit, gone: list[str]) -> bool:
-    """Whether missing parents may have been pruned, by how far history was; sums tell whether rows were lost."""
+    """Whether missing parents may have been pruned, by how far history was. Sums tell whether rows were lost."""
     if records.pruned is None:
         return False
     return len(gone) < len(commit.parents) or commit.generation - 1 <= records.pruned

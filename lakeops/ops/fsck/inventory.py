@@ -92,7 +92,7 @@ class Inventory:
         return found
 
     def need(self, rows: Rows) -> None:
-        """Mark what is needed; rows of -1 are passed over."""
+        """Mark what is needed. Rows of -1 are passed over."""
         self.needed[rows[rows >= 0]] = True
 
     def need_keys(self, keys: list[str]) -> None:
@@ -157,7 +157,7 @@ def leftovers(inventory: Inventory, uploads: Sequence[Upload], overdue: datetime
 
     Args:
         inventory: the listing, with everything marked that is needed.
-        uploads: all on record; what is written below those that may still be linked is not counted.
+        uploads: all on record. What is written below those that may still be linked is not counted.
         overdue: when an upload must have begun to be linked still.
     """
     flying = [upload.address for upload in uploads if upload.started >= overdue]
@@ -210,7 +210,7 @@ def check_claim(store: ObjectStore, repository: Repository) -> Iterator[Finding]
 
 
 def check_owner(ctx: Context, *, follows: bool) -> Iterator[Finding]:
-    """Whether garbage collection of this catalog may run; a mirror has nobody who deletes."""
+    """Whether garbage collection of this catalog may run. A mirror has nobody who deletes."""
     key = owner_key(ctx.store.url)
     try:
         owner, ours = find_owner(ctx)

@@ -1,7 +1,7 @@
 """Objects: that they are there, as large as recorded, and hold what was written.
 
 The listing tells of existence and size. The store's own mark (an ETag) settles the contents where it is what was
-recorded; everything else that has a checksum is read, once for all entries that share the object.
+recorded. Everything else that has a checksum is read, once for all entries that share the object.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ObjectFlaw:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """An entry's object; ``listed`` is what the listing says of it, None when it was not listed."""
+    """An entry's object. ``listed`` is what the listing says of it, None when it was not listed."""
 
     path: str
     address: str
@@ -258,7 +258,7 @@ class Entries:
         yield from self.follow(one.table.filter(sound), place="object ")
 
     def follow(self, table: pa.Table, *, place: str) -> Iterator[PlacedFlaw]:
-        """What is wrong with the objects of entries whose addresses are sound; marks those that lie here.
+        """What is wrong with the objects of entries whose addresses are sound. Marks those that lie here.
 
         Args:
             table: ``columns`` of the entries.

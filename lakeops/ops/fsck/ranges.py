@@ -50,7 +50,7 @@ class Pointed:
         return f"commit {self.commits[0]}"
 
     def flaw(self) -> str | None:
-        """Why this cannot lead to a metarange; None when it may."""
+        """Why this cannot lead to a metarange. None when it may."""
         if not self.meta_range_file:
             if self.meta_range_id != EMPTY_METARANGE_ID:
                 return "the commit holds objects, but names no metarange file"
@@ -102,7 +102,7 @@ class Uses:
 
 
 def promised(records: Records) -> list[Commit]:
-    """The commits that must be whole: all live ones; in a mirror those that its refs show."""
+    """The commits that must be whole: all live ones. In a mirror those that its refs show."""
     live = [commit for commit in records.commits.values() if not commit.expired]
     if not records.follows:
         return live
@@ -111,7 +111,7 @@ def promised(records: Records) -> list[Commit]:
 
 
 def pointers(commits: Iterable[Commit]) -> list[Pointed]:
-    """The different metaranges of these commits, each with its commits; in the order of generations."""
+    """The different metaranges of these commits, each with its commits. In the order of generations."""
     known: dict[Pointed, Pointed] = {}
     for commit in sorted(commits, key=lambda commit: (commit.generation, commit.id)):
         pointed = Pointed(commit.meta_range_id, commit.meta_range_file, commit.meta_range_digest)
@@ -201,7 +201,7 @@ class CheckedRange:
         number: its number among ``Uses``.
         row: what its metaranges tell of it.
         flaws: what is wrong with it.
-        table: the wanted columns of its rows; None when the file cannot be used.
+        table: the wanted columns of its rows. None when the file cannot be used.
     """
 
     number: int
@@ -233,7 +233,7 @@ def check_ranges(
                 index += 1
 
     for result in engine.run(verify, tasks(), store):
-        # A task that ran twice has two results; the first counts.
+        # A task that ran twice has two results. The first counts.
         for (number, row), verified in zip(waiting.pop(result.index, ()), result.ranges, strict=False):
             open_inside = not verified.closed and uses.inner[number]
             flaws = (*verified.flaws, OPEN) if open_inside else verified.flaws

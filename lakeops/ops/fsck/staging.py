@@ -19,7 +19,7 @@ from lakeops.ops.addresses import relative
 from lakeops.ranges.bounds import proper
 
 ReadPage = Callable[[tuple[str, str]], list[StagedLine]]
-"""The next staged rows after a (token, path); none when there are no more."""
+"""The next staged rows after a (token, path). None when there are no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def check_rows(records: Records, read: ReadPage) -> Iterator[Finding | StagedObj
 
 
 def _flaw(line: StagedLine) -> str | None:
-    """Why a row cannot be committed, in words that follow "the staged row"; None when it can."""
+    """Why a row cannot be committed, in words that follow "the staged row". None when it can."""
     try:
         check_path(line.path)
     except InvalidPath as error:
@@ -135,7 +135,7 @@ def check_rows_of_tables(records: Records) -> Iterator[Finding]:
 
 
 def check_reflog(records: Records) -> Iterator[Finding]:
-    """Whether the moves of each ref follow one another and lead to where it points; deleted refs are absent."""
+    """Whether the moves of each ref follow one another and lead to where it points. Deleted refs are absent."""
     points = {("branch", branch.id): branch.commit_id for branch in records.branches}
     points |= {("tag", tag.id): tag.commit_id for tag in records.tags}
     unreadable = {("branch", flaw.key) for flaw in records.flaws if flaw.table == "lakeops_branch" and flaw.reason}

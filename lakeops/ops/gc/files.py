@@ -48,7 +48,7 @@ _CLIMBS = r"(^|/)\.\.?(/|$)|\x00"
 
 
 class MarkWriter:
-    """Writes a mark's list to a local file, row by row; used as a context manager."""
+    """Writes a mark's list to a local file, row by row. Used as a context manager."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -197,7 +197,7 @@ def cleared(ctx: Context, objects: pa.Array) -> frozenset[str]:
 
 
 def check_present(ctx: Context, objects: pa.Array) -> None:
-    """Prove that every object is in the store; asked of the store, after ``cleared``. Raises ``ObjectNotFound``."""
+    """Prove that every object is in the store. Asked of the store, after ``cleared``. Raises ``ObjectNotFound``."""
     names = objects.unique().to_pylist()
     found = present(ctx.store, names)
     missing = next((name for name in names if name not in found), None)

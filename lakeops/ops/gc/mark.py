@@ -68,11 +68,11 @@ def mark(ctx: Context) -> Mark:
     """A new mark of the repository, ready to be swept.
 
     Raises:
-        ReadOnlyRepository: the repository is a mirror; its source collects, and deletions are replicated.
-        NotTheOwner: another catalog may delete in the namespace; `lakeops repo adopt` takes it over.
+        ReadOnlyRepository: the repository is a mirror. Its source collects, and deletions are replicated.
+        NotTheOwner: another catalog may delete in the namespace. `lakeops repo adopt` takes it over.
         MarkRefused: the database's clock was set back or is ahead of the store's, the run took too long, or the mark
             was restored meanwhile.
-        Corrupted, ObjectNotFound: metadata of a live commit is damaged; run ``lakeops fsck``.
+        Corrupted, ObjectNotFound: metadata of a live commit is damaged. Run ``lakeops fsck``.
     """
     _check_writable(ctx)
     take_turn(ctx)
@@ -105,7 +105,7 @@ def mark(ctx: Context) -> Mark:
 
 
 def dry_run(ctx: Context) -> DryRun:
-    """What a mark would do and hold if it were made now; changes nothing. Raises what ``mark`` raises."""
+    """What a mark would do and hold if it were made now. Changes nothing. Raises what ``mark`` raises."""
     _check_writable(ctx)
     check_owner(ctx)
     if ctx.catalog.unproved(ctx.repository_id):
@@ -215,7 +215,7 @@ class _Files:
     _count: int = 0
 
     def watching(self, metaranges: Iterable[Metarange]) -> Iterator[Metarange]:
-        """The same metaranges; notes their files on the way, at the cost of what each differs in from the last."""
+        """The same metaranges. Notes their files on the way, at the cost of what each differs in from the last."""
         last = Metarange.empty().table["file"]
         for metarange in metaranges:
             names = metarange.table["file"]

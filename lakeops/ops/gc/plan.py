@@ -81,7 +81,7 @@ class Plan:
                 waiting += commits[commit_id].parents
 
     def chosen(self, most: int) -> list[str]:
-        """The next commits to decide about, those that were spared left out; the last ``most`` of ``doomed``."""
+        """The next commits to decide about, those that were spared left out. The last ``most`` of ``doomed``."""
         some = self.doomed[-most:]
         pending = self.lineage.commits
         return [commit_id for commit_id in some if commit_id not in self._spared or pending[commit_id].pending]
@@ -151,7 +151,7 @@ def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> Decided:
 
 
 def steps(ctx: Context, mark: Mark, since: int, plan: Plan) -> Iterator[ExpiryStep]:
-    """Carry out a plan, transaction by transaction; the last step says when the rules are others now."""
+    """Carry out a plan, transaction by transaction. The last step says when the rules are others now."""
 
     def choose(moves: Sequence[Move]) -> Sequence[str]:
         plan.spare(moves)
@@ -244,7 +244,7 @@ class Held:
 
 
 def list_store(ctx: Context, store: ObjectStore, cutoff: datetime, folder: Path) -> Held:
-    """Everything that a store holds now, sorted out; ``folder`` takes about 60 bytes for each object."""
+    """Everything that a store holds now, sorted out. ``folder`` takes about 60 bytes for each object."""
     held = Held(folder / "objects.arrow")
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     sorting = _Sorting(held, cutoff)
@@ -292,7 +292,7 @@ class _Sorting:
         return table.filter(pc.invert(ours))
 
     def _old(self, files: pa.Table, stamps: pa.ChunkedArray) -> pa.Table:
-        """The files that were begun before the cutoff; the others are counted as young."""
+        """The files that were begun before the cutoff. The others are counted as young."""
         # A stamp of this second may stand for any moment in it.
         last = f"{self.cutoff - timedelta(seconds=1):%Y%m%d%H%M%S}"
         by_store = pc.less_equal(files["mtime"], unix_seconds(self.cutoff))

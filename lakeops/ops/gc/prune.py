@@ -1,7 +1,7 @@
 """Pruning: the catalog's rows that no rule asks for any more, removed in small steps beside writers.
 
 Expired commits, moves of refs, idempotency keys and retired tokens would otherwise stay for ever. How long each is
-kept is in the retention rules (``log_days``, ``key_days``); without rules the defaults hold.
+kept is in the retention rules (``log_days``, ``key_days``). Without rules the defaults hold.
 """
 
 from __future__ import annotations

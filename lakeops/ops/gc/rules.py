@@ -34,7 +34,7 @@ def set_rules(ctx: Context, rules: Mapping[str, Any] | str | None) -> dict[str, 
 
     Raises:
         InvalidRules: they make no sense, or have an entry for one branch or tag that does not exist.
-        ReadOnlyRepository: the repository is a mirror; rules belong to its source.
+        ReadOnlyRepository: the repository is a mirror. Rules belong to its source.
     """
     if rules is None:
         ctx.catalog.set_rules(ctx.repository_id, None)
@@ -104,7 +104,7 @@ _MOVES = 50
 class IdleRef:
     """A branch or tag that a rule lets go.
 
-    ``idle_days`` are whole days since it last moved, ``kept`` says why it stays all the same; None: it goes.
+    ``idle_days`` are whole days since it last moved, ``kept`` says why it stays all the same. None: it goes.
     """
 
     type: str

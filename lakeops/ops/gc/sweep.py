@@ -61,7 +61,7 @@ class Swept:
 
 
 def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
-    """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended; a mark is swept once.
+    """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended. A mark is swept once.
 
     What the store refuses to delete is named in ``mark.failures`` of the result, and the next mark holds it too.
 
@@ -140,7 +140,7 @@ class _Sweep:
         self._failed: dict[str, str] = {}
 
     def delete(self, rows: pa.RecordBatch) -> None:
-        """Delete the files of some rows; write down how far that is, unless something was left."""
+        """Delete the files of some rows. Write down how far that is, unless something was left."""
         addresses = rows.column("physical_address")
         check_ours(self._ctx, self.mark, addresses)
         check_owner(self._ctx)
@@ -156,7 +156,7 @@ class _Sweep:
             self._advance(self.seen)
 
     def end(self) -> None:
-        """Try once more what was refused; name what is refused again."""
+        """Try once more what was refused. Name what is refused again."""
         if self._failed:
             check_owner(self._ctx)
         failed = {failure.key: failure.reason for failure in self._ask([*self._failed])}
@@ -172,7 +172,7 @@ class _Sweep:
         self.mark = self._ctx.catalog.end_sweep(self._ctx.repository_id, self.mark.id, refused=count, failures=some)
 
     def _ask(self, keys: list[str]) -> list[DeleteFailure]:
-        """Delete files, several requests at a time; what the store refused comes back."""
+        """Delete files, several requests at a time. What the store refused comes back."""
         requests = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="sweep") as pool:
             return [failure for some in pool.map(self._ctx.store.delete, requests) for failure in some]

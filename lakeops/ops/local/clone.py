@@ -32,7 +32,7 @@ class LocalStatus:
     Attributes:
         directory: the clone.
         uri: what it follows.
-        commit_id: the commit that it was last made equal to; empty when there was none yet.
+        commit_id: the commit that it was last made equal to. Empty when there was none yet.
         head_id: the commit that the ref means.
         local: what changed in the directory, by name below it.
         remote: what changed at the ref since, and is not taken yet.
@@ -81,11 +81,11 @@ def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Lo
 
     Args:
         directory: a new or empty directory.
-        prefix: a folder of the ref; everything when left out.
+        prefix: a folder of the ref. Everything when left out.
 
     Raises:
         RefNotFound, CommitExpired: there is no such commit to read.
-        InvalidInput: the directory is not empty, or lies in a clone; the disk is full.
+        InvalidInput: the directory is not empty, or lies in a clone. The disk is full.
         InvalidPath: some object cannot be a file there. Nothing is written.
     """
     commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _place(directory)
@@ -114,7 +114,7 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
 
     Args:
         directory: a directory that follows no ref yet.
-        prefix: a folder of the ref; everything when left out.
+        prefix: a folder of the ref. Everything when left out.
 
     Raises:
         RefNotFound, CommitExpired: there is no such commit to read.

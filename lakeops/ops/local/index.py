@@ -56,11 +56,11 @@ class Index:
     Attributes:
         repository: the repository's name.
         ref: the ref that the directory follows.
-        prefix: the folder of the ref; empty, or with a slash at its end.
-        commit: the commit that the directory was last made equal to; empty when there was none yet.
+        prefix: the folder of the ref. Empty, or with a slash at its end.
+        commit: the commit that the directory was last made equal to. Empty when there was none yet.
         whole: ``files`` are exactly what the commit has.
         files: by name below the prefix.
-        written_ns: the disk's time when this was written; 0 when it never was.
+        written_ns: the disk's time when this was written. 0 when it never was.
         interrupted: the ref of a call that did not come to its end.
     """
 
@@ -185,7 +185,7 @@ def write(folder: Path, index: Index) -> None:
 
 
 class Journal:
-    """Tells what is about to happen to files; threads may share one."""
+    """Tells what is about to happen to files. Threads may share one."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file

@@ -109,7 +109,7 @@ def create_mirror(
 
 
 def fresh_registration(name: str, ids: Ids) -> str:
-    """A name under which a source knows a mirror; no other has it."""
+    """A name under which a source knows a mirror. No other has it."""
     return f"{name}-{ids.new()}"
 
 
@@ -145,7 +145,7 @@ def _register(source: Source, mirror: Mirror) -> None:
 
 
 def _probed(store: ObjectStore) -> dict[str, Any]:
-    """What the namespace's store can do; nothing is known where the mirror may not write."""
+    """What the namespace's store can do. Nothing is known where the mirror may not write."""
     try:
         return asdict(store.probe())
     except StoreError:

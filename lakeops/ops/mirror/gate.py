@@ -55,7 +55,7 @@ def check_repository_metadata(repository: Repository) -> dict[str, str]:
 
 
 def ref_flaw(ref: RefName, head: object) -> str | None:
-    """Why a ref of the source is not followed, in words; None when it may be."""
+    """Why a ref of the source is not followed, in words. None when it may be."""
     broken = broken_rule(ref.name)
     if broken is not None:
         return f"{excerpt(ref.name)} is no {ref.kind} name: it {broken}"

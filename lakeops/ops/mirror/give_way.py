@@ -33,7 +33,7 @@ NO_TICKET = 0
 
 
 def record(ctx: Context, ref: MirrorRef, found: Inspection, *, ticket: int | None = None) -> MirrorRef | None:
-    """Remember what a look at a candidate found; the ref, if it is still waited for."""
+    """Remember what a look at a candidate found. The ref, if it is still waited for."""
     return ctx.catalog.record_arrivals(
         ctx.repository_id,
         ref.ref,
@@ -52,7 +52,7 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
 
     Args:
         ctx: the mirror.
-        state: its refs; what they show is complete.
+        state: its refs. What they show is complete.
         ref: a ref, as the last look left it.
         remembered: what was remembered of earlier looks.
     """

@@ -65,11 +65,11 @@ class Inspection:
 
 
 def inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, arrived: Pending) -> Inspection:
-    """Whether ``commit`` of ``ref`` is complete; never waits.
+    """Whether ``commit`` of ``ref`` is complete. Never waits.
 
     Args:
         ctx: the mirror.
-        state: its refs; what they show is complete.
+        state: its refs. What they show is complete.
         ref: the ref that waits.
         commit: its candidate, or what may become one.
         arrived: what was remembered of earlier inspections.
@@ -180,6 +180,6 @@ def _readable(ctx: Context, commit_id: str) -> Metarange | None:
 
 
 def merged(left: Pending, right: Pending) -> Mapping[str, str | None]:
-    """What two looks remember together; a whole range wins."""
+    """What two looks remember together. A whole range wins."""
     both = {**left, **right}
     return {file: None if left.get(file, "") is None or both[file] is None else both[file] for file in both}

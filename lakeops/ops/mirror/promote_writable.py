@@ -51,7 +51,7 @@ class Loss:
 
     Attributes:
         refs: refs that do not show what the source shows.
-        asked: whether the source was asked now; otherwise this is what the last pass saw, and more may be lost.
+        asked: whether the source was asked now. Otherwise this is what the last pass saw, and more may be lost.
         last_sync: when the source was last seen, Unix seconds.
     """
 

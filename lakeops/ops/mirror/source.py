@@ -32,9 +32,9 @@ class Shown:
     Attributes:
         heads: where the branches and tags point that the mirror follows.
         unkept: those of the heads that a source which is a mirror itself has not agreed with its own source to keep.
-        rules: its retention rules and protected branches; None where they are refused.
+        rules: its retention rules and protected branches. None where they are refused.
         refused: what is not believed, and why: refs, or the rules and metadata under None.
-        metadata: its repository's metadata; None where it is refused.
+        metadata: its repository's metadata. None where it is refused.
     """
 
     heads: dict[RefName, str]
@@ -120,12 +120,12 @@ class Source:
         return self.catalog.in_snapshot(found)
 
     def reported(self, mirror: Mirror) -> int:
-        """The sequence of the last report that it took under the mirror's name; 0 when there was none."""
+        """The sequence of the last report that it took under the mirror's name. 0 when there was none."""
         found = [one for one in self.catalog.registrations(self.repository_id) if one.id == mirror.registration]
         return gate.check_sequence(found[0].sequence) if found else 0
 
     def line(self, commit_id: str, limit: int) -> list[Commit]:
-        """A commit and its first parents, newest first; one that was pruned comes as gone.
+        """A commit and its first parents, newest first. One that was pruned comes as gone.
 
         Raises ``RefNotFound``, ``RecordRefused``.
         """
@@ -173,7 +173,7 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
 
 
 def _agree(found: Any, expected: dict[str, Any]) -> bool:  # noqa: ANN401 - whatever the file holds
-    """Whether two claims can be of one repository; what either leaves out is no difference."""
+    """Whether two claims can be of one repository. What either leaves out is no difference."""
     return isinstance(found, dict) and all(
         found[name] == value for name, value in expected.items() if found.get(name) is not None and value is not None
     )

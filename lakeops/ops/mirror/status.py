@@ -36,7 +36,7 @@ def status(ctx: Context) -> MirrorStatus:
 
 
 def ref_status(get: CommitSource, mirror: Mirror, ref: MirrorRef, now: int) -> RefStatus:
-    """How far one ref is; ``get`` gives commits that the source's head descends from."""
+    """How far one ref is. ``get`` gives commits that the source's head descends from."""
     commits, since = behind(get, ref.source_head, ref.promoted)
     if since is None and ref.promoted != ref.source_head:
         since = ref.noticed
@@ -58,7 +58,7 @@ def ref_status(get: CommitSource, mirror: Mirror, ref: MirrorRef, now: int) -> R
 
 
 def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | None, int | None]:
-    """How many commits lead from ``promoted`` to ``head``, and when the oldest of them was made; None for no way."""
+    """How many commits lead from ``promoted`` to ``head``, and when the oldest of them was made. None for no way."""
     if promoted is None:
         return None, None
     if promoted == head:

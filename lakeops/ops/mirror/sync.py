@@ -2,8 +2,8 @@
 
 The order is the safety:
 
-1. the source's heads are read and recorded, and each ref that waits for nothing takes its head as its candidate;
-2. the source is told which commits the mirror shows and waits for, and agrees to keep them, or refuses;
+1. the source's heads are read and recorded, and each ref that waits for nothing takes its head as its candidate.
+2. the source is told which commits the mirror shows and waits for, and agrees to keep them, or refuses.
 3. only then is anything looked for, and only what it agreed to keep is promoted.
 
 So garbage collection at the source, whose deletes are replicated, never takes what a mirror shows. A mirror that may
@@ -13,7 +13,7 @@ only read its source cannot tell it anything: there the source's rules keep what
 A source may be a mirror itself. What mirrors of a mirror need is part of its report to its own source, and it takes
 reports of what that one has agreed to keep alone. So whatever is shown at the end of a chain is kept at its beginning.
 
-Passes may overlap, be killed anywhere, and come back late; see ``catalog.mirrors``.
+Passes may overlap, be killed anywhere, and come back late. See ``catalog.mirrors``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BATCH = 500
 
 
 def copy_history(ctx: Context, source: Source, heads: Iterable[str], *, known: Iterable[str] = ()) -> int:
-    """Copy everything that these commits of the source descend from and the mirror lacks; returns how many commits.
+    """Copy everything that these commits of the source descend from and the mirror lacks. Returns how many commits.
 
     ``known`` are commits that the mirror has, so it need not be asked.
     """
@@ -86,7 +86,7 @@ def _missing(ctx: Context, source: Source, heads: Iterable[str], known: set[str]
 
 
 def _unknown(ctx: Context, ids: Iterable[str], known: set[str]) -> set[str]:
-    """Those of the commits that the mirror does not have; ``known`` remembers those that it has."""
+    """Those of the commits that the mirror does not have. ``known`` remembers those that it has."""
     asked = set(ids) - known
     if asked:
         known.update(ctx.catalog.commits(ctx.repository_id, asked))
@@ -232,7 +232,7 @@ def _observe(
 
     Candidates that the source has expired, or lost, give way to its newest heads. Returns the mirror, what the source
     cannot keep, and an error for each ref whose history the source does not have whole: it stays where it is.
-    ``metadata`` is the mirror repository's own; ``before`` is the mirror as it was read just now, if it was.
+    ``metadata`` is the mirror repository's own. ``before`` is the mirror as it was read just now, if it was.
     """
     broken: dict[RefName | None, LakeopsError] = {}
     read: dict[RefName, str] = {}
@@ -309,7 +309,7 @@ def _followed(shown: Shown, state: MirrorState, *, leave: Collection[RefName | N
 
 
 def _agreed(ctx: Context, source: Source, state: MirrorState) -> frozenset[str] | None:
-    """Have the source keep what the mirror needs; returns what it has lost already and cannot keep.
+    """Have the source keep what the mirror needs. Returns what it has lost already and cannot keep.
 
     None when the pass has to look at the source again, because something changed meanwhile.
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
@@ -329,7 +329,7 @@ def _agreed(ctx: Context, source: Source, state: MirrorState) -> frozenset[str] 
 
 
 def _report(ctx: Context, source: Source, mirror: Mirror, needs: frozenset[str]) -> bool | None:
-    """Whether the source keeps these commits from now on; None when the mirror had to start over.
+    """Whether the source keeps these commits from now on. None when the mirror had to start over.
 
     Raises ``MirrorOvertaken`` when a later pass has asked for something else.
     """

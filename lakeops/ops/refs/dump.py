@@ -46,7 +46,7 @@ class Dumped:
         parts: how many files it has.
         records: how many records these hold.
         size_bytes: what they take.
-        whole: whether this call wrote everything anew; None when there was nothing to add.
+        whole: whether this call wrote everything anew. None when there was nothing to add.
     """
 
     at: int
@@ -71,7 +71,7 @@ class DumpStatus:
     """What a restore would find.
 
     Attributes:
-        dump: the dump; None when there is none that can be read.
+        dump: the dump. None when there is none that can be read.
         behind: whether something has changed since that it does not have.
         automatic: whether each change of a ref is added to it.
         restored_at: when the dump was made that this repository was restored from, while that is not settled.
@@ -147,7 +147,7 @@ def _check_no_mirror(ctx: Context) -> None:
 
 
 def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
-    """One try; None when somebody else replaced the manifest meanwhile."""
+    """One try. None when somebody else replaced the manifest meanwhile."""
     folder = manifest.own(ctx.store)
     text = manifest.read_text(ctx.store, folder)
     before = None if text is None else manifest.parse(text)

@@ -86,7 +86,7 @@ def key_of(folder: str, name: str = _MANIFEST) -> str:
 
 
 def read_text(store: ObjectStore, folder: str) -> str | None:
-    """A folder's manifest as it is; None when there is none. Raises ``Corrupted`` for one that is too long."""
+    """A folder's manifest as it is. None when there is none. Raises ``Corrupted`` for one that is too long."""
     try:
         return read_small(store, key_of(folder), MAX_BYTES).decode("utf-8", "replace")
     except ObjectNotFound:
@@ -94,7 +94,7 @@ def read_text(store: ObjectStore, folder: str) -> str | None:
 
 
 def parse(text: str) -> Manifest | None:
-    """The manifest that a text holds; None when it is none, or not as it was written."""
+    """The manifest that a text holds. None when it is none, or not as it was written."""
     try:
         values = parse_json(text)
         if values["format"] != FORMAT or values.pop("digest") != _digest_of(values):

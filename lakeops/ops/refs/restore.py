@@ -392,7 +392,7 @@ def _refs(state: _State) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _check_history(commits: Sequence[Commit], known: Mapping[str, Commit], pruned: int | None) -> None:
-    """Parents are there, or were pruned; generations follow from them. Raises ``RecordRefused``."""
+    """Parents are there, or were pruned. Generations follow from them. Raises ``RecordRefused``."""
     for commit in commits:
         gone = [parent for parent in commit.parents if parent not in known]
         if gone and (pruned is None or (len(gone) == len(commit.parents) and commit.generation - 1 > pruned)):
