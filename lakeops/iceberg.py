@@ -209,7 +209,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
             raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
 
     def purge_table(self, identifier: Any) -> None:
-        """The same as ``drop_table``."""
+        """Drop a table, as ``drop_table`` does."""
         self.drop_table(identifier)
 
     def list_tables(self, namespace: Any) -> list[tuple[str, ...]]:

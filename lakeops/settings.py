@@ -152,7 +152,7 @@ class Settings(BaseSettings):
         return self._credentials
 
     def with_credentials(self, credentials: Credentials | None) -> Self:
-        """The same settings with keys of the stores. They are no setting: no file, environment or output has them."""
+        """These settings with credentials of the stores. No file, environment variable or output has them."""
         found = self.model_copy()
         found._credentials = credentials  # noqa: SLF001 - the copy's own
         return found

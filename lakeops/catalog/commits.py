@@ -132,7 +132,7 @@ class Retention(Transitions):
         return self.database.read(work)
 
     def unkept(self, repository_id: str, commits: Iterable[str]) -> frozenset[str]:
-        """Those of the commits that mirrors cannot rely on: at a mirror, what its own source has not agreed to keep.
+        """The commits that mirrors cannot rely on: at a mirror, those that its own source has not agreed to keep.
 
         None at a repository that follows no source, or whose mirror may only read its source.
         """

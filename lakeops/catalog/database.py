@@ -71,7 +71,7 @@ class Dialect(Protocol):
         ...
 
     def reader(self, engine: Engine) -> Engine:
-        """The same connections, for transactions that read one snapshot and write nothing."""
+        """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
         ...
 
     def begin(self, conn: Connection, *, write: bool) -> None:

@@ -87,7 +87,7 @@ class Postgres:
             raise InvalidSettings("PostgreSQL needs its driver: install lakeops with its extra 'postgres'") from None
 
     def reader(self, engine: Engine) -> Engine:
-        """The same connections, for read-only transactions on one snapshot."""
+        """An engine over the connections of ``engine`` whose transactions read one snapshot and write nothing."""
         return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def begin(self, conn: Connection, *, write: bool) -> None:  # noqa: ARG002 - readers are told apart by ``reader``

@@ -124,7 +124,7 @@ def _commits(conn: Connection, repository: Any, plan: PrunePlan, limit: int) -> 
 
 
 def _known(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
-    """Those of the commits that are there, to whether one is an expired initial commit, which stays for ever."""
+    """The commits that exist. The value is True for an expired initial commit, which is never removed."""
     found: dict[str, bool] = {}
     wanted = sorted(ids)
     for start in range(0, len(wanted), IN_CHUNK):

@@ -143,7 +143,8 @@ class Publish:
         actor: who did it.
         key: an idempotency key, and ``fingerprint`` what the call asked for.
         publisher: whose place in the branch's queue this is published at, if anybody's.
-        intent: what the caller asked for, as it is kept with sealed tokens. It is none of somebody else.
+        intent: what the caller asked for, as it is kept with sealed tokens. Intents of the same call are left out
+            of what other callers asked for.
         hooks: the hooks that the caller runs beside it.
     """
 

@@ -70,7 +70,7 @@ class Sqlite:
         return engine
 
     def reader(self, engine: Engine) -> Engine:
-        """The same connections: only how they begin differs."""
+        """An engine over the connections of ``engine``. Only how its transactions begin differs."""
         return engine
 
     def begin(self, conn: Connection, *, write: bool) -> None:

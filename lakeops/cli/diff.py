@@ -80,7 +80,7 @@ class ChangeCounts:
         self.sizes: Counter[str] = Counter()
 
     def count(self, changes: Iterable[Change]) -> Iterator[Change]:
-        """The same changes, counted as they pass."""
+        """Yield the changes and count them."""
         for change in changes:
             folder, slash, _ = change.path.partition("/")
             group = folder + slash if slash else "(top level)"

@@ -132,7 +132,7 @@ def confirm_clock(
         LakeUri | None, uri("[lakefs://REPO]", "A repository of the catalog; all of them share its clock.")
     ] = None,
 ) -> None:
-    """Say that the catalog's clock is right, after garbage collection asked."""
+    """Confirm the catalog's clock, after garbage collection doubted it."""
     if uri is not None:
         session.repository(uri)
     now = unix_seconds(session.lake.catalog.confirm_clock())

@@ -211,7 +211,7 @@ class Session(Output):
             yield advance
 
     def awaited(self, label: str, records: Iterable[T], *, long: bool = True) -> Iterator[T]:
-        """The same records, with progress shown until the first of them is there: what follows shows itself.
+        """Yield the records, and show progress until the first one is there.
 
         Where it does not take ``long``, nothing is shown.
         """

@@ -42,7 +42,7 @@ class GarbageCollection:
     set_grace: Final = verb(lambda: ops.gc.rules.set_grace)
 
     def confirm_clock(self) -> datetime:
-        """Say that the catalog's clock is right, after ``ClockInDoubt``. Returns the time that is believed from now on.
+        """Confirm the catalog's clock after ``ClockInDoubt``. Returns the time that is believed from now on.
 
         This counts for all repositories of the catalog. Look at the clock before you call it: when the clock is ahead,
         everything looks older than it is. Nobody should be writing who began while the clock was wrong.

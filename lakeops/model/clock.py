@@ -117,7 +117,7 @@ def pause(seconds: float) -> None:
 
 
 async def pause_async(seconds: float) -> None:
-    """The same in an event loop, which goes on meanwhile."""
+    """Sleep in an event loop, which goes on meanwhile."""
     import asyncio
 
     await asyncio.sleep(seconds)

@@ -280,7 +280,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class RefStatus:
-    """How far a ref of a mirror is.
+    """The progress of one ref of a mirror.
 
     ``lag_commits`` counts first parents from the source's head to what is promoted. None when the source went back or
     elsewhere, or nothing is promoted yet. ``lag_seconds`` is the age of the oldest commit that readers here do not see

@@ -1,4 +1,4 @@
-"""How far a call that moves many bytes is: counted over its threads, and reported."""
+"""Progress of a call that moves many bytes: counted over its threads, and reported."""
 
 from __future__ import annotations
 

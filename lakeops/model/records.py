@@ -109,7 +109,7 @@ class Along:
             return cls("", text)
 
     def to_text(self) -> str:
-        """The same as a value of a commit's metadata."""
+        """This record as a value of a commit's metadata."""
         cut = {"cut": True} if self.cut else {}
         parts = {"committer": self.committer, "message": self.message, "metadata": dict(self.metadata), **cut}
         return json.dumps(parts, ensure_ascii=False, sort_keys=True)

@@ -138,7 +138,7 @@ def _trace(
 def _same(
     ctx: Context, before: Commit, after: Commit, paths: pa.Array, which: Positions
 ) -> tuple[Positions, Positions]:
-    """Those of some paths that have the same object in two commits, and the others. All are there in ``after``.
+    """Splits paths by whether two commits have the same object there. All of them are in ``after``.
 
     Only ranges that the commits do not share and that hold one of these paths are opened.
     """

@@ -169,7 +169,7 @@ def _staged_change(before: Entry | None, row: Staged) -> Change | None:
 
 
 def effective(ctx: Context, head: Commit, staged: pa.Table) -> Iterator[pa.Table]:
-    """Those of the staged rows that change something over a commit, in the columns of ``ranges.diff``.
+    """The staged rows that change something over a commit, in the columns of ``ranges.diff``.
 
     The same contents put again, and deletions of what is not there, are no changes.
     """

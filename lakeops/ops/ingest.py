@@ -94,7 +94,7 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
 
 
 def _gathered(listings: Iterable[Listing]) -> Iterator[Listing]:
-    """The same objects in batches of a size that is worth a column."""
+    """The objects in batches that are large enough for columns."""
     keys: list[str] = []
     sizes: list[int] = []
     mtimes: list[int] = []

@@ -42,7 +42,7 @@ def overtaken(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
 
 
 def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
-    """The same items. What is missing while they are read is explained likewise."""
+    """Yield the items. An object that is missing while they are read raises the error that explains why."""
     with overtaken(ctx, commits):
         yield from items
 

@@ -42,7 +42,7 @@ class Place:
         self.publisher = publisher
 
     def took(self, seconds: float) -> None:
-        """Say how long a try took. The place counts long enough for the next one."""
+        """Report how long a try took, so that the place lasts for the next one."""
         self._longest = max(self._longest, seconds)
 
     def wait(self, overtaken: Overtaken) -> Commit | None:

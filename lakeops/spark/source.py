@@ -156,7 +156,7 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
 
 
 class PruningDataSource(LakeopsDataSource):
-    """The same with conditions on partition columns pushed down. Spark refuses it where its setting is off."""
+    """A reader that leaves out files by conditions on partition columns. Spark refuses it where its setting is off."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads the pinned files that conditions leave."""

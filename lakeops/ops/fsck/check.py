@@ -133,7 +133,7 @@ def _check_committed(
     """Everything from live commits down to the objects of their entries."""
 
     def live(commits: Sequence[str]) -> list[str]:
-        """Those of the commits that are live by now, by a new look at the catalog."""
+        """The commits that are live now, read from the catalog anew."""
         known = ctx.catalog.commits(ctx.repository_id, commits)
         return [name for name in commits if name in known and not known[name].expired]
 

@@ -156,7 +156,7 @@ def report(ctx: Context, mark_id: str) -> dict[str, Any]:
 
 
 def own_objects(ctx: Context, addresses: pa.ChunkedArray) -> pa.Array:
-    """Those of some stored addresses that lakeops named in the namespace, by whatever spelling, relative to it.
+    """The addresses that are names of lakeops in the namespace, in any spelling. They are relative to it.
 
     What somebody else put below ``data/`` is never collected, and is the caller's word, as imported objects are.
 
@@ -209,6 +209,6 @@ def check_present(ctx: Context, objects: pa.Array) -> None:
 
 
 def _begun_by(objects: pa.Array, cutoff: datetime) -> pa.Array:
-    """Those that a mark of this cutoff may hold: named in no later hour."""
+    """The names that a mark of this cutoff may hold: those of no later hour."""
     hour = pc.utf8_slice_codeunits(objects, 5, 15)
     return objects.filter(pc.less_equal(hour, f"{cutoff:%Y%m%d%H}"))

@@ -39,7 +39,7 @@ from lakeops.ranges.read import prefetched
 from lakeops.store import layout
 
 AHEAD = timedelta(hours=1)
-"""How far the database's clock may be ahead of the store's."""
+"""How much the database's clock may be ahead of the store's."""
 
 _COMPACT = 1_000_000
 """Names of range files after which those that repeat are dropped."""
@@ -215,7 +215,7 @@ class _Files:
     _count: int = 0
 
     def watching(self, metaranges: Iterable[Metarange]) -> Iterator[Metarange]:
-        """The same metaranges. Notes their files on the way, at the cost of what each differs in from the last."""
+        """Yield the metaranges and note their files. Each costs only what differs from the one before."""
         last = Metarange.empty().table["file"]
         for metarange in metaranges:
             names = metarange.table["file"]

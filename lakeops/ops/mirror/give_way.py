@@ -25,8 +25,8 @@ from lakeops.ops.resolve import lookup
 TRIED = 3
 """How many of the remembered heads a pass looks at."""
 
-FAR = 4_096
-"""How far back along first parents they are searched for."""
+MOST_STEPS = 4_096
+"""How many first parents back earlier heads are searched for."""
 
 NO_TICKET = 0
 """What is recorded under it is no look at a candidate, and only remembers what arrived."""
@@ -85,7 +85,7 @@ def _newer(ctx: Context, mirror: Mirror, ref: MirrorRef, wait: Wait) -> Iterator
         start = mirror.sequence % len(wait.heads)
         turn = {(start + number * len(wait.heads) // TRIED) % len(wait.heads) for number in range(TRIED)}
         wanted = {wait.heads[number] for number in turn} - {ref.source_head}
-        behind = islice(graph.first_parents(lookup(ctx).get, ref.source_head), FAR)
+        behind = islice(graph.first_parents(lookup(ctx).get, ref.source_head), MOST_STEPS)
         yield from (commit.id for commit in behind if commit.id in wanted and not commit.expired)
 
 

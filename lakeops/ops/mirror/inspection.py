@@ -28,8 +28,8 @@ from lakeops.ranges.read import RangeReader
 from lakeops.ranges.verify import row_flaw
 from lakeops.store.layout import metarange_key, range_key
 
-NEAR = 256
-"""How far back along first parents a promoted commit is searched for."""
+MOST_STEPS = 256
+"""How many first parents back a promoted commit is searched for."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _complete(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit) 
     Without any there is the empty one.
     """
     shown = {one.promoted for one in state.refs if one.promoted is not None}
-    near = (one.id for one in islice(graph.first_parents(lookup(ctx).get, commit.id), NEAR) if one.id in shown)
+    near = (one.id for one in islice(graph.first_parents(lookup(ctx).get, commit.id), MOST_STEPS) if one.id in shown)
     chosen = [ref.promoted, next(near, None), state.refs[0].promoted]
     found = [
         metarange
@@ -180,6 +180,6 @@ def _readable(ctx: Context, commit_id: str) -> Metarange | None:
 
 
 def merged(left: Pending, right: Pending) -> Mapping[str, str | None]:
-    """What two looks remember together. A whole range wins."""
+    """What two inspections remember together. A range that is whole in either is whole."""
     both = {**left, **right}
     return {file: None if left.get(file, "") is None or both[file] is None else both[file] for file in both}

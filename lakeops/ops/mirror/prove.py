@@ -104,7 +104,7 @@ class _Look:
         return cls(ctx, how, frozenset(metaranges), pa.array(ranges, pa.string()))
 
     def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
-        """Those of the commits that are whole, and the metarange of the last one of them.
+        """The commits that are whole, and the metarange of the last of them.
 
         Args:
             commits: in the order in which they are compared with each other.

@@ -11,7 +11,7 @@ from lakeops.ops.mirror.sync import Reach, discover
 
 
 def skip(ctx: Context, reach: Reach, ref: RefName) -> MirrorRef:
-    """Let a ref wait for the newest head in place of its candidate. The ref, as it is then. See ``Mirror.skip``.
+    """Let a ref wait for the newest head in place of its candidate. Returns the ref. See ``Mirror.skip``.
 
     The source is asked for its newest head. Where it does not answer, that is the head that the last pass saw.
     """

@@ -98,7 +98,7 @@ class Source:
         }
 
     def rules(self) -> tuple[str | None, tuple[str, ...]]:
-        """Its retention rules and protected branches; of a mirror those of its own source."""
+        """The retention rules and protected branches of the source, or of its own source where it is a mirror."""
         try:
             mirror = self.catalog.mirror(self.repository_id)
         except NotAMirror:
@@ -109,7 +109,7 @@ class Source:
         return self.catalog.get_rules(self.repository_id), protections
 
     def lost(self, commits: Iterable[str]) -> frozenset[str]:
-        """Those of the commits that the source has expired, or does not know, or cannot keep as a mirror itself."""
+        """The commits that the source has expired, does not know, or cannot keep because it is a mirror itself."""
         asked = frozenset(commits)
 
         def found() -> frozenset[str]:

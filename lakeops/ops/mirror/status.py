@@ -1,4 +1,4 @@
-"""How far a mirror is behind its source, from what the last pass recorded: the source need not be reachable."""
+"""The lag of a mirror, from what the last pass recorded. The source need not be reachable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakeops.ranges.read import RangeReader
 
 
 def status(ctx: Context) -> MirrorStatus:
-    """How far each ref is, as the last pass saw it. Seconds count up to now. The source is not asked."""
+    """The progress of each ref, as the last pass saw it. Seconds count up to now. The source is not asked."""
 
     def found() -> MirrorStatus:
         state = ctx.catalog.mirror_state(ctx.repository_id)
@@ -36,7 +36,7 @@ def status(ctx: Context) -> MirrorStatus:
 
 
 def ref_status(get: CommitSource, mirror: Mirror, ref: MirrorRef, now: int) -> RefStatus:
-    """How far one ref is. ``get`` gives commits that the source's head descends from."""
+    """The progress of one ref. ``get`` gives commits that the source's head descends from."""
     commits, since = behind(get, ref.source_head, ref.promoted)
     if since is None and ref.promoted != ref.source_head:
         since = ref.noticed

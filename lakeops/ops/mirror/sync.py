@@ -86,7 +86,7 @@ def _missing(ctx: Context, source: Source, heads: Iterable[str], known: set[str]
 
 
 def _unknown(ctx: Context, ids: Iterable[str], known: set[str]) -> set[str]:
-    """Those of the commits that the mirror does not have. ``known`` remembers those that it has."""
+    """The commits that the mirror lacks. ``known`` remembers the ones that it has."""
     asked = set(ids) - known
     if asked:
         known.update(ctx.catalog.commits(ctx.repository_id, asked))

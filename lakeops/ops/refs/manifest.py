@@ -71,7 +71,7 @@ class Manifest:
         return sum(part.size_bytes for part in self.parts)
 
     def followed_by(self, cut: Cut, part: DumpFile) -> Manifest:
-        """The same dump with one more part."""
+        """This manifest with one more file."""
         return replace(self, cut=cut, parts=(*self.parts, part))
 
     def to_text(self) -> str:
