@@ -10,11 +10,11 @@ from support.killing import Workers
 
 
 def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
-    killed_often(tmp_path, "", kills=2)
+    killed_often(tmp_path, "", kills=2, workers=2)
 
 
 def test_nothing_is_lost_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
-    killed_often(tmp_path, empty_postgres_url, kills=2)
+    killed_often(tmp_path, empty_postgres_url, kills=2, workers=2)
 
 
 @pytest.mark.slow
@@ -29,8 +29,8 @@ def test_nothing_is_lost_in_four_hundred_kills(tmp_path: Path, empty_postgres_ur
     killed_often(tmp_path, empty_postgres_url, kills=400)
 
 
-def killed_often(home: Path, url: str, *, kills: int) -> None:
-    workers = Workers(home, url, count=3)
-    workers.prepare()
-    workers.run(Random(kills), kills)
-    workers.check()
+def killed_often(home: Path, url: str, *, kills: int, workers: int = 3) -> None:
+    busy = Workers(home, url, count=workers)
+    busy.prepare()
+    busy.run(Random(kills), kills)
+    busy.check()

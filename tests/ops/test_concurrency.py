@@ -47,7 +47,7 @@ def check_history(repo: Repository, wanted: set[str]) -> None:
     assert {item.path for item in repo.ref("main").list()} == wanted
 
 
-@pytest.mark.parametrize("processes", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("processes", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_many_processes_on_postgresql(tmp_path: Path, empty_postgres_url: str, processes: int) -> None:
     settings = Settings.load(home=tmp_path, database_url=empty_postgres_url, fsync=False)
     with Lake.open(settings=settings) as lake:
@@ -60,8 +60,8 @@ def test_two_processes_on_sqlite(tmp_path: Path) -> None:
     settings = Settings.load(home=tmp_path, fsync=False)
     with Lake.open(settings=settings) as lake:
         repo = lake.create_repository("repo", split=Split(4, 8, 16))
-        run_committers(tmp_path, "", 2, 15)
-        check_history(repo, {f"w{worker}/{number:03}" for worker in range(2) for number in range(15)})
+        run_committers(tmp_path, "", 2, 8)
+        check_history(repo, {f"w{worker}/{number:03}" for worker in range(2) for number in range(8)})
 
 
 def test_a_put_during_a_commit_lands_in_it_or_stays_staged(lake: Lake, repo: Repository) -> None:

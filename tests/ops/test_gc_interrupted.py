@@ -269,7 +269,7 @@ def test_what_is_refused_is_tried_again_reported_and_kept_for_the_next_sweep(ref
 
 
 def test_what_is_refused_for_ever_is_on_the_newest_list_and_lists_stay_few(refusing, clock, monkeypatch):
-    """Forty-four daily runs, and an object under a legal hold: staging an old object opens one list or two."""
+    """Twenty daily runs, and an object under a legal hold: staging an old object opens one list or two."""
     import lakeops.ops.gc.files as module
 
     repo, store = refusing
@@ -277,7 +277,7 @@ def test_what_is_refused_for_ever_is_on_the_newest_list_and_lists_stay_few(refus
     repo.branch("main").commit("kept")
     bad = sorted(item.key for item in store.list(layout.DATA))[12]
     store.refuses = lambda key: key == bad
-    for day in range(44):
+    for day in range(20):
         clock.advance(days=1)
         mark = repo.gc.mark()
         if day % 2:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 from support.gc_protocol import RULES, SCENARIOS, violation
 
+LONG = {"slow upload, the clock goes back between two collections"}
+
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SCENARIOS]
+)
 def test_nothing_needed_is_lost_in_any_order(name):
     history, states = violation(name)
     assert history is None

@@ -118,12 +118,12 @@ def prepare(settings: Settings, names: list[str]) -> None:
 def test_eight_processes_that_merge_into_one_branch(settings: Settings) -> None:
     names = [f"dev{number}" for number in range(8)]
     prepare(settings, names)
-    fates = run_forked(lambda name: merge_often(settings, name, range(6)), names, seconds=300)
+    fates = run_forked(lambda name: merge_often(settings, name, range(3)), names, seconds=300)
     check_fates(settings, [fate for some in fates for fate in some])
 
 
 def test_thirty_two_threads_that_merge_into_one_branch(settings: Settings) -> None:
-    merge_at_once(settings, seconds=1)
+    merge_at_once(settings, seconds=0.2)
 
 
 @pytest.mark.slow
