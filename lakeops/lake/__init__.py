@@ -5,9 +5,8 @@ A handle is cheap, keeps no state of its own, and may be used from several threa
 """
 
 from lakeops.lake.lake import Lake
-from lakeops.lake.local import Local
 from lakeops.lake.mirror import Mirror
-from lakeops.lake.refs import Branch, Ref
+from lakeops.lake.refs import Branch, Local, Ref
 from lakeops.lake.repository import GarbageCollection, RefsDump, Repository
 
 __all__ = ["Branch", "GarbageCollection", "Lake", "Local", "Mirror", "Ref", "RefsDump", "Repository"]

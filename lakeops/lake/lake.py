@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lakeops.lake.connection import Connection
-from lakeops.lake.local import Local
 from lakeops.lake.mirror import Mirror, reaching, reference_to
+from lakeops.lake.refs import Local
 from lakeops.lake.repository import Repository
 from lakeops.lake.verbs import ops
 from lakeops.model.names import check_repository

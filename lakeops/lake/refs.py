@@ -1,10 +1,11 @@
-"""Handles of refs: reading anything, and writing branches."""
+"""Handles of refs: reading anything, writing branches, and directories of this machine that follow a ref."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
-from lakeops.lake.verbs import ops, ref_verb, verb
+from lakeops.lake.verbs import folder_verb, ops, ref_verb, verb
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import resolve_commit
@@ -89,3 +90,24 @@ class Branch(Readable):
     move: Final = ref_verb(lambda: ops.branch.move_branch)
     revert: Final = ref_verb(lambda: ops.merge.revert)
     revert_changes: Final = ref_verb(lambda: ops.merge.of_revert)
+
+
+class Local:
+    """A directory that follows a folder of a ref. Made by ``Ref.clone`` and opened by ``Lake.local``."""
+
+    def __init__(self, context: Context, directory: Path) -> None:
+        self._ctx = context
+        self.directory = directory
+
+    def __repr__(self) -> str:
+        return f"<Local {self.directory}>"
+
+    @property
+    def repository_id(self) -> str:
+        """The repository's name."""
+        return self._ctx.repository_id
+
+    status: Final = folder_verb(lambda: ops.local.clone.status)
+    pull: Final = folder_verb(lambda: ops.local.clone.pull)
+    checkout: Final = folder_verb(lambda: ops.local.clone.checkout)
+    commit: Final = folder_verb(lambda: ops.local.commit.commit)
