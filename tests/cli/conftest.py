@@ -130,17 +130,24 @@ def conflict(flights: Repository) -> Repository:
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
-    """One repository for all tests of a module that change nothing: protected, read-only and conflicting parts too."""
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    """One repository with conflicting branches for all tests of a module that change nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        enter(tmp_path_factory.mktemp("unchanged"), patch)
+        enter(tmp_path_factory.mktemp("standing"), patch)
         with Lake.open() as lake:
             repository = fill(lake)
             disagree(repository)
-            repository.create_branch("prod", source="main")
-            repository.protect("prod")
-            lake.create_repository("mirror").set_read_only()
             yield repository
+
+
+@pytest.fixture(scope="module")
+def unchanged(standing: Repository) -> Repository:
+    """The same, with a protected branch, and a read-only repository beside it."""
+    standing.create_branch("prod", source="main")
+    standing.protect("prod")
+    with Lake.open() as lake:
+        lake.create_repository("mirror").set_read_only()
+    return standing
 
 
 @pytest.fixture

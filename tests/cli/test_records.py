@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from lakeops.cli.app import app
+from lakeops.lake import Repository
 
 COMMIT = {"id", "parents", "committer", "message", "creation_date", "metadata", "meta_range_id", "generation"}
 REF = {"id", "commit_id"}
@@ -136,19 +137,50 @@ def test_every_command_is_documented():
     assert [name for name in [*COMMANDS, *ELSEWHERE] if f"`{name}" not in text] == []
 
 
+READS = {
+    *("repo list", "branch list", "branch show", "branch protections", "branch requirements", "check list", "tag list"),
+    *(
+        "tag show",
+        "tag protections",
+        "fs cat",
+        "fs ls",
+        "fs stat",
+        "log",
+        "blame",
+        "history",
+        "show commit",
+        "merge-base",
+    ),
+    *("reflog", "audit", "diff", "gc rules get", "gc list", "config show", "cache show", "doctor", "fsck"),
+}
+"""Commands that change nothing: they share a repository."""
+
+
+def prepare(repository: Repository, work: Path) -> Repository:
+    (work / "local.txt").write_text("hello")
+    (work / "incoming").mkdir()
+    (work / "incoming" / "day.csv").write_text("1")
+    (work / "rules.json").write_text('{"default_retention_days": 7}')
+    repository.protect("release-*")
+    repository.require_check("safe-*", "quality")
+    repository.protect_tags("old-*")
+    repository.ref("main").pass_check("lint")
+    repository.gc.set_rules({"default_retention_days": 9})
+    repository.gc.mark()
+    return repository
+
+
+@pytest.fixture(scope="module")
+def shared(standing: Repository) -> Repository:
+    return prepare(standing, Path.cwd())
+
+
 @pytest.fixture
-def prepared(conflict, home):
-    (home.parent / "work" / "local.txt").write_text("hello")
-    (home.parent / "work" / "incoming").mkdir()
-    (home.parent / "work" / "incoming" / "day.csv").write_text("1")
-    (home.parent / "work" / "rules.json").write_text('{"default_retention_days": 7}')
-    conflict.protect("release-*")
-    conflict.require_check("safe-*", "quality")
-    conflict.protect_tags("old-*")
-    conflict.ref("main").pass_check("lint")
-    conflict.gc.set_rules({"default_retention_days": 9})
-    conflict.gc.mark()
-    return conflict
+def prepared(request: pytest.FixtureRequest) -> Repository:
+    """A repository with something of everything, for the command of the test."""
+    if request.node.callspec.params["name"] in READS:
+        return request.getfixturevalue("shared")
+    return prepare(request.getfixturevalue("conflict"), Path.cwd())
 
 
 @pytest.mark.parametrize("name", COMMANDS)
