@@ -98,6 +98,7 @@ class Companions:
         try:
             return chain.publish(catalog, mine)
         finally:
+            chain.give_up(mine)
             line.leave(chain)
 
 
@@ -169,7 +170,7 @@ class _Line:
             chain.store.close()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Member:
     """What a thread wants published, and the files that it takes."""
 
@@ -223,6 +224,15 @@ class _Chain:
             if not mine.done.done():
                 self._go(catalog)
         return mine.done.result()
+
+    def give_up(self, mine: _Member) -> None:
+        """See that nobody waits for a commit whose thread was interrupted before any transaction took it."""
+        with self._lock:
+            waits = mine in self._waiting
+            if waits:
+                self._waiting.remove(mine)
+        if waits:
+            self._break([mine], GoAlone())
 
     def _go(self, catalog: Catalog) -> None:
         """Publish what has been planned by now."""

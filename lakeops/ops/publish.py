@@ -223,6 +223,7 @@ def replay(ctx: Context, move: Move) -> Commit | None:
 def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], None]) -> Published:
     """Publish to a clean branch in the company of other threads. Raises ``GoAlone`` where that cannot be."""
     drafts: list[Draft] = []
+    asked: list[Publish] = []
 
     def planned(ahead: Ahead) -> Publish:
         found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
@@ -232,12 +233,15 @@ def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], Non
         state = replace(found.state, commit_id=head.id)
         attempt = Attempt(state, head, found.now, ctx.through(ahead.store), staged, ahead.coming)
         drafts.append(plan(attempt))
-        return _asked(ctx, move, attempt, state, drafts[-1], None)
+        asked.append(_asked(ctx, move, attempt, state, drafts[-1], None))
+        return asked[-1]
 
     place = (ctx.repository_id, move.branch)
     if ctx.store.remote and ctx.companions.busy(place):
         waiting()
     published = ctx.companions.publish(ctx.catalog, place, ctx.reader.store, planned)
+    if _said(published) != _said(asked[-1].commit):
+        return Published(published, None, by_key=True)
     return Published(published, drafts[-1].summary)
 
 

@@ -189,3 +189,49 @@ def test_turns_come_in_order() -> None:
         thread.join()
     assert order == list(range(5))
     assert not turn.taken
+
+
+def test_two_calls_under_one_key_publish_one_commit_and_say_the_same(repo, faults, planned) -> None:
+    """The second plans on the first one's commit, which nobody can look up yet."""
+    held_back(faults, planned, 2)
+
+    def merge() -> object:
+        return repo.merge("dev0", "main", allow_empty=True, idempotency_key="the same")
+
+    first, second = at_once([merge, merge])
+    assert first == second
+    assert first.summary.added == 1
+    assert len(list(repo.log("main", first_parent=True))) == 3
+
+
+def test_who_is_interrupted_before_a_transaction_holds_up_nobody(repo, faults, planned, monkeypatch) -> None:
+    """Another thread waits for the outcome of what the interrupted one has planned."""
+    chain, inner = companions._Chain, companions._Chain.publish
+
+    def publish(self, catalog, mine):
+        if len(planned) == 1:
+            wait_until(lambda: any(waits))
+            planned.append(mine)
+            raise Crash
+        return inner(self, catalog, mine)
+
+    waits = list[object]()
+    plan = chain.plan
+
+    def looks(self, asked):
+        try:
+            return plan(self, asked)
+        except companions.GoAlone as error:
+            waits.append(error.after)
+            raise
+
+    monkeypatch.setattr(chain, "publish", publish)
+    monkeypatch.setattr(chain, "plan", looks)
+    planned.append(None)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(repo.merge, "clash0", "main")
+        wait_until(lambda: repo._ctx.companions.busy(("repo", "main")) or first.done())
+        second = pool.submit(repo.merge, "clash1", "main")
+        with pytest.raises(Crash):
+            first.result()
+        assert second.result(timeout=100).reference
