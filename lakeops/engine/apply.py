@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine, once_each
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.plan import Plan, plan
 from lakeops.engine.stitch import stitch
 from lakeops.model.clock import Ids
@@ -112,7 +112,7 @@ def _run(planned: Plan, engine: Engine, reader: RangeReader, on_progress: OnProg
     group = engine.group(touched)
     results: dict[int, TaskResult] = {}
     done = 0
-    for result in once_each(engine.run(run_task, planned.tasks(group), reader.store)):
+    for result in first_of_each(engine.run(run_task, planned.tasks(group), reader.store)):
         results[result.index] = result
         done += min(group, touched - result.index * group)
         if on_progress:

@@ -60,7 +60,7 @@ class Engine(Protocol):
         ...
 
 
-def once_each(results: Iterable[N]) -> Iterator[N]:
+def first_of_each(results: Iterable[N]) -> Iterator[N]:
     """The first result of each task."""
     seen: set[int] = set()
     for result in results:

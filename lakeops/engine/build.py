@@ -13,7 +13,7 @@ from itertools import chain, count, islice
 
 import pyarrow as pa
 
-from lakeops.engine.base import Engine, once_each
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.local import LocalEngine
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
@@ -92,7 +92,7 @@ def build(
         place = engine.for_work(size)
         group = 1 if place.in_process else place.group(size)
         tasks = _tasks(chain([first], islice(cuts, size - 1)), group, numbers, attempt, standing)
-        for result in once_each(place.run(build_ranges, tasks, store)):
+        for result in first_of_each(place.run(build_ranges, tasks, store)):
             built[result.index] = result.rows
             ranges += len(result.rows)
             entries += sum(row.count for row in result.rows)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, once_each
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Transient
 from lakeops.model.records import Strategy, Summary
 from lakeops.ranges.diff import summary
@@ -74,7 +74,7 @@ def plan_merge(
         MergeTask(number, to_ipc(old.table), to_ipc(new.table), to_ipc(here.table), strategy, result is not None)
         for number, (old, new, here) in enumerate(_stretches(base, source, dest, group))
     ]
-    walked = sorted(once_each(place.run(walk, tasks, reader.store)), key=lambda one: one.index)
+    walked = sorted(first_of_each(place.run(walk, tasks, reader.store)), key=lambda one: one.index)
     if len(walked) != len(tasks):
         raise Transient(
             f"the engine ({place.name}) gave back {len(walked)} of {len(tasks)} parts of a merge; try again"

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.base import Engine, once_each
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, ObjectNotFound, Transient
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.bounds import ABSOLUTE, check_entries
@@ -188,7 +188,7 @@ def prove(planned: ProvePlan, *, engine: Engine, store: ObjectStore, terms: Term
         return
     engine = engine.for_work(planned.size)
     answers = 0
-    for result in once_each(engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store)):
+    for result in first_of_each(engine.run(run_task, planned.tasks(engine.group(planned.size), terms), store)):
         answers += len(result.ranges)
         yield from result.ranges
     if answers != planned.size:

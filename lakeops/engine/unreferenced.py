@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
-from lakeops.engine.base import Engine, once_each
+from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
 from lakeops.model.schema import arrow, numbers
@@ -228,7 +228,7 @@ class _Search:
         """What the ranges refer to, by the number of the slice."""
         total, done = self.ranges.num_rows, 0
         work = partial(_read_and_sort_out, firsts=firsts)
-        for result in once_each(self.engine.run(work, read_tasks(self.ranges, _TOGETHER), self.store)):
+        for result in first_of_each(self.engine.run(work, read_tasks(self.ranges, _TOGETHER), self.store)):
             done += result.ranges
             if self.on_progress:
                 self.on_progress(done, total)

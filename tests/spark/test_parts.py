@@ -1,4 +1,4 @@
-"""The parts around Spark that need none: parcels, outcomes, errors, masters, the code that is sent along."""
+"""The parts around Spark that need none: packed tasks, outcomes, errors, masters, the code that is sent along."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.spark_work import Number, Unpicklable, corrupted_at_three, length, 
 from lakeops.engine.spark import engine, session, worker
 from lakeops.engine.spark.jobs import explained, tries_of
 from lakeops.engine.spark.session import java_environment, write_package
-from lakeops.engine.spark.worker import Parcel, Parking, Performer, in_arrow, unpack
+from lakeops.engine.spark.worker import PackedTask, Parking, Performer, in_arrow, unpack
 from lakeops.model.errors import (
     Corrupted,
     EngineUnavailable,
@@ -43,16 +43,16 @@ def _not_frozen():
 def test_small_tasks_travel_whole(store):
     parking = Parking(store)
     for task in (Number(1, b"abc"), "text", 7):
-        assert parking.pack(task) == Parcel(task)
+        assert parking.pack(task) == PackedTask(task)
         assert unpack(parking.pack(task), store) == task
     assert list(store.list(TASKS)) == []
 
 
 def test_big_streams_lie_in_the_store_until_the_run_is_over(store):
     parking, other = Parking(store), Parking(store)
-    parcels = [run.pack(Number(value, BIG)) for run in (parking, other) for value in range(2)]
-    assert all(parcel.task.data == b"" for parcel in parcels)
-    assert [unpack(parcel, store) for parcel in parcels] == [Number(value, BIG) for value in (0, 1, 0, 1)]
+    packed_tasks = [run.pack(Number(value, BIG)) for run in (parking, other) for value in range(2)]
+    assert all(packed.task.data == b"" for packed in packed_tasks)
+    assert [unpack(packed, store) for packed in packed_tasks] == [Number(value, BIG) for value in (0, 1, 0, 1)]
     assert len(list(store.list(TASKS))) == 4
     parking.clear()
     assert len(list(store.list(TASKS))) == 2
@@ -69,7 +69,7 @@ class Late:
         self.told = [Event(), Event()]
         self.here, self.session, self.jobs = True, None, self
 
-    def run(self, perform, parcels, tag):
+    def run(self, perform, packed_tasks, tag):
         for time in self.told:
             assert time.wait(30)
         raise EngineUnavailable("the job was cancelled")
@@ -86,21 +86,21 @@ def test_a_job_that_reaches_spark_after_it_was_ended_ends_too(monkeypatch):
 
 
 def test_what_was_changed_in_the_store_is_not_used(store):
-    parcel = Parking(store).pack(Number(1, BIG))
-    store.put(parcel.parked[0].key, BIG[1:])
+    packed = Parking(store).pack(Number(1, BIG))
+    store.put(packed.parked[0].key, BIG[1:])
     with pytest.raises(Corrupted, match="not what the driver wrote there"):
-        unpack(parcel, store)
+        unpack(packed, store)
 
 
 def test_a_worker_that_does_not_see_the_directory_says_so(store, tmp_path):
-    parcel = Parking(store, above=-1).pack(Number(1))
+    packed = Parking(store, above=-1).pack(Number(1))
     with pytest.raises(Unsupported, match="workers and driver need the same storage"):
-        unpack(parcel, LocalStore(tmp_path / "another machine", fsync=False))
+        unpack(packed, LocalStore(tmp_path / "another machine", fsync=False))
 
 
 def test_outcomes_are_values_or_the_errors_themselves(store):
     perform = Performer(corrupted_at_three, store, last_try=3)
-    first, second = perform([Parcel(Number(2)), Parcel(Number(3))])
+    first, second = perform([PackedTask(Number(2)), PackedTask(Number(3))])
     assert first.value() == 2
     with pytest.raises(Corrupted, match="does not match"):
         second.value()
@@ -108,12 +108,12 @@ def test_outcomes_are_values_or_the_errors_themselves(store):
 
 def test_what_may_go_away_is_left_to_spark_while_tries_are_left(store):
     with pytest.raises(StoreUnavailable):
-        list(Performer(unavailable, store, last_try=3)([Parcel(Number(1))]))
+        list(Performer(unavailable, store, last_try=3)([PackedTask(Number(1))]))
     with pytest.raises(Unpicklable):
-        list(Performer(unpicklable, store, last_try=3)([Parcel(Number(1))]))
-    (last,) = Performer(unavailable, store, last_try=0)([Parcel(Number(1))])
+        list(Performer(unpicklable, store, last_try=3)([PackedTask(Number(1))]))
+    (last,) = Performer(unavailable, store, last_try=0)([PackedTask(Number(1))])
     assert isinstance(last.error, StoreUnavailable)
-    (last,) = Performer(unpicklable, store, last_try=0)([Parcel(Number(1))])
+    (last,) = Performer(unpicklable, store, last_try=0)([PackedTask(Number(1))])
     assert str(last.error) == "a Spark worker failed: Unpicklable: left right"
 
 
@@ -121,8 +121,8 @@ def test_the_same_through_arrow(store):
     import pickle
 
     perform = Performer(length, store, last_try=0)
-    blobs = [pickle.dumps(Parcel(Number(value, bytes(value)))) for value in range(3)]
-    batches = [pa.record_batch({"parcel": blobs[:2]}), pa.record_batch({"parcel": blobs[2:]})]
+    blobs = [pickle.dumps(PackedTask(Number(value, bytes(value)))) for value in range(3)]
+    batches = [pa.record_batch({"packed": blobs[:2]}), pa.record_batch({"packed": blobs[2:]})]
     found = [pickle.loads(batch.column("outcome")[0].as_py()).value() for batch in in_arrow(perform, batches)]
     assert found == [(0, 0), (1, 1), (2, 2)]
 

@@ -22,7 +22,7 @@ from lakeops.engine.addresses import ReadTask, read_tasks, referenced_by
 from lakeops.engine.listed import Listed
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.jobs import Jobs
-from lakeops.engine.spark.worker import Parcel, parcels_of, unpack
+from lakeops.engine.spark.worker import PackedTask, packed_tasks_of, unpack
 from lakeops.model.errors import Transient
 from lakeops.model.schema import arrow, numbers
 from lakeops.store.base import ObjectStore
@@ -57,7 +57,7 @@ def met(
     slices = (NamesTask(number, _stream(rows.column(0).chunks)) for number, rows in enumerate(listed.slices()))
     with engine.parking(store) as parking:
         left = [parking.pack(task) for task in chain([proofs], slices)]
-        right: list[Parcel[Any]] = [*map(parking.pack, reads), parking.pack(extra)]
+        right: list[PackedTask[Any]] = [*map(parking.pack, reads), parking.pack(extra)]
 
         def unreferenced(jobs: Jobs) -> DataFrame:
             names = jobs.over(partial(listed_names, store=store), left, "address binary, slice int, row int")
@@ -81,8 +81,8 @@ def met(
 
 def listed_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> Iterator[pa.RecordBatch]:
     """The listed addresses of a partition, with the number of the slice and of the row."""
-    for parcel in parcels_of(batches):
-        task: NamesTask = unpack(parcel, store)
+    for packed in packed_tasks_of(batches):
+        task: NamesTask = unpack(packed, store)
         done = 0
         for names in _addresses(task):
             rows = arrow(np.arange(done, done + len(names), dtype=np.int32))
@@ -93,8 +93,8 @@ def listed_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> It
 
 def referenced_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> Iterator[pa.RecordBatch]:
     """The addresses that the tasks of a partition read, and the proof of each task."""
-    for parcel in parcels_of(batches):
-        task: ReadTask | NamesTask = unpack(parcel, store)
+    for packed in packed_tasks_of(batches):
+        task: ReadTask | NamesTask = unpack(packed, store)
         if isinstance(task, ReadTask):
             read: Iterator[pa.Array] = (referenced_by(row, store).cast(pa.binary()) for row in task.rows)
         else:

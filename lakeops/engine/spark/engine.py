@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakeops.engine.base import R, T
 from lakeops.engine.spark.jobs import Jobs, translated
 from lakeops.engine.spark.session import Connection, active, connect
-from lakeops.engine.spark.worker import PARK_ABOVE, Outcome, Parcel, Parking, Performer, warm_up
+from lakeops.engine.spark.worker import PARK_ABOVE, Outcome, PackedTask, Parking, Performer, warm_up
 from lakeops.model.clock import Ids
 from lakeops.model.errors import EngineUnavailable, LakeopsError
 from lakeops.store.base import ObjectStore
@@ -102,8 +102,8 @@ class SparkEngine:
             performer = Performer(work, store, last_try=connection.jobs.tries - 1)
             size = connection.jobs.cores
         with self.parking(store) as parking:
-            parcels = (parking.pack(task) for some in (first, source) for task in some)
-            with closing(_run(connection.jobs, performer, parcels, size)) as outcomes:
+            packed_tasks = (parking.pack(task) for some in (first, source) for task in some)
+            with closing(_run(connection.jobs, performer, packed_tasks, size)) as outcomes:
                 for outcome in outcomes:
                     yield outcome.value()
 
@@ -156,13 +156,15 @@ class SparkEngine:
             return self._connection
 
 
-def _run(jobs: Jobs, performer: Performer[T, R], parcels: Iterator[Parcel[T]], size: int) -> Generator[Outcome[R]]:
+def _run(
+    jobs: Jobs, performer: Performer[T, R], packed_tasks: Iterator[PackedTask[T]], size: int
+) -> Generator[Outcome[R]]:
     tag = f"lakeops-{Ids().new()}"
     with ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="spark-job") as pool:
         running: set[Future[list[Outcome[R]]]] = set()
         try:
             while True:
-                while len(running) < _JOBS_AT_ONCE and (batch := list(islice(parcels, size))):
+                while len(running) < _JOBS_AT_ONCE and (batch := list(islice(packed_tasks, size))):
                     running.add(pool.submit(jobs.run, performer, batch, tag))
                 if not running:
                     return
@@ -194,7 +196,7 @@ def _await_worker(connection: Connection) -> None:
     """
     tag = f"lakeops-{Ids().new()}"
     with ThreadPoolExecutor(1) as pool, translated():
-        first = pool.submit(connection.jobs.run, warm_up, [Parcel(None)], tag)
+        first = pool.submit(connection.jobs.run, warm_up, [PackedTask(None)], tag)
         if not wait([first], PATIENCE).done:
             _cancel(connection.jobs, tag, {first})
             raise EngineUnavailable(

@@ -1,7 +1,7 @@
-"""Running functions on Spark: jobs over parcels, and what Spark's failures mean in lakeops' own errors.
+"""Running functions on Spark: jobs over packed tasks, and what Spark's failures mean in lakeops' own errors.
 
-A job is one partition a parcel, over ``mapInArrow``, which Spark Connect has too. It is waited for. Several threads
-may run jobs at the same time. All that one caller started ends together by its tag.
+A job has a partition for each packed task, over ``mapInArrow``, which Spark Connect has too. It is waited for. Several
+threads may run jobs at the same time. All that one caller started ends together by its tag.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakeops.engine.spark.worker import Outcome, Parcel, in_arrow
+from lakeops.engine.spark.worker import Outcome, PackedTask, in_arrow
 from lakeops.model import errors
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Unsupported
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Perform = Callable[[Iterable[Parcel[Any]]], Iterator[Outcome[Any]]]
-"""What runs over the parcels of one partition; it is pickled, so it is defined at a module's top level."""
+Perform = Callable[[Iterable[PackedTask[Any]]], Iterator[Outcome[Any]]]
+"""What runs over the packed tasks of one partition; it is pickled, so it is defined at a module's top level."""
 
 InArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What runs over batches of pickled parcels; it is pickled too."""
+"""What runs over batches of pickled packed tasks; it is pickled too."""
 
 _TRIES = "spark.task.maxFailures"
 _MISSING = re.compile(r"No module named '([\w.]+)'")
@@ -79,14 +79,14 @@ class Jobs:
         """How often a task is tried before Spark gives up."""
         return tries_of(self._session.conf.get("spark.master", ""), self._session.conf.get(_TRIES, ""))
 
-    def run(self, perform: Perform, parcels: Sequence[Parcel[Any]], tag: str) -> list[Outcome[Any]]:
-        """The outcomes of all parcels; at most ``cores`` of them, so that each is a partition of its own."""
-        found = self.collect(self.over(partial(in_arrow, perform), parcels, "outcome binary"), tag)
+    def run(self, perform: Perform, packed_tasks: Sequence[PackedTask[Any]], tag: str) -> list[Outcome[Any]]:
+        """The outcomes of all packed tasks; at most ``cores`` of them, so that each is a partition of its own."""
+        found = self.collect(self.over(partial(in_arrow, perform), packed_tasks, "outcome binary"), tag)
         return [pickle.loads(data) for data in found.column(0).to_pylist()]  # noqa: S301 - as Spark's RDDs do
 
-    def over(self, work: InArrow, parcels: Sequence[Parcel[Any]], schema: str) -> DataFrame:
-        """What ``work`` makes of parcels, on the workers."""
-        table = pa.table({"parcel": pa.array([pickle.dumps(parcel) for parcel in parcels], pa.binary())})
+    def over(self, work: InArrow, packed_tasks: Sequence[PackedTask[Any]], schema: str) -> DataFrame:
+        """What ``work`` makes of packed tasks, on the workers."""
+        table = pa.table({"packed": pa.array([pickle.dumps(packed) for packed in packed_tasks], pa.binary())})
         with self._current():
             return self._session.createDataFrame(table).mapInArrow(work, schema)
 

@@ -47,8 +47,8 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel(Generic[T]):
-    """A task on its way; parked fields are empty in it."""
+class PackedTask(Generic[T]):
+    """A task as it is sent to a worker. Its parked fields are empty."""
 
     task: T
     parked: tuple[Parked, ...] = ()
@@ -68,14 +68,14 @@ class Parking:
         self._prefix = f"{TASKS}{Ids().new()}/"
         self._keys: list[str] = []
 
-    def pack(self, task: T) -> Parcel[T]:
+    def pack(self, task: T) -> PackedTask[T]:
         """The task, ready to travel."""
         if not hasattr(task, "__dataclass_fields__"):
-            return Parcel(task)
+            return PackedTask(task)
         plain: Any = task
         values = {field.name: getattr(plain, field.name) for field in fields(plain)}
         parked = tuple(self._parked(values))
-        return Parcel(replace(plain, **{one.field: b"" for one in parked}), parked)
+        return PackedTask(replace(plain, **{one.field: b"" for one in parked}), parked)
 
     def clear(self) -> None:
         """Remove what was parked, once no worker needs it; what cannot be removed is left to garbage collection."""
@@ -95,15 +95,15 @@ class Parking:
                 yield Parked(name, key, sha256(data).hexdigest(), rows)
 
 
-def unpack(parcel: Parcel[T], store: ObjectStore) -> T:
+def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
     """The task as it was packed.
 
     Raises:
         Unsupported: this machine does not see the store that the driver wrote to.
         Corrupted: what lies there is not what the driver wrote.
     """
-    found = {parked.field: _fetch(parked, store) for parked in parcel.parked}
-    plain: Any = parcel.task
+    found = {parked.field: _fetch(parked, store) for parked in packed.parked}
+    plain: Any = packed.task
     task: T = replace(plain, **found) if found else plain
     return task
 
@@ -149,15 +149,15 @@ class Performer(Generic[T, R]):
     store: ObjectStore
     last_try: int
 
-    def __call__(self, parcels: Iterable[Parcel[T]]) -> Iterator[Outcome[R]]:
+    def __call__(self, packed_tasks: Iterable[PackedTask[T]]) -> Iterator[Outcome[R]]:
         """The outcome of each task, in order."""
         _freeze()
-        for parcel in parcels:
-            yield self._outcome(parcel)
+        for packed in packed_tasks:
+            yield self._outcome(packed)
 
-    def _outcome(self, parcel: Parcel[T]) -> Outcome[R]:
+    def _outcome(self, packed: PackedTask[T]) -> Outcome[R]:
         try:
-            return Outcome((self.work(unpack(parcel, self.store), self.store),))
+            return Outcome((self.work(unpack(packed, self.store), self.store),))
         except Exception as error:
             if _may_go_away(error) and _this_try() < self.last_try:
                 raise
@@ -165,27 +165,27 @@ class Performer(Generic[T, R]):
 
 
 def in_arrow(
-    perform: Callable[[Iterable[Parcel[T]]], Iterator[Outcome[R]]], batches: Iterable[pa.RecordBatch]
+    perform: Callable[[Iterable[PackedTask[T]]], Iterator[Outcome[R]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Pickled outcomes for batches of one column of pickled parcels, for ``mapInArrow``."""
+    """Pickled outcomes for batches of one column of pickled packed tasks, for ``mapInArrow``."""
     import pyarrow as pa
 
-    for outcome in perform(parcels_of(batches)):
+    for outcome in perform(packed_tasks_of(batches)):
         yield pa.record_batch({"outcome": pa.array([pickle.dumps(outcome)], pa.binary())})
 
 
-def parcels_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Parcel[Any]]:
-    """The parcels of a partition: what the driver of this very job wrote, and nothing that lay in a store."""
+def packed_tasks_of(batches: Iterable[pa.RecordBatch]) -> Iterator[PackedTask[Any]]:
+    """The packed tasks of a partition: what the driver of this very job wrote, and nothing that lay in a store."""
     for batch in batches:
         yield from map(pickle.loads, batch.column(0).to_pylist())
 
 
-def warm_up(parcels: Iterable[Parcel[T]]) -> Iterator[Outcome[R]]:
-    """No value for each parcel: a worker that gets here has Python and can import what tasks need."""
+def warm_up(packed_tasks: Iterable[PackedTask[T]]) -> Iterator[Outcome[R]]:
+    """No value for each packed task: a worker that gets here has Python and can import what tasks need."""
     import lakeops.ranges.rewrite  # noqa: F401 - the import is the point
 
     _freeze()
-    yield from (Outcome() for _ in parcels)
+    yield from (Outcome() for _ in packed_tasks)
 
 
 def _may_go_away(error: Exception) -> bool:
