@@ -27,12 +27,13 @@ from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.protection import Protections
 from lakeops.catalog.pruning import Pruning
+from lakeops.catalog.publishing import Publishing
 from lakeops.catalog.queue import Queue
 from lakeops.catalog.records import Caller
 from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
-from lakeops.catalog.staging import Publishing, Staging, Uploads
+from lakeops.catalog.staging import Staging, Uploads
 from lakeops.model.clock import Clock
 from lakeops.model.errors import CatalogUnavailable, CatalogVersion, InvalidSettings
 

@@ -14,10 +14,9 @@ exclusively. No row can arrive under a token after it was sealed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +27,9 @@ from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import MASK, add_to_shard, delete_rows
 from lakeops.catalog.guards import (
     Transitions,
-    check_live,
     check_started,
     check_writable,
     deadline_of,
-    expired,
     find_branch,
     find_repository,
     grace_of,
@@ -40,24 +37,19 @@ from lakeops.catalog.guards import (
     lock_repository,
     under,
 )
-from lakeops.catalog.hooks import check_hooks
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.protection import require_passed
-from lakeops.catalog.queue import check_turn, leave
-from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Publish, Sealed, Staged
+from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Sealed, Staged
 from lakeops.catalog.rows import (
     AnyRow,
     branch_values,
-    commit_values,
     from_ticks,
     intent_values,
     key_record,
     staged_values,
     ticks,
 )
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, REFLOG, RETIRED, STAGED, STAGED_TALLY, UPLOAD
+from lakeops.catalog.tables import BRANCH, KEY, RETIRED, STAGED, STAGED_TALLY, UPLOAD
 from lakeops.model.errors import BranchMoved
-from lakeops.model.ids import with_along
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
@@ -185,7 +177,7 @@ class Staging(Transitions):
             rest = without(now, tokens) if same else None
             if rest is None:
                 raise BranchMoved(f"branch {state.id!r} changed while its staged rows were being compared; try again")
-            after = _only(now, rest)
+            after = with_sealed(now, rest)
             conn.execute(branch_update(now).values(branch_values(after)))
             self._retire(conn, state.repository_id, tokens)
 
@@ -262,7 +254,7 @@ def without(state: BranchState, tokens: Sequence[str]) -> tuple[str, ...] | None
     return state.sealed_tokens[:stay] if stay >= 0 and set(state.sealed_tokens[stay:]) == set(tokens) else None
 
 
-def _only(state: BranchState, sealed: tuple[str, ...]) -> BranchState:
+def with_sealed(state: BranchState, sealed: tuple[str, ...]) -> BranchState:
     """The branch with these of its sealed tokens, and what was asked for of them."""
     return replace(state, sealed_tokens=sealed, intents=tuple(one for one in state.intents if one[0] in sealed))
 
@@ -332,113 +324,6 @@ def _forget_staged(conn: Connection, repository_id: str, token: str) -> int:
     return removed
 
 
-class Publishing(Transitions):
-    """Publishing commits, and the idempotency keys that they stand under."""
-
-    def publish(self, publish: Publish) -> Commit:
-        """The transaction that makes a commit visible: all of it or nothing.
-
-        Locks the branch, checks head, resets, tokens, live commits, deadline, protection; inserts the commit, the
-        reflog row and the key; moves the head; retires the consumed tokens. A known key with the same fingerprint
-        returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
-        count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
-        Recovery: none needed; staged rows of retired tokens are removed by ``purge_retired``.
-        What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
-        """
-        return self.publish_together([publish])[0]
-
-    def publish_together(self, publishes: Sequence[Publish]) -> list[Commit]:
-        """Publish commits that follow one another, in one transaction: all of them, each as ``publish`` does, or none.
-
-        What ``publish`` raises for one of them is raised, and none of them is published. Recovery: none needed.
-        """
-        made: dict[int, str] = {}
-
-        def work(conn: Connection) -> list[Commit]:
-            made.clear()
-            return [self._publish(conn, publish, partial(made.__setitem__, at)) for at, publish in enumerate(publishes)]
-
-        def settle(conn: Connection) -> list[Commit] | None:
-            """All are there, or none is. What is not among those made was published earlier, under its key."""
-            found = [
-                _published(conn, publish, made[at])
-                if at in made
-                else earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
-                for at, publish in enumerate(publishes)
-            ]
-            known = [commit for commit in found if commit is not None]
-            return known if len(known) == len(publishes) else None
-
-        return self.database.write(work, settle=settle)
-
-    def _publish(self, conn: Connection, publish: Publish, note: Callable[[str], None]) -> Commit:
-        """Publish a commit inside a transaction; its id is noted before it is inserted."""
-        repository = lock_repository(conn, publish.repository_id)
-        earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
-        if earlier is not None:
-            return earlier
-        state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
-        # Again: a call under the same key may have held the lock until now.
-        earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
-        if earlier is not None:
-            return earlier
-        check_writable(conn, repository, action=publish.action, branch=publish.branch)
-        if publish.action == "merge":  # anything else went no further, where checks are needed
-            require_passed(conn, repository.id, publish.branch, publish.commit)
-        check_hooks(repository, publish.action, publish.branch, publish.hooks)
-        check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
-        rest = _check_state(state, publish)
-        check_started(repository, self.database.dialect.now(conn), publish.started)
-        check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
-        # Others, whose rows are in it, may have begun to commit them until this moment.
-        taken = [one for token, one in state.intents if token in publish.consumed]
-        others = [one for one in dict.fromkeys(taken) if not one.same_call(publish.intent)]
-        said = with_along(publish.commit, [one.along for one in others])
-        note(said.id)
-        commit = _insert_commit(conn, publish.repository_id, said)
-        _move_head(conn, publish, replace(_only(state, rest), commit_id=commit.id))
-        if publish.publisher is not None:
-            leave(conn, publish.repository_id, publish.branch, publish.publisher)
-        self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
-        self._record_move(
-            conn,
-            publish.repository_id,
-            publish.branch,
-            publish.expected_head,
-            commit.id,
-            publish.action,
-            publish.actor,
-        )
-        self._remember(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
-        for one in others:
-            if one.key is not None and _find_key(conn, publish.repository_id, one.key) is None:
-                self._remember(conn, publish.repository_id, one.key, one.fingerprint, commit.id)
-        return commit
-
-    def key(self, repository_id: str, key: str) -> KeyRecord | None:
-        """What an idempotency key stands for, if it was used."""
-        return self.database.read(lambda conn: _find_key(conn, repository_id, key))
-
-    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
-        """Let a key stand for a commit that exists already. An existing key stays as it is."""
-
-        def work(conn: Connection) -> None:
-            check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
-            if _find_key(conn, repository_id, key) is None:
-                self._remember(conn, repository_id, key, fingerprint, commit_id)
-
-        self.database.write(work, settle=run_again)
-
-
-def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
-    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    known = None if key is None else _find_key(conn, repository_id, key)
-    if key is None or known is None:
-        return None
-    known.check(key, fingerprint)
-    return find_commit(conn, repository_id, known.commit_id)
-
-
 def _check_seen(conn: Connection, state: BranchState, paths: Sequence[str], seen: frozenset[str]) -> None:
     """Raise ``BranchMoved`` when an object that is not at one of these addresses is staged at one of the paths."""
     columns = STAGED.c.path, STAGED.c.token, STAGED.c.tombstone, STAGED.c.physical_address
@@ -457,52 +342,17 @@ PATHS_AT_ONCE = 500
 """Paths that one query looks for."""
 
 
-def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
-    if state.commit_id != publish.expected_head:
-        raise BranchMoved(f"branch {state.id!r} moved to {state.commit_id} while the commit was being made; try again")
-    rest = without(state, publish.consumed)
-    if state.sealed_resets != publish.sealed_resets or rest is None:
-        raise BranchMoved(f"staged rows of branch {state.id!r} changed while they were being committed; try again")
-    return rest
-
-
-def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Commit:
-    existing = find_commit(conn, repository_id, commit.id)
-    if existing is None:
-        conn.execute(insert(COMMIT).values(commit_values(repository_id, commit)))
-        return commit
-    if existing.expired:
-        raise expired(existing.id)
-    return existing
-
-
-def _move_head(conn: Connection, publish: Publish, moved: BranchState) -> None:
-    done = conn.execute(
-        update(BRANCH)
-        .where(
-            BRANCH.c.repository_id == publish.repository_id,
-            BRANCH.c.name == publish.branch,
-            BRANCH.c.commit_id == publish.expected_head,
-        )
-        .values(branch_values(moved))
-    )
-    if done.rowcount != 1:
-        raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
-
-
-def _published(conn: Connection, publish: Publish, commit_id: str) -> Commit | None:
-    move = select(REFLOG.c.sequence).where(
-        REFLOG.c.repository_id == publish.repository_id,
-        REFLOG.c.ref == publish.branch,
-        REFLOG.c.old == publish.expected_head,
-        REFLOG.c.new == commit_id,
-    )
-    if conn.execute(move.limit(1)).first() is None:
+def earlier_commit(conn: Connection, repository_id: str, key: str | None, fingerprint: str) -> Commit | None:
+    """The commit that an idempotency key stands for, if it was used. Raises ``KeyReused``."""
+    known = None if key is None else find_key(conn, repository_id, key)
+    if key is None or known is None:
         return None
-    return find_commit(conn, publish.repository_id, commit_id)
+    known.check(key, fingerprint)
+    return find_commit(conn, repository_id, known.commit_id)
 
 
-def _find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
+def find_key(conn: Connection, repository_id: str, key: str) -> KeyRecord | None:
+    """What an idempotency key stands for, if it was used."""
     query = select(KEY).where(KEY.c.repository_id == repository_id, KEY.c.key == key)
     row = conn.execute(query).one_or_none()
     return None if row is None else key_record(row)

@@ -1,0 +1,177 @@
+"""Publishing: the transaction that makes commits visible, and the idempotency keys that commits stand under.
+
+``publish`` needs a branch whose head, tokens and resets are as the commit was made from. It leaves all of the commit or
+nothing. Recovery: none is needed, and ``purge_retired`` removes the rows that were committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from sqlalchemy import Connection, insert, select, update
+
+from lakeops.catalog.commits import find_commit
+from lakeops.catalog.database import run_again
+from lakeops.catalog.guards import (
+    Transitions,
+    check_live,
+    check_started,
+    check_writable,
+    expired,
+    lock_branch,
+    lock_repository,
+)
+from lakeops.catalog.hooks import check_hooks
+from lakeops.catalog.protection import require_passed
+from lakeops.catalog.queue import check_turn, leave
+from lakeops.catalog.records import BranchState, KeyRecord, Publish
+from lakeops.catalog.rows import branch_values, commit_values
+from lakeops.catalog.staging import earlier_commit, find_key, with_sealed, without
+from lakeops.catalog.tables import BRANCH, COMMIT, REFLOG
+from lakeops.model.errors import BranchMoved
+from lakeops.model.ids import with_along
+from lakeops.model.records import Commit
+
+
+class Publishing(Transitions):
+    """Publishing commits, and the idempotency keys that they stand under."""
+
+    def publish(self, publish: Publish) -> Commit:
+        """The transaction that makes a commit visible: all of it or nothing.
+
+        Locks the branch. Checks head, resets, tokens, live commits, deadline and protection. Inserts the commit, the
+        reflog row and the key. Moves the head and retires the consumed tokens. A known key with the same fingerprint
+        returns that commit and changes nothing (``KeyReused`` with another fingerprint). A head, token list or reset
+        count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
+        What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
+        """
+        return self.publish_together([publish])[0]
+
+    def publish_together(self, publishes: Sequence[Publish]) -> list[Commit]:
+        """Publish commits that follow one another, in one transaction: all of them, each as ``publish`` does, or none.
+
+        What ``publish`` raises for one of them is raised, and none of them is published. Recovery: none needed.
+        """
+        made: dict[int, str] = {}
+
+        def work(conn: Connection) -> list[Commit]:
+            made.clear()
+            return [self._publish(conn, publish, partial(made.__setitem__, at)) for at, publish in enumerate(publishes)]
+
+        def settle(conn: Connection) -> list[Commit] | None:
+            """All are there, or none is. What is not among those made was published earlier, under its key."""
+            found = [
+                _published(conn, publish, made[at])
+                if at in made
+                else earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
+                for at, publish in enumerate(publishes)
+            ]
+            known = [commit for commit in found if commit is not None]
+            return known if len(known) == len(publishes) else None
+
+        return self.database.write(work, settle=settle)
+
+    def _publish(self, conn: Connection, publish: Publish, note: Callable[[str], None]) -> Commit:
+        """Publish a commit inside a transaction; its id is noted before it is inserted."""
+        repository = lock_repository(conn, publish.repository_id)
+        earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
+        if earlier is not None:
+            return earlier
+        state = lock_branch(conn, publish.repository_id, publish.branch, exclusive=True)
+        # Again: a call under the same key may have held the lock until now.
+        earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
+        if earlier is not None:
+            return earlier
+        check_writable(conn, repository, action=publish.action, branch=publish.branch)
+        if publish.action == "merge":  # anything else went no further, where checks are needed
+            require_passed(conn, repository.id, publish.branch, publish.commit)
+        check_hooks(repository, publish.action, publish.branch, publish.hooks)
+        check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
+        rest = _check_state(state, publish)
+        check_started(repository, self.database.dialect.now(conn), publish.started)
+        check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
+        # Others, whose rows are in it, may have begun to commit them until this moment.
+        taken = [one for token, one in state.intents if token in publish.consumed]
+        others = [one for one in dict.fromkeys(taken) if not one.same_call(publish.intent)]
+        said = with_along(publish.commit, [one.along for one in others])
+        note(said.id)
+        commit = _insert_commit(conn, publish.repository_id, said)
+        _move_head(conn, publish, replace(with_sealed(state, rest), commit_id=commit.id))
+        if publish.publisher is not None:
+            leave(conn, publish.repository_id, publish.branch, publish.publisher)
+        self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
+        self._record_move(
+            conn,
+            publish.repository_id,
+            publish.branch,
+            publish.expected_head,
+            commit.id,
+            publish.action,
+            publish.actor,
+        )
+        self._remember(conn, publish.repository_id, publish.key, publish.fingerprint, commit.id)
+        for one in others:
+            if one.key is not None and find_key(conn, publish.repository_id, one.key) is None:
+                self._remember(conn, publish.repository_id, one.key, one.fingerprint, commit.id)
+        return commit
+
+    def key(self, repository_id: str, key: str) -> KeyRecord | None:
+        """What an idempotency key stands for, if it was used."""
+        return self.database.read(lambda conn: find_key(conn, repository_id, key))
+
+    def remember_key(self, repository_id: str, key: str, fingerprint: str, commit_id: str) -> None:
+        """Let a key stand for a commit that exists already. An existing key stays as it is."""
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, lock_repository(conn, repository_id), action="remember-key")
+            if find_key(conn, repository_id, key) is None:
+                self._remember(conn, repository_id, key, fingerprint, commit_id)
+
+        self.database.write(work, settle=run_again)
+
+
+def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
+    if state.commit_id != publish.expected_head:
+        raise BranchMoved(f"branch {state.id!r} moved to {state.commit_id} while the commit was being made; try again")
+    rest = without(state, publish.consumed)
+    if state.sealed_resets != publish.sealed_resets or rest is None:
+        raise BranchMoved(f"staged rows of branch {state.id!r} changed while they were being committed; try again")
+    return rest
+
+
+def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Commit:
+    existing = find_commit(conn, repository_id, commit.id)
+    if existing is None:
+        conn.execute(insert(COMMIT).values(commit_values(repository_id, commit)))
+        return commit
+    if existing.expired:
+        raise expired(existing.id)
+    return existing
+
+
+def _move_head(conn: Connection, publish: Publish, moved: BranchState) -> None:
+    done = conn.execute(
+        update(BRANCH)
+        .where(
+            BRANCH.c.repository_id == publish.repository_id,
+            BRANCH.c.name == publish.branch,
+            BRANCH.c.commit_id == publish.expected_head,
+        )
+        .values(branch_values(moved))
+    )
+    if done.rowcount != 1:
+        raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
+
+
+def _published(conn: Connection, publish: Publish, commit_id: str) -> Commit | None:
+    move = select(REFLOG.c.sequence).where(
+        REFLOG.c.repository_id == publish.repository_id,
+        REFLOG.c.ref == publish.branch,
+        REFLOG.c.old == publish.expected_head,
+        REFLOG.c.new == commit_id,
+    )
+    if conn.execute(move.limit(1)).first() is None:
+        return None
+    return find_commit(conn, publish.repository_id, commit_id)
