@@ -74,7 +74,7 @@ class Publishing(Transitions):
         return self.database.write(work, settle=settle)
 
     def _publish(self, conn: Connection, publish: Publish, note: Callable[[str], None]) -> Commit:
-        """Publish a commit inside a transaction; its id is noted before it is inserted."""
+        """Publish a commit inside a transaction. Its id is noted before it is inserted."""
         repository = lock_repository(conn, publish.repository_id)
         earlier = earlier_commit(conn, repository.id, publish.key, publish.fingerprint)
         if earlier is not None:

@@ -7,7 +7,7 @@
 * ``reset`` drops rows. One that drops any counts itself, apart when they were sealed: a commit in flight notices those.
 * ``purge_retired`` removes the rows of retired tokens. Recovery: any later call catches up.
 
-Stagers hold the branch's row shared, so they run beside each other; sealing, resetting and publishing hold it
+Stagers hold the branch's row shared, so they run beside each other. Sealing, resetting and publishing hold it
 exclusively. No row can arrive under a token after it was sealed.
 """
 
@@ -139,7 +139,7 @@ class Staging(Transitions):
         fingerprint: str = "",
         intent: Intent | None = None,
     ) -> Sealed:
-        """Before a commit: the active token joins the sealed ones and ``token`` takes its place; writers go on.
+        """Before a commit: the active token joins the sealed ones and ``token`` takes its place. Writers go on.
 
         An active token without rows stays where it is. Recovery: sealed tokens are read by everyone and taken along
         by the next commit. Nothing is sealed when the call's idempotency key stands for a commit already, even if the
@@ -189,7 +189,7 @@ class Staging(Transitions):
     ) -> int:
         """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths.
 
-        A reset that drops a row counts itself; one that drops nothing leaves everything as it is.
+        A reset that drops a row counts itself. One that drops nothing leaves everything as it is.
         """
         chosen = [STAGED.c.path == path] if path is not None else _under(prefix or "")
 
@@ -212,7 +212,7 @@ class Staging(Transitions):
         return self.database.write(work)
 
     def purge_retired(self, repository_id: str, *, waiting: bool = False) -> int:
-        """Remove the rows of retired tokens; returns how many. Called after publishing; any later call catches up.
+        """Remove the rows of retired tokens. Returns how many. Called after publishing. Any later call catches up.
 
         With ``waiting`` the caller knows that there are such rows. Otherwise nothing is locked when there are none.
         """
@@ -246,7 +246,7 @@ class Staging(Transitions):
 
 
 def without(state: BranchState, tokens: Sequence[str]) -> tuple[str, ...] | None:
-    """The sealed tokens that stay when ``tokens`` leave; None when these are not the oldest ones of the branch.
+    """The sealed tokens that stay when ``tokens`` leave. None when these are not the oldest ones of the branch.
 
     Only the oldest may leave: an older row that stayed behind would cover what the newer ones put into a commit.
     """
@@ -260,7 +260,7 @@ def with_sealed(state: BranchState, sealed: tuple[str, ...]) -> BranchState:
 
 
 def _with_intent(state: BranchState, intent: Intent | None) -> BranchState:
-    """The branch with an intent kept at its newest sealed token; a call that is repeated has one."""
+    """The branch with an intent kept at its newest sealed token. A call that is repeated has one."""
     if intent is None or not state.sealed_tokens:
         return state
     others = tuple(one for one in state.intents if not one[1].same_call(intent))
@@ -304,7 +304,7 @@ def _add_staged(conn: Connection, repository_id: str, token: str, total: int) ->
 
 
 def _drop_staged(conn: Connection, state: BranchState, *where: Any) -> dict[str, list[str]]:  # noqa: ANN401 - conditions
-    """Delete staged rows of a branch that is locked exclusively; returns their paths by token."""
+    """Delete staged rows of a branch that is locked exclusively. Returns their paths by token."""
     gone = delete(STAGED).where(*_mine(state, state.tokens), *where)
     paths: dict[str, list[str]] = {}
     sums: Counter[str] = Counter()
@@ -317,7 +317,7 @@ def _drop_staged(conn: Connection, state: BranchState, *where: Any) -> dict[str,
 
 
 def _forget_staged(conn: Connection, repository_id: str, token: str) -> int:
-    """Delete all rows of a token that no branch reads any more, with its sum; returns how many."""
+    """Delete all rows of a token that no branch reads any more, with its sum. Returns how many."""
     for table in (STAGED_TALLY, STAGED):
         mine = (table.c.repository_id == repository_id, table.c.token == token)
         removed = conn.execute(delete(table).where(*mine)).rowcount
@@ -362,7 +362,7 @@ class Uploads(Transitions):
     """Uploads in flight."""
 
     def begin_upload(self, repository_id: str, branch: str, address: str, *, upload: str) -> datetime:
-        """Record that objects are being written below ``address``; returns when, for ``started``.
+        """Record that objects are being written below ``address``. Returns when, for ``started``.
 
         Raises ``AttemptExpired`` when the clock is behind the fence: nothing that begins now could be linked.
         """
@@ -391,7 +391,7 @@ class Uploads(Transitions):
         return self.database.write(work, settle=run_again)
 
     def end_upload(self, repository_id: str, upload: str) -> None:
-        """Forget an upload that will not be linked; what it wrote becomes garbage."""
+        """Forget an upload that will not be linked. What it wrote becomes garbage."""
 
         def work(conn: Connection) -> None:
             conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))

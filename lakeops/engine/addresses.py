@@ -1,7 +1,7 @@
 """Which objects of the namespace physical addresses mean, by the column, and those that ranges refer to.
 
 One object has many spellings: relative, as a URL, as a URL with other characters percent-encoded, through a link to
-the directory. All of them come out as the one that a listing gives; what lies elsewhere is left out.
+the directory. All of them come out as the one that a listing gives. What lies elsewhere is left out.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _files(namespace: str, addresses: pa.Array) -> pa.Array:
-    """The same for ``file://`` addresses; directories are looked at once each, since links may lead anywhere."""
+    """The same for ``file://`` addresses. Directories are looked at once each, since links may lead anywhere."""
     folders = pc.replace_substring_regex(addresses, _DIRECTORY, "").dictionary_encode()
     below = [_below(namespace, folder) for folder in folders.dictionary.to_pylist()]
     inside = pa.array([place is not None for place in below], pa.bool_()).take(folders.indices)
@@ -92,7 +92,7 @@ def _files(namespace: str, addresses: pa.Array) -> pa.Array:
 
 
 def _below(namespace: str, folder: str) -> str | None:
-    """Where a directory lies in the namespace (empty or ending in a slash); None when it lies elsewhere."""
+    """Where a directory lies in the namespace (empty or ending in a slash). None when it lies elsewhere."""
     try:
         return relative_directory(namespace, folder)
     except InvalidUri:

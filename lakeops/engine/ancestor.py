@@ -45,8 +45,8 @@ def merged_base(
     """The merge of two bases over their own; where they conflict stands a state that equals no object's.
 
     Args:
-        reader: reads the bases; what has to be written goes to its store.
-        base: the base of the two; None where nobody knows it: then every path on which they differ conflicts.
+        reader: reads the bases. What has to be written goes to its store.
+        base: the base of the two. None where nobody knows it: then every path on which they differ conflicts.
         one: a base.
         other: another one.
         label: tells the conflicts of this merge from those of any other: a function of the commits that are merged.

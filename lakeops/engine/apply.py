@@ -89,7 +89,7 @@ def merge(
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Applied:
-    """The metarange that a merge without conflicts gives; see ``ranges.merge.three_way`` for the plan."""
+    """The metarange that a merge without conflicts gives. See ``ranges.merge.three_way`` for the plan."""
     if planned.result is not None:
         return Applied(planned.result, planned.summary, Work())
     return apply(

@@ -1,6 +1,6 @@
 """What an engine is: something that runs one function over many plain tasks.
 
-The function is defined at a module's top level and takes a task and the store of the namespace; tasks and results are
+The function is defined at a module's top level and takes a task and the store of the namespace. Tasks and results are
 frozen plain data. Whatever runs them may run a task twice or let two copies race: results carry the task's index, and
 callers take the first of each.
 """

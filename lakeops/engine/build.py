@@ -35,10 +35,10 @@ class BuildTask:
     """Consecutive ranges to write.
 
     Attributes:
-        index: which task this is; one that ran twice has two results with one index.
+        index: which task this is. One that ran twice has two results with one index.
         rows: the rows of all its ranges, with or without digests.
         cuts: where the row groups of each range end, counted from the range's first row.
-        attempt: the operation's attempt; each run of the task adds a fresh suffix of its own.
+        attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
         known: ranges that may be referred to where the outcome equals them.
     """
 
@@ -75,8 +75,8 @@ def build(
             Digests that are known already may come along (``RANGE_SCHEMA``).
         split: the repository's split.
         attempt: fresh for every try.
-        engine: where ranges are written; in process by default.
-        known: ranges to refer to where the outcome equals them, instead of writing them again; the commits that they
+        engine: where ranges are written. In process by default.
+        known: ranges to refer to where the outcome equals them, instead of writing them again. The commits that they
             come from must be checked live when this is published.
         on_progress: called with the number of entries that are in written ranges so far.
     """
@@ -105,7 +105,7 @@ def build(
 
 
 def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
-    """Write the task's ranges; safe to run any number of times, as ``run_task`` is."""
+    """Write the task's ranges. Safe to run any number of times, as ``run_task`` is."""
     writer = RangeWriter(store, task.attempt + Ids().new(), task.known)
     table = with_digests(task.rows.table)
     rows: list[RangeRow] = []

@@ -31,7 +31,7 @@ _ADVANTAGE = 2.0
 
 
 def open_engine(settings: Settings) -> Engine:
-    """The engine that the settings ask for; touches nothing yet."""
+    """The engine that the settings ask for. Touches nothing yet."""
     local = LocalEngine()
     if settings.engine == "local":
         return local

@@ -1,6 +1,6 @@
 """Copying and deleting objects as plain tasks: in threads of this process or on a cluster.
 
-A task brings the store that it copies from; the store that it is given is the one that it copies to. What fails is
+A task brings the store that it copies from. The store that it is given is the one that it copies to. What fails is
 told, object by object, and the rest goes on: one object that cannot be read must not hold up all others. Only when a
 store refuses again and again a task gives up.
 """
@@ -24,7 +24,7 @@ GIVE_UP = 20
 
 MOST_OBJECTS = 200
 MOST_BYTES = 256 * 1024 * 1024
-"""What one task holds at most; one object may be larger."""
+"""What one task holds at most. One object may be larger."""
 
 _BATCH = 1000
 _THREADS = 8
@@ -49,7 +49,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Objects to copy from ``source``, as they were listed there; ``known`` owner records there mean nothing."""
+    """Objects to copy from ``source``, as they were listed there. ``known`` owner records there mean nothing."""
 
     index: int
     source: ObjectStore
@@ -59,7 +59,7 @@ class CopyTask:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTask:
-    """Keys to delete, unless ``source`` has them after all; ``known`` owner records there mean nothing."""
+    """Keys to delete, unless ``source`` has them after all. ``known`` owner records there mean nothing."""
 
     index: int
     source: ObjectStore
@@ -136,13 +136,13 @@ def gives_up(failures: Sequence[Failure]) -> bool:
 
 
 def worth_in_ranges(items: Sequence[StoredObject]) -> int:
-    """How many ranges' rewriting takes about as long as copying these objects; what engines are chosen by."""
+    """How many ranges' rewriting takes about as long as copying these objects. What engines are chosen by."""
     seconds = len(items) * _OBJECT_SECONDS + sum(item.size_bytes for item in items) / _BYTES_PER_SECOND
     return int(seconds / RANGE_SECONDS)
 
 
 def _each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
-    """What ``do`` gave for each item, and which ones failed; after ``GIVE_UP`` refusals the rest is left out."""
+    """What ``do`` gave for each item, and which ones failed. After ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
     failures: list[Failure] = []
 

@@ -37,7 +37,7 @@ class LocalEngine:
         return True
 
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
-        """The result of each task, as they finish; see ``Engine.run``."""
+        """The result of each task, as they finish. See ``Engine.run``."""
         source = iter(tasks)
         threads = self.threads
         if store.remote:

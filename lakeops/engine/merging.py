@@ -1,6 +1,6 @@
 """Planning a merge on an engine: the walk over three metaranges, cut into stretches of paths that share nothing.
 
-A stretch ends where a range ends in base and source alike, so no range of either is in two stretches; most of their
+A stretch ends where a range ends in base and source alike, so no range of either is in two stretches. Most of their
 ends are shared, because they are cut by the paths. The plan is the one that a single walk gives.
 """
 
@@ -63,7 +63,7 @@ def plan_merge(
     *,
     engine: Engine,
 ) -> MergePlan:
-    """What merging ``source`` into ``dest`` takes, worked out where ``engine`` says; see ``ranges.merge.three_way``."""
+    """What merging ``source`` into ``dest`` takes, worked out where ``engine`` says. See ``ranges.merge.three_way``."""
     differing = len(base.without(source)) + len(source.without(base))
     place = engine.for_work(differing // _READING)
     result = by_reference(base, source, dest)
@@ -90,7 +90,7 @@ def plan_merge(
 
 
 def walk(task: MergeTask, store: ObjectStore) -> Walked:
-    """Plan the merge of one stretch; reads only."""
+    """Plan the merge of one stretch. Reads only."""
     reader = RangeReader(store)
     base, source, dest = (Metarange(from_ipc(side)) for side in (task.base, task.source, task.dest))
     if task.count_only:

@@ -1,6 +1,6 @@
 """What applying changes to a metarange will take: which ranges are touched, and the tasks that rewrite them.
 
-Ranges that no change touches are not in any task, unread; a segment brings a few of them along only to find the cut
+Ranges that no change touches are not in any task, unread. A segment brings a few of them along only to find the cut
 where the base's own ranges stand again. How the work is cut into tasks never shows in the ids.
 """
 
@@ -23,13 +23,13 @@ from lakeops.ranges.split import check_split
 from lakeops.ranges.task import Segment, Task, Travelling
 
 LOOKAHEAD = 4
-"""Untouched ranges that a segment brings along; nearly every edit re-synchronises within one."""
+"""Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def plan(base: Metarange, changes: pa.Table, *, split: Split, attempt: str, reuse: Metarange | None = None) -> Plan:
-    """What applying ``changes`` to ``base`` will take; opens nothing.
+    """What applying ``changes`` to ``base`` will take. Opens nothing.
 
     Args:
         base: what to change.

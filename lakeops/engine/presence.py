@@ -56,7 +56,7 @@ class Terms:
         settings: how stores outside the namespace are reached.
         imported: whether objects outside the namespace are looked for at all.
         etags: whether plain ETags are MD5 here and at the source, so that they may be compared.
-        policy: what may lie outside the namespace, and where; when None whatever can be named.
+        policy: what may lie outside the namespace, and where. When None whatever can be named.
     """
 
     settings: StoreSettings
@@ -97,8 +97,8 @@ class RangeProof:
         missing_objects: how many things are missing, the file itself included.
         missing_bytes: their size.
         mismatch: an object that is there, but is not what the source recorded.
-        damage: how the file itself is not what the source wrote; it counts as missing.
-        refused: why an entry of it may not be shown here; the file counts as missing.
+        damage: how the file itself is not what the source wrote. It counts as missing.
+        refused: why an entry of it may not be shown here. The file counts as missing.
     """
 
     file: str
@@ -126,7 +126,7 @@ class ProveResult:
 
 @dataclass(frozen=True)
 class ProvePlan:
-    """What has to be looked at before ``wanted`` is proved; ``known`` is complete."""
+    """What has to be looked at before ``wanted`` is proved. ``known`` is complete."""
 
     wanted: Metarange
     known: Metarange
@@ -157,7 +157,7 @@ class ProvePlan:
 
 
 def plan(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None]) -> ProvePlan:
-    """What has to be looked at before ``wanted`` is proved; opens nothing.
+    """What has to be looked at before ``wanted`` is proved. Opens nothing.
 
     Args:
         wanted: what has to be there.
@@ -250,7 +250,7 @@ def _check_rows(table: pa.Table, policy: AddressPolicy) -> None:
 
 
 def remember(proof: RangeProof) -> str | None:
-    """What a range that has arrived lacks, as text that ``plan`` reads; None when it lacks nothing."""
+    """What a range that has arrived lacks, as text that ``plan`` reads. None when it lacks nothing."""
     if proof.complete:
         return None
     return json.dumps([[one.path, one.address, one.checksum, one.size_bytes] for one in proof.missing])

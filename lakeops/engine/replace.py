@@ -25,8 +25,8 @@ def replace_prefix(
 
     Args:
         base: what to change.
-        prefix: what the paths of ``part`` begin with; the empty one means everything.
-        part: built from scratch; its ranges are in the namespace.
+        prefix: what the paths of ``part`` begin with. The empty one means everything.
+        part: built from scratch. Its ranges are in the namespace.
         store: the namespace.
         split: the repository's split.
         attempt: a fresh suffix for what is written here.

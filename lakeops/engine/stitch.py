@@ -2,7 +2,7 @@
 
 A task that could not re-synchronise before its border hands over carry: rows whose range is still open. The driver
 goes on from there, over whatever follows (base ranges or other tasks' output), until a cut falls on a range's end.
-No change is applied again; rows are only cut.
+No change is applied again. Rows are only cut.
 """
 
 from __future__ import annotations

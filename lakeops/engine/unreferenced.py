@@ -106,7 +106,7 @@ def unreferenced(
 
     Raises:
         InvalidInput: the listing has other columns.
-        Corrupted: a range is not what was written; ``ObjectNotFound``: it is gone.
+        Corrupted: a range is not what was written. ``ObjectNotFound``: it is gone.
         EngineUnavailable: the scratch directory is full, or Spark gave up.
     """
     engine = engine.for_work(-(-ranges.num_rows // _READING))
@@ -317,7 +317,7 @@ def _joined(database: DuckDBPyConnection, rows: pa.Table, file: Path) -> Mask:
 
 
 def _under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
-    """For each address whether it lies under one of the prefixes; prefixes of one length are looked for together."""
+    """For each address whether it lies under one of the prefixes. Prefixes of one length are looked for together."""
     by_size: dict[int, list[bytes]] = {}
     for prefix in prefixes:
         by_size.setdefault(len(prefix.encode()), []).append(prefix.encode())

@@ -65,10 +65,10 @@ class Connection:
             home: directory of the embedded default (SQLite catalog and local storage).
             database_url: the catalog, for instance ``postgresql+psycopg://user@host/lakeops``.
             clock: tells the time in place of the machine; with SQLite it is the database's clock too.
-            settings: ready-made settings; ``home`` and ``database_url`` must then be left out.
-            ids: where fresh names come from; tests hand in a seeded source.
+            settings: ready-made settings. ``home`` and ``database_url`` must then be left out.
+            ids: where fresh names come from. Tests hand in a seeded source.
             must_exist: create no catalog, and do not bring an older one up to date.
-            person: the user whom a program works for, such as Airflow's; the audit names them.
+            person: the user whom a program works for, such as Airflow's. The audit names them.
 
         Raises:
             InvalidSettings: a setting makes no sense.

@@ -52,7 +52,7 @@ class _How(TypedDict):
 
 
 def _how(ctx: Context, verb: str, attempt: str) -> _How:
-    """How changes are applied here; says what is going to be rewritten, and where, before it begins."""
+    """How changes are applied here. Says what is going to be rewritten, and where, before it begins."""
     label = verb
 
     def on_plan(plan: Plan) -> None:

@@ -34,7 +34,7 @@ class GoAlone(Exception):
     """Nothing was published. The caller tries without companions.
 
     Attributes:
-        after: what the plan was made behind; once it is done, its commit is published or never will be.
+        after: what the plan was made behind. Once it is done, its commit is published or never will be.
     """
 
     def __init__(self, after: Future[Commit] | None = None) -> None:
@@ -47,9 +47,9 @@ class Ahead:
     """What a plan builds on.
 
     Attributes:
-        head: the commit to follow; None where it is the branch's head.
+        head: the commit to follow. None where it is the branch's head.
         coming: commits that this process is going to publish before, ``head`` the last of them.
-        store: where the plan reads and writes; what it writes travels in the background.
+        store: where the plan reads and writes. What it writes travels in the background.
     """
 
     head: Commit | None
@@ -74,7 +74,7 @@ class Companions:
         return line is not None and line.turn.taken
 
     def publish(self, catalog: Catalog, place: tuple[str, str], store: ObjectStore, plan: Planned) -> Commit:
-        """Publish what ``plan`` asks for, perhaps with others; ``place`` is the repository and the branch.
+        """Publish what ``plan`` asks for, perhaps with others. ``place`` is the repository and the branch.
 
         Raises:
             GoAlone: nothing was published, because of others or because ``plan`` said so.
@@ -160,7 +160,7 @@ class _Line:
             return self._chain
 
     def leave(self, chain: _Chain) -> None:
-        """One fewer needs the chain; the last one ends it."""
+        """One fewer needs the chain. The last one ends it."""
         with self._lock:
             chain.members -= 1
             ended = not chain.members
@@ -198,7 +198,7 @@ class _Chain:
         self._last: Future[Commit] | None = None
 
     def plan(self, plan: Planned) -> _Member:
-        """Plan behind all that is coming; the caller's turn has come."""
+        """Plan behind all that is coming. The caller's turn has come."""
         from lakeops.store.nearby import as_store
 
         with self._lock:

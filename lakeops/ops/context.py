@@ -153,7 +153,7 @@ class Context:
         return self.reader.metarange(require_live(commit))
 
     def metaranges(self, *commits: Commit) -> list[Metarange]:
-        """The metaranges of some commits, asked for at once; raises as ``metarange``."""
+        """The metaranges of some commits, asked for at once. Raises as ``metarange``."""
         return self.reader.metaranges([require_live(commit) for commit in commits])
 
     def seconds(self, moment: datetime | None = None) -> int:
@@ -168,7 +168,7 @@ class Context:
         """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.
 
         With ``waiting`` the verb knows that there are some.
-        A catalog that others hold must not make that verb fail; any later call catches up.
+        A catalog that others hold must not make that verb fail. Any later call catches up.
         """
         with suppress(CatalogUnavailable):
             self.catalog.purge_retired(self.repository_id, waiting=waiting)

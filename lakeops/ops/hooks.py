@@ -87,7 +87,7 @@ def automatic(ctx: Context, on: bool = True) -> None:
 
 
 def concerned(ctx: Context, action: str, ref: str) -> bool:
-    """Whether hooks run beside such a change, as far as is known; the transition refuses who does not know them."""
+    """Whether hooks run beside such a change, as far as is known. The transition refuses who does not know them."""
     return any(hook.concerns(action, ref) for hook in ctx.repository.hooks)
 
 
@@ -105,9 +105,9 @@ def changing(
     Args:
         action: one of ``ACTIONS``.
         ref: the branch or tag.
-        event: what is going to happen; called when there are hooks.
-        change: makes the change; takes the hooks that this caller runs.
-        after: the commit that the ref points to now; None when nothing was changed. Left out: as foretold.
+        event: what is going to happen. Called when there are hooks.
+        change: makes the change. Takes the hooks that this caller runs.
+        after: the commit that the ref points to now. None when nothing was changed. Left out: as foretold.
 
     Raises:
         HookRefused: a hook stopped it.

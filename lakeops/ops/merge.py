@@ -44,14 +44,14 @@ def merge(
     """Merge what ``source`` changed into the branch ``destination``, as one commit.
 
     The source is resolved once, at the start. The destination is whatever its branch points to when the merge is
-    published. Uncommitted changes of the source are not part of it; ``source_uncommitted`` of the result says that
+    published. Uncommitted changes of the source are not part of it. ``source_uncommitted`` of the result says that
     there are some.
 
     Args:
         source: any ref.
         destination: a branch without uncommitted changes.
         strategy: ``source-wins`` or ``dest-wins`` settles every conflict for that side.
-        message: the commit's message; one that names both refs when left out.
+        message: the commit's message. One that names both refs when left out.
         metadata: key/value pairs kept with the commit.
         idempotency_key: a second call with the same key returns the first call's result.
         squash: make a commit with one parent, which keeps the source's id in its metadata (``squash-origin``). The
@@ -182,7 +182,7 @@ def revert(
         ref: the commit to undo; several of them; or a range ``OLD..NEW``: the commits of the first-parent history of
             ``NEW`` that ``OLD`` does not have, newest first.
         parent_number: of merge commits, the parent to go back to, from 1.
-        message: the commit's message; one that names what is undone when left out.
+        message: the commit's message. One that names what is undone when left out.
         metadata: key/value pairs kept beside the ids of the commits that are undone (``revert-origin``).
         idempotency_key: a second call with the same key returns the first call's commit.
         on_head: as for ``merge``.
@@ -276,7 +276,7 @@ def cherry_pick(
         destination: a branch without uncommitted changes.
         parent_number: of a merge commit, the parent to compare it with, from 1.
         message: the commit's message; that of ``ref`` when left out.
-        metadata: key/value pairs that are added to those of ``ref``; a pair here takes the place of one there.
+        metadata: key/value pairs that are added to those of ``ref``. A pair here takes the place of one there.
         idempotency_key: a second call with the same key returns the first call's commit.
         on_head: as for ``merge``.
 

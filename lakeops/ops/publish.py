@@ -1,4 +1,4 @@
-"""The loop of every verb that moves a branch: seal, plan on the head, write files, publish; in turn when it moved.
+"""The loop of every verb that moves a branch: seal, plan on the head, write files, publish. In turn when it moved.
 
 A verb brings a function that turns an attempt (the branch as it is now) into a draft (the metarange
 written, parents, message). A commit plans on sealed rows. A verb that needs a clean branch only looks at the rows
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table) -> None:
     """Refuse a branch with uncommitted changes.
 
-    Staged rows that change nothing over the head are no changes; the publish transaction takes them off the branch,
+    Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
     so that they cannot come to matter over the new head. Raises ``DirtyBranch``.
     """
     for batch in effective(ctx, head, staged):
@@ -80,7 +80,7 @@ class Move:
 class Attempt:
     """A branch at the moment that planning begins. ``state.sealed_tokens`` are what the plan may consume.
 
-    ``staged`` are its staged rows, of which a verb that needs a clean branch makes sure that they change nothing; None
+    ``staged`` are its staged rows, of which a verb that needs a clean branch makes sure that they change nothing. None
     for a commit. ``ctx`` is what the plan reads and writes through. ``coming`` are commits up to ``head`` that this
     process is going to publish before.
     """
@@ -99,7 +99,7 @@ class Draft:
 
     ``rests_on`` are the commits whose ranges the metarange reuses. ``begun`` is when its first file was written, where
     that was before the attempt: files live under the deadline of the publish transaction from then on.
-    ``consumed`` are those of the sealed tokens that it takes; None: all of them.
+    ``consumed`` are those of the sealed tokens that it takes. None: all of them.
     """
 
     metarange: MetarangeFile
@@ -114,7 +114,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Published:
-    """A commit that is visible now; ``summary`` is what its plan counted, if this call published it.
+    """A commit that is visible now. ``summary`` is what its plan counted, if this call published it.
 
     ``by_key`` says that another call under the same key published it at the same time.
     """
@@ -193,7 +193,7 @@ T = TypeVar("T")
 
 
 def first_look(ctx: Context, move: Move, look: Callable[[], T]) -> Published | T:
-    """What ``look`` reads before a move, or the commit of an earlier call under its key; from one snapshot.
+    """What ``look`` reads before a move, or the commit of an earlier call under its key. From one snapshot.
 
     Raises:
         RefNotFound: there is no such branch.
@@ -277,7 +277,7 @@ def _attempt(
 def _asked(
     ctx: Context, move: Move, attempt: Attempt, state: BranchState, draft: Draft, publisher: str | None
 ) -> Publish:
-    """What the publish transaction is asked for; ``state`` is the branch with what the draft consumes sealed."""
+    """What the publish transaction is asked for. ``state`` is the branch with what the draft consumes sealed."""
     commit = make_commit(
         parents=draft.parents,
         committer=ctx.actor,

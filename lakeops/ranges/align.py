@@ -32,7 +32,7 @@ _TWO_BYTES = np.uint64(0xFFFF)
 def unshared(left: Digests, right: Digests) -> tuple[Positions, Positions]:
     """Rows of ``left`` and of ``right`` (numbers, ascending) that were not matched with an equal row.
 
-    Rows that are matched are equal. An equal pair may be missed where the runs part, never the other way round; the
+    Rows that are matched are equal. An equal pair may be missed where the runs part, never the other way round. The
     caller compares paths and contents of what is returned anyway.
 
     Args:
@@ -136,7 +136,7 @@ class _Alignment:
 
 
 def _first(true: npt.NDArray[np.bool_]) -> int:
-    """The first place that is true; the length when there is none."""
+    """The first place that is true. The length when there is none."""
     first = int(true.argmax()) if len(true) else 0
     return first if len(true) and true[first] else len(true)
 

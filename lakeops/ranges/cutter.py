@@ -40,7 +40,7 @@ class Cut:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        """The digest of each row group, 32 raw bytes; the rows must have their digests (``RANGE_SCHEMA``)."""
+        """The digest of each row group, 32 raw bytes. The rows must have their digests (``RANGE_SCHEMA``)."""
         return [group_digest(group.column("digest")) for group in self.groups]
 
     def described(self) -> RangeRow:
@@ -64,7 +64,7 @@ class Cut:
 
 
 class Cutter:
-    """Rows come in, in order, and go out as whole ranges; what is left is the range still open.
+    """Rows come in, in order, and go out as whole ranges. What is left is the range still open.
 
     Rows must start right after a cut, and have one schema with a ``path``.
     """
@@ -81,7 +81,7 @@ class Cutter:
         return self._open
 
     def add(self, table: pa.Table, hashes: Hashes | None = None) -> list[Cut]:
-        """The ranges that these rows bring to an end; ``hashes`` of their paths, when the caller has them."""
+        """The ranges that these rows bring to an end. ``hashes`` of their paths, when the caller has them."""
         if hashes is None:
             hashes = path_hashes(table.column("path"))
         self._tables.append(table)
@@ -104,7 +104,7 @@ class Cutter:
         return closed
 
     def rest(self) -> Cut:
-        """The open range as it is; it is open no more. Needs at least one row."""
+        """The open range as it is. It is open no more. Needs at least one row."""
         cut = self._cut(pa.concat_tables(self._tables), np.concatenate(self._hashes), 0, self._open)
         self._tables, self._hashes, self._open = [], [], 0
         return cut
@@ -157,7 +157,7 @@ def check_ascending(paths: pa.Array | pa.ChunkedArray, after: str | None = None)
 
 
 def cut(tables: Iterable[pa.Table], split: Split) -> Iterator[Cut]:
-    """The rows of each range in turn, from nothing before to nothing after; digests come along where there are any.
+    """The rows of each range in turn, from nothing before to nothing after. Digests come along where there are any.
 
     Raises ``InvalidInput`` unless paths ascend strictly within and across the tables.
     """

@@ -53,7 +53,7 @@ class RowSpan:
         self.file.release(int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1)
 
     def digests(self, without: frozenset[bytes] = frozenset()) -> tuple[Positions, Digests]:
-        """The numbers of its rows, and their digests; whole row groups with these digests are left out."""
+        """The numbers of its rows, and their digests. Whole row groups with these digests are left out."""
         groups = self._groups(without)
         numbers, inside = self._numbers(groups)
         return numbers, self.file.digests(groups)[inside]
@@ -76,7 +76,7 @@ class Candidates:
     """Rows that the other side does not share, in path order, and some of their columns.
 
     An equal row may be among them where the sides part, never the other way round. ``pieces`` say where the rows are
-    in their files; there are none where the table holds all that anybody asks for.
+    in their files. There are none where the table holds all that anybody asks for.
     """
 
     table: pa.Table
@@ -84,7 +84,7 @@ class Candidates:
 
     @classmethod
     def alone(cls, part: RowSpan | None, columns: list[str]) -> Candidates:
-        """All rows of a part, which the other side has nothing beside; none where this side has nothing."""
+        """All rows of a part, which the other side has nothing beside. None where this side has nothing."""
         if part is None:
             return cls(RANGE_SCHEMA.empty_table().select(columns))
         return cls(part.read(columns), (_Piece(part, *part.digests()),))
@@ -104,11 +104,11 @@ class Candidates:
 
     @property
     def row(self) -> RangeRow | None:
-        """The range that those of one part are rows of; None where this side has nothing."""
+        """The range that those of one part are rows of. None where this side has nothing."""
         return self.pieces[0].part.file.row if self.pieces else None
 
     def rows(self, which: Positions, columns: list[str]) -> pa.Table:
-        """Some columns of some of the rows, by ascending numbers; columns that were left out before are read now."""
+        """Some columns of some of the rows, by ascending numbers. Columns that were left out before are read now."""
         missing = [name for name in columns if name not in self.table.column_names]
         known = self.table.select([name for name in columns if name not in missing]).take(pa.array(which))
         if not missing:
@@ -171,7 +171,7 @@ def compared(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> P
     """The rows of each part that the other one does not share, addresses and times included.
 
     Args:
-        left: one stretch of paths before; None where there is nothing.
+        left: one stretch of paths before. None where there is nothing.
         right: the same stretch after.
         columns: what the left and the right rows hold.
     """
@@ -218,7 +218,7 @@ class _Side:
 
     @cached_property
     def file(self) -> RangeFile | None:
-        """The open range; None at the end. The first is waited for once both sides have asked for theirs."""
+        """The open range. None at the end. The first is waited for once both sides have asked for theirs."""
         return next(self._files, None)
 
     @property
@@ -250,10 +250,10 @@ _MANY_ROWS = 8_192
 
 @dataclass(frozen=True)
 class Delta:
-    """The differing rows of some stretches of paths; a later delta's paths all come after an earlier one's.
+    """The differing rows of some stretches of paths. A later delta's paths all come after an earlier one's.
 
     ``left`` and ``right`` hold candidate rows in path order. ``removed`` and ``added`` number the rows of ``left``
-    and ``right`` whose path the other side does not have; ``pairs`` those of one path whose identities differ.
+    and ``right`` whose path the other side does not have. ``pairs`` those of one path whose identities differ.
     """
 
     left: Candidates
@@ -276,7 +276,7 @@ def deltas(
     columns: Columns = (SKETCH_COLUMNS, SKETCH_COLUMNS),
     prefix: str = "",
 ) -> Iterator[Delta]:
-    """Everything that differs under ``prefix``, in path order; none of the deltas is empty.
+    """Everything that differs under ``prefix``, in path order. None of the deltas is empty.
 
     Args:
         reader: the namespace of both.
@@ -329,7 +329,7 @@ def _release(parts: tuple[RowSpan | None, RowSpan | None]) -> None:
 
 
 def matched(left: Candidates, right: Candidates) -> Delta:
-    """Candidate rows of both sides, paired by path; pairs of one identity are no difference.
+    """Candidate rows of both sides, paired by path. Pairs of one identity are no difference.
 
     Both hold at least ``SKETCH_COLUMNS``. What else identities are made of is read as far as it matters.
     """

@@ -1,6 +1,6 @@
 """The difference of two metaranges as rows that stream.
 
-Cost follows the ranges that differ, not the repository; a path whose identity is the same on both sides is no
+Cost follows the ranges that differ, not the repository. A path whose identity is the same on both sides is no
 difference, whatever became of its address or time.
 """
 
@@ -31,7 +31,7 @@ DIFF_SCHEMA = pa.schema(
         pa.field("size_bytes", pa.int64(), nullable=False),
     ]
 )
-"""One differing path a row; ``size_bytes`` is the new object's, or the removed one's."""
+"""One differing path a row. ``size_bytes`` is the new object's, or the removed one's."""
 
 ROWS_SCHEMA = DIFF_SCHEMA.append(pa.field("left", ROW_TYPE)).append(pa.field("right", ROW_TYPE))
 """The same with both sides' rows: null where a side does not have the path."""
@@ -136,7 +136,7 @@ def _over(file: RangeFile | None, staged: pa.Table) -> Delta:
 
 
 NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_address", "checksum", "size_bytes", "path")])
-"""One object a row; ``path`` is one of its paths in this range, the first where the object is new. Addresses are as the
+"""One object a row. ``path`` is one of its paths in this range, the first where the object is new. Addresses are as the
 ranges hold them: relative to the namespace, absolute for imported objects."""
 
 _OBJECT = NEEDED_SCHEMA.names[:3]
@@ -144,7 +144,7 @@ _OBJECT = NEEDED_SCHEMA.names[:3]
 
 @dataclass(frozen=True)
 class NeededOfRange:
-    """What one range needs: ``NEEDED_SCHEMA``, in path order, no object twice; possibly no rows at all."""
+    """What one range needs: ``NEEDED_SCHEMA``, in path order, no object twice. Possibly no rows at all."""
 
     row: RangeRow
     objects: pa.Table
@@ -161,7 +161,7 @@ def needed(
     Args:
         reader: the namespace of both.
         wanted: what has to be there.
-        known: what is there already; ``Metarange.empty()`` for nothing.
+        known: what is there already. ``Metarange.empty()`` for nothing.
         proved: ids (32 bytes) of ranges whose objects are known to be there.
     """
     missing = wanted.only(wanted.without(known))

@@ -2,8 +2,8 @@
 
 Four steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
 each other by. An *entry digest* (BLAKE2b, 16 bytes) covers every column of a row, path and address included, so equal
-digests mean equal rows. A *group digest* (SHA-256) covers the digests of a row group's rows, in order; a *range id*
-(SHA-256) its group digests; a *metarange id* (SHA-256) its range ids. ``docs/format.md`` spells the bytes out.
+digests mean equal rows. A *group digest* (SHA-256) covers the digests of a row group's rows, in order. A *range id*
+(SHA-256) its group digests. A *metarange id* (SHA-256) its range ids. ``docs/format.md`` spells the bytes out.
 
 The *identity* is the smaller notion: what a user calls the same object (checksum, size, content type, user metadata).
 It says nothing without the path and is compared only between rows of one path.
@@ -39,7 +39,7 @@ def entry_digests(table: pa.Table) -> pa.Array:
 
     Args:
         table: at least the columns of ``ENTRY_SCHEMA``, in any order. The order of a row's metadata pairs does not
-            matter; a key that occurs twice raises ``InvalidInput``.
+            matter. A key that occurs twice raises ``InvalidInput``.
     """
     parts: list[bytes] = []
     for start in range(0, table.num_rows, _BLOCK):
@@ -119,7 +119,7 @@ def _canonical(table: pa.Table, texts: tuple[str, ...], numbers: tuple[str, ...]
     """Unambiguous bytes of each row: a header of fixed width, then the texts, then the metadata pairs.
 
     The header holds the byte length of each text (u32), the numbers (i64) and the count of pairs (u32), all
-    little-endian; each pair is two lengths (u32), key and value, and pairs are ordered by key.
+    little-endian. Each pair is two lengths (u32), key and value, and pairs are ordered by key.
     """
     columns = [_column(table, name).cast(pa.binary()) for name in texts]
     metadata = _column(table, "metadata")

@@ -69,7 +69,7 @@ def open_range(store: ObjectStore, row: RangeRow) -> RangeFile:
 
 
 def read_end(store: ObjectStore, row: RangeRow, *, whole: bool = False) -> RangeEnd:
-    """The footer of the range that a metarange row names; raises as ``open_range``.
+    """The footer of the range that a metarange row names. Raises as ``open_range``.
 
     With ``whole`` a far file is fetched whole where pieces are kept: its row groups are then here when they are asked
     for. That is one request in place of two or more.
@@ -93,12 +93,12 @@ def read_end(store: ObjectStore, row: RangeRow, *, whole: bool = False) -> Range
 
 
 def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
-    """All rows of the range that a metarange row names, in one request; raises as ``open_range``."""
+    """All rows of the range that a metarange row names, in one request. Raises as ``open_range``."""
     return fetch_range(store, row).read()
 
 
 def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile:
-    """The range that a metarange row names, all of it read and verified in one request; raises as ``open_range``.
+    """The range that a metarange row names, all of it read and verified in one request. Raises as ``open_range``.
 
     Whoever looks for what is wrong with its rows takes them as they are, not ``ordered``.
     """
@@ -154,7 +154,7 @@ class RangeEnd:
 
     Args:
         row: the metarange row that names the file.
-        tail: the bytes at its end that should be the footer; they stay at hand.
+        tail: the bytes at its end that should be the footer. They stay at hand.
     """
 
     def __init__(self, row: RangeRow, tail: bytes) -> None:
@@ -188,14 +188,14 @@ class RangeEnd:
 
 
 class RangeFile:
-    """A range file; row groups are fetched, verified and decoded when asked for. Threads may share it.
+    """A range file. Row groups are fetched, verified and decoded when asked for. Threads may share it.
 
     It keeps the bytes that it fetched until they are released, so it is for one piece of work and never remembered.
 
     Args:
         store: the namespace.
         end: its verified end.
-        ordered: whether paths that do not rise are an error; searches need them to.
+        ordered: whether paths that do not rise are an error. Searches need them to.
     """
 
     def __init__(self, store: ObjectStore, end: RangeEnd, *, ordered: bool = True) -> None:
@@ -262,7 +262,7 @@ class RangeFile:
         return self.end.first_paths
 
     def first_at(self, key: bytes) -> int:
-        """The number of the first row at or after ``key``; ``row.count`` when there is none."""
+        """The number of the first row at or after ``key``. ``row.count`` when there is none."""
         index = self.end.group_of(key)
         return int(self.starts[index]) + SortedPaths(self.group(index, ["path"]).column(0)).first_at(key)
 
@@ -331,7 +331,7 @@ class RangeFile:
             return {index: self._held[index] for index in wanted}
 
     def release(self, groups: int) -> None:
-        """Forget the bytes of the first row groups; they are fetched again should anybody want them."""
+        """Forget the bytes of the first row groups. They are fetched again should anybody want them."""
         with self._loading:
             self._held = {index: held for index, held in self._held.items() if index >= groups}
 
@@ -458,14 +458,14 @@ class _Held:
 
 
 def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:
-    """Some bytes of a file, all of them where they begin it; a shorter file gives fewer."""
+    """Some bytes of a file, all of them where they begin it. A shorter file gives fewer."""
     with _needed(store, key):
         return store.get_range(key, start, size)
 
 
 @contextmanager
 def _needed(store: ObjectStore, key: str) -> Iterator[None]:
-    """Says of a file that is missing that a commit needs it; at a mirror the store has said what that means there."""
+    """Says of a file that is missing that a commit needs it. At a mirror the store has said what that means there."""
     try:
         yield
     except NotReplicated:

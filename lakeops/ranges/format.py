@@ -1,6 +1,6 @@
 """The Parquet shape of ranges and metaranges: schemas, how they are encoded, how they are decoded.
 
-Plain Parquet that DuckDB, polars and Spark read as it is; ``docs/format.md`` documents the columns. The settings were
+Plain Parquet that DuckDB, polars and Spark read as it is. ``docs/format.md`` documents the columns. The settings were
 measured: delta encodings and light zstd come within a tenth of the data's entropy, row groups of a few thousand rows
 make a point lookup and a diff cheap, and everything that would tie the bytes to one reader is left out. Ids never come
 from these bytes: another version of the writer may encode the same rows differently.
@@ -95,7 +95,7 @@ class Pieces:
 
     Args:
         size: bytes of the whole file.
-        pieces: where each piece begins, and its bytes; ascending.
+        pieces: where each piece begins, and its bytes. Ascending.
     """
 
     closed = False
@@ -264,7 +264,7 @@ def decode_footer(tail: bytes, key: str) -> Footer:
 
 
 def encode_metarange(table: pa.Table) -> bytes:
-    """The Parquet bytes of a metarange file; ``table`` has ``METARANGE_SCHEMA``."""
+    """The Parquet bytes of a metarange file. ``table`` has ``METARANGE_SCHEMA``."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, row_group_size=_METARANGE_GROUP, **_METARANGE)
     data: bytes = sink.getvalue().to_pybytes()

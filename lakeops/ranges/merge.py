@@ -2,7 +2,7 @@
 
 A pure function of base, source, destination and strategy, path by path. Only ranges that the source changed are
 opened, and of the destination only those that base and source both do not have. Equal means equal identity at one
-path; an absent path is a state like any other.
+path. An absent path is a state like any other.
 
 =====  ======  =====  ========  ==================================
 base   source  dest   result
@@ -78,7 +78,7 @@ def _gaps(base: Metarange, source: Metarange) -> Iterator[_Gap]:
 
 
 def _place(gap: _Gap, places: Rows, base: Metarange, dest: Metarange) -> int | None:
-    """Where the gap's base ranges, and the range on either side, lie in the destination; None: not as in the base."""
+    """Where the gap's base ranges, and the range on either side, lie in the destination. None: not as in the base."""
     first, last = max(gap.base_start - 1, 0), min(gap.base_stop + 1, len(base))
     here = places[first:last]
     if not len(here) or here[0] < 0 or (np.diff(here) != 1).any():
@@ -96,7 +96,7 @@ class MergePlan:
 
     Attributes:
         changes: what to apply to the destination, ``STAGED_SCHEMA``.
-        conflicts: every conflicting path, in order; always empty with a strategy.
+        conflicts: every conflicting path, in order. Always empty with a strategy.
         settled: how many conflicts the strategy settled.
         summary: how many paths of the destination the changes add, remove and change.
         result: the merged metarange where ranges that exist already make it up: nothing to apply.
@@ -114,9 +114,9 @@ class MergePlan:
 def three_way(
     reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
 ) -> MergePlan:
-    """What merging ``source`` into ``dest`` takes; writes nothing.
+    """What merging ``source`` into ``dest`` takes. Writes nothing.
 
-    A revert is the same call with the reverted commit as base and its parent as source; a cherry-pick has the picked
+    A revert is the same call with the reverted commit as base and its parent as source. A cherry-pick has the picked
     commit's parent as base.
     """
     result = by_reference(base, source, dest)
@@ -138,7 +138,7 @@ def by_reference(base: Metarange, source: Metarange, dest: Metarange) -> Metaran
 
 
 def referred(result: Metarange, changed: Summary) -> MergePlan:
-    """The plan of a merge whose outcome ``by_reference`` gave; ``changed`` is what differs from the destination."""
+    """The plan of a merge whose outcome ``by_reference`` gave. ``changed`` is what differs from the destination."""
     return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, changed, result)
 
 
@@ -176,7 +176,7 @@ def foretold(
 ) -> Iterator[pa.Table]:
     """What merging ``source`` into ``dest`` would change in it, and the conflicts that would keep it from happening.
 
-    Tables of ``DIFF_SCHEMA`` in path order, none empty; the type of a conflict is ``conflict``. The rows without
+    Tables of ``DIFF_SCHEMA`` in path order, none empty. The type of a conflict is ``conflict``. The rows without
     conflicts are the difference between the destination before and after. A conflict's size is that of the source's
     object, or of the destination's where the source has none.
 
@@ -185,7 +185,7 @@ def foretold(
         base: what both sides come from.
         source: what would be merged.
         dest: what it would be merged into.
-        strategy: the side that settles conflicts, if one does; there are no conflicts then.
+        strategy: the side that settles conflicts, if one does. There are no conflicts then.
         prefix: leave out paths that do not start with it.
     """
     result = by_reference(base, source, dest)

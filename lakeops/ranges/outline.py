@@ -216,7 +216,7 @@ def _outline(data: bytes) -> Outline:
 
 
 def _scan(data: bytes, at: int, known: _Known, marks: list[tuple[int, int, int, bool]]) -> int:
-    """Pass a struct, noting what must be written again; gives where it ends."""
+    """Pass a struct, noting what must be written again. Gives where it ends."""
     field = 0
     while head := data[at]:
         at += 1

@@ -41,7 +41,7 @@ class Patch:
     Attributes:
         file: the range as it was.
         parts: the row groups, in order.
-        row: what the metarange will say; what tells of the new file is empty.
+        row: what the metarange will say. What tells of the new file is empty.
         summary: how many paths changed.
     """
 
@@ -103,7 +103,7 @@ class _Group:
 
 
 def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> Patch | None:
-    """A range with changes laid over it; None where it is as well rewritten as a whole.
+    """A range with changes laid over it. None where it is as well rewritten as a whole.
 
     Args:
         file: a range that begins after a cut and ends with one, or the repository's last.
@@ -136,7 +136,7 @@ class _Patching:
         self._size_bytes = file.row.size_bytes
 
     def run(self, changes: pa.Table, touched: list[int]) -> None:
-        """Lay the changes over; ``touched`` are the row groups that they belong to, ascending."""
+        """Lay the changes over. ``touched`` are the row groups that they belong to, ascending."""
         overlaid = self._overlaid(changes, touched)
         for index in range(self._file.groups):
             if index in overlaid:
@@ -152,7 +152,7 @@ class _Patching:
             self._add(self._cutter.rest())
 
     def _overlaid(self, changes: pa.Table, touched: list[int]) -> dict[int, tuple[pa.Table, Hashes]]:
-        """The rows that the touched row groups become, with their paths' hashes; each step over all of them at once."""
+        """The rows that the touched row groups become, with their paths' hashes. Each step over all of them at once."""
         base = self._file.read_groups(touched, RANGE_SCHEMA.names)[1].combine_chunks()
         overlaid = overlay(base, changes)
         rows = overlaid.table.combine_chunks()
@@ -172,7 +172,7 @@ class _Patching:
         self._digests.append(self._file.marks[index].digest)
 
     def _add(self, cut: Cut) -> None:
-        """A row group that came about; the file may have one of these very rows, where changes changed nothing."""
+        """A row group that came about. The file may have one of these very rows, where changes changed nothing."""
         # Also of one that the file has: what was its last row group may be followed by others now.
         self._ends[len(self._parts)] = possible_ends(cut.hashes, self._split)
         digest = group_digest(cut.table.column("digest"))
@@ -185,7 +185,7 @@ class _Patching:
     def is_one_range(self, *, last: bool) -> bool:
         """Whether the rows are one range: no cut is due before their end, and one is due there unless nothing follows.
 
-        Rows of row groups that were kept are known not to end a range, but for the last one; unless rows that were
+        Rows of row groups that were kept are known not to end a range, but for the last one. Unless rows that were
         put in before them have moved them past the least size of a range.
         """
         ends, count = self._possible_ends(), self._count

@@ -136,7 +136,7 @@ Loaded = TypeVar("Loaded", bound=Sized)
 
 
 class RangeCache:
-    """The most recently used values up to a number of bytes; safe to share between threads.
+    """The most recently used values up to a number of bytes. Safe to share between threads.
 
     Args:
         max_bytes: what all values together may keep in memory. A larger single value is not kept.
@@ -154,7 +154,7 @@ class RangeCache:
         return self._bytes
 
     def get(self, key: Hashable, make: Callable[[], Loaded]) -> Loaded:
-        """The value of ``key``, made when it is not there. Two threads may make the same value; one is kept."""
+        """The value of ``key``, made when it is not there. Two threads may make the same value. One is kept."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
@@ -176,7 +176,7 @@ class RangeCache:
         return value
 
     def peek(self, key: Hashable) -> Any:  # noqa: ANN401 - what a key stands for is the caller's business
-        """The value of ``key`` or None; does not count as a use."""
+        """The value of ``key`` or None. Does not count as a use."""
         with self._lock:
             found = self._values.get(key)
         return found[0] if found is not None else None
@@ -214,11 +214,11 @@ class MetarangePointer(Protocol):
 
 
 class RangeReader:
-    """Reads the ranges of one storage namespace; threads may share it.
+    """Reads the ranges of one storage namespace. Threads may share it.
 
     Args:
         store: the namespace's store.
-        cache: what the process remembers; give the same one to every reader.
+        cache: what the process remembers. Give the same one to every reader.
     """
 
     def __init__(self, store: ObjectStore, cache: RangeCache | None = None) -> None:
@@ -248,19 +248,19 @@ class RangeReader:
         return metarange
 
     def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
-        """The metaranges of some commits, all asked for at once where the store is far; raises as ``metarange``."""
+        """The metaranges of some commits, all asked for at once where the store is far. Raises as ``metarange``."""
         return list(self._each(self.metarange, commits))
 
     def open(self, row: RangeRow, *, whole: bool = True) -> RangeFile:
-        """A range; row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``.
+        """A range. Row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``.
 
-        With ``whole`` its row groups are probably wanted too; see ``read_end``.
+        With ``whole`` its row groups are probably wanted too. See ``read_end``.
         """
         key = (self.store.url, row.file, row.footer_digest)
         return RangeFile(self.store, self._cache.get(key, lambda: read_end(self.store, row, whole=whole)))
 
     def open_each(self, ranges: Metarange, chosen: Rows) -> Iterator[RangeFile]:
-        """Ranges of a metarange by their numbers, in turn; far ones are asked for at once, and whole where few."""
+        """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once, and whole where few."""
         size = pc.sum(ranges.table.column("file_bytes").take(pa.array(chosen))).as_py() or 0
         return self._each(partial(self.open, whole=size <= _FEW_BYTES), _rows(ranges, chosen))
 
@@ -291,7 +291,7 @@ class RangeReader:
         return cursor.entry() if cursor.path is not None else None
 
     def cursor(self, metarange: Metarange) -> Cursor:
-        """A cursor, for listings that skip; it goes where ``seek`` sends it."""
+        """A cursor, for listings that skip. It goes where ``seek`` sends it."""
         return Cursor(self, metarange)
 
     def scan(self, metarange: Metarange, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
@@ -386,19 +386,19 @@ class Cursor:
 
     @property
     def path(self) -> str | None:
-        """The path of the present entry; None past the last."""
+        """The path of the present entry. None past the last."""
         group = self._here()
         return group.paths[self._row].decode() if group is not None else None
 
     def entry(self) -> Entry:
-        """The present entry; the cursor must not be past the last."""
+        """The present entry. The cursor must not be past the last."""
         group = self._here()
         if group is None:
             raise IndexError("the cursor is past the last entry")
         return group.rows[self._row]
 
     def seek(self, key: str) -> None:
-        """Go to the first entry whose path is ``key`` or comes after it; forward or back."""
+        """Go to the first entry whose path is ``key`` or comes after it. Forward or back."""
         raw = key.encode()
         self._run = _FIRST_RUN
         if self._group is not None and self._group.paths[0] <= raw <= self._group.paths[-1]:
@@ -415,7 +415,7 @@ class Cursor:
     def take(self, below: bytes | None = None) -> pa.Table:
         """The rows from here on that are before ``below``, and go behind them: ``RANGE_SCHEMA``.
 
-        The longer a listing goes on, the more rows it is given at a time; none where it has come to the end.
+        The longer a listing goes on, the more rows it is given at a time. None where it has come to the end.
         """
         group = self._here()
         if group is None:

@@ -24,7 +24,7 @@ _AT_ONCE = 50_000
 
 
 def run_task(task: Task, store: ObjectStore) -> TaskResult:
-    """Rewrite the task's ranges; safe to run any number of times, also at the same time.
+    """Rewrite the task's ranges. Safe to run any number of times, also at the same time.
 
     Every run writes under names of its own and publishes nothing, so what a lost or doubled run wrote is garbage that
     nothing refers to. Raises ``Corrupted`` or ``ObjectNotFound`` for a base range that cannot be trusted.
@@ -60,7 +60,7 @@ class _Rewriting:
         self._store = store
 
     def pieces(self) -> Iterator[Piece]:
-        """The segment's pieces; ranges that were not touched and are not needed to re-synchronise are in none."""
+        """The segment's pieces. Ranges that were not touched and are not needed to re-synchronise are in none."""
         segment = self._segment
         start, done = 0, 0
         written: list[RangeRow] = []
@@ -81,7 +81,7 @@ class _Rewriting:
             yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), carry)
 
     def _written(self, index: int, changes: pa.Table) -> list[RangeRow]:
-        """The ranges that base range ``index`` brings to an end, written; none of its rows stay behind in memory."""
+        """The ranges that base range ``index`` brings to an end, written. None of its rows stay behind in memory."""
         file = self._file(index)
         if file is not None and not self._cutter.open:
             last = self._segment.last and index == len(self._segment.rows) - 1
@@ -112,7 +112,7 @@ class _Rewriting:
         yield base.slice(done)
 
     def _file(self, index: int) -> RangeFile | None:
-        """Base range ``index``; None in a segment without any."""
+        """Base range ``index``. None in a segment without any."""
         if not self._segment.rows:
             return None
         row = self._segment.rows[index]

@@ -59,11 +59,11 @@ class Task:
     """Ranges to rewrite.
 
     Attributes:
-        index: which of the plan's tasks this is; a task that ran twice has two results with one index.
+        index: which of the plan's tasks this is. A task that ran twice has two results with one index.
         segments: where to work, ascending.
         changes: ``STAGED_SCHEMA`` rows of all segments, in order.
         split: the repository's split.
-        attempt: the operation's attempt; each run of the task adds a fresh suffix of its own.
+        attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
         reuse: ranges of other live commits that may be referred to instead of written again.
     """
 

@@ -4,7 +4,7 @@ A reader checks that it holds the bytes that were written. Here the bytes are ch
 entry digests are computed again from the rows, paths must rise, ranges must end where the cutting rule says, and a
 metarange must describe its ranges as they are. A flaw never stops the rest: what can still be looked at is.
 
-Tasks and results are plain data; ``verify`` runs in a thread or on a cluster.
+Tasks and results are plain data. ``verify`` runs in a thread or on a cluster.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class VerifyTask:
     """Ranges to verify.
 
     Attributes:
-        index: which task this is; one that ran twice has two results with one index.
+        index: which task this is. One that ran twice has two results with one index.
         rows: the ranges.
-        split: the repository's split; None when it makes no sense, so that no cut can be judged.
+        split: the repository's split. None when it makes no sense, so that no cut can be judged.
         columns: the columns of the rows that the caller wants back.
     """
 
@@ -61,7 +61,7 @@ class VerifiedRange:
     Attributes:
         flaws: what is wrong with it.
         closed: whether it ends at a cut; only the last range of a metarange may be open.
-        table: the wanted columns; None when the file cannot be used.
+        table: the wanted columns. None when the file cannot be used.
     """
 
     flaws: tuple[Flaw, ...]
@@ -78,7 +78,7 @@ class VerifyResult:
 
 
 def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
-    """Verify the ranges of a task; raises nothing that is a range's own fault."""
+    """Verify the ranges of a task. Raises nothing that is a range's own fault."""
     done = []
     for number, row in enumerate(task.rows, 1):
         done.append(verify_range(store, row, task.split, task.columns))

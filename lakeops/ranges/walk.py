@@ -102,7 +102,7 @@ def _equal(file: RangeFile, places: Positions, side: Candidates, rows: Positions
 
 @dataclass(frozen=True)
 class Decided:
-    """What a merge makes of some paths that the source changed; a later one's paths all come after an earlier one's.
+    """What a merge makes of some paths that the source changed. A later one's paths all come after an earlier one's.
 
     Attributes:
         delta: what the source changed.
@@ -149,7 +149,7 @@ class Decided:
 
 
 class MergeWalk:
-    """Decides path by path, in order, what a merge does; ``opened`` counts ranges of the destination.
+    """Decides path by path, in order, what a merge does. ``opened`` counts ranges of the destination.
 
     Args:
         reader: the namespace.
@@ -181,7 +181,7 @@ class MergeWalk:
         self._coming = self._ask_ahead() if reader.store.remote else iter(())
 
     def decisions(self, prefix: str = "") -> Iterator[Decided]:
-        """What becomes of the paths under ``prefix`` that the source changed; reads as it is consumed."""
+        """What becomes of the paths under ``prefix`` that the source changed. Reads as it is consumed."""
         base, source = self._sides
         for delta in deltas(self._reader, base, source, columns=(SKETCH_COLUMNS, self._columns), prefix=prefix):
             yield self._decide(delta)
@@ -231,7 +231,7 @@ class MergeWalk:
         return like_base, like_source, present
 
     def _file(self, number: int) -> RangeFile:
-        """A range of the destination; the next delta may begin in the one that this one ended in."""
+        """A range of the destination. The next delta may begin in the one that this one ended in."""
         if self._open is None or self._open[0] != number:
             asked = next((file for other, file in self._coming if other == number), None)
             self._open = number, asked or self._reader.open(self._dest.row(number))

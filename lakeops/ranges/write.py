@@ -33,7 +33,7 @@ class MetarangeFile:
 def release_memory(written: int) -> None:
     """Give back what Arrow's pool keeps of freed memory, after every fourth range.
 
-    The pool keeps it for each thread apart; over many ranges that adds up to several times what is in use.
+    The pool keeps it for each thread apart. Over many ranges that adds up to several times what is in use.
     """
     if written % 4 == 0:
         pa.default_memory_pool().release_unused()
@@ -52,7 +52,7 @@ class WholeRange(Protocol):
 
 
 def write_range(store: ObjectStore, rows: WholeRange, attempt: str, row: RangeRow | None = None) -> RangeRow:
-    """Write one range; returns its metarange row.
+    """Write one range. Returns its metarange row.
 
     Args:
         store: the namespace.
@@ -71,7 +71,7 @@ def write_range(store: ObjectStore, rows: WholeRange, attempt: str, row: RangeRo
 
 
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
-    """Write a metarange; returns what the commit keeps of it. ``attempt`` is fresh for every try."""
+    """Write a metarange. Returns what the commit keeps of it. ``attempt`` is fresh for every try."""
     data = encode_metarange(metarange.table)
     file = attempt_file(metarange.id, attempt)
     written = store.put(metarange_key(file), data)

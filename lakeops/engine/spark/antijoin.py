@@ -50,7 +50,7 @@ def met(
     given: Sequence[pa.Array],
     on_progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[pa.Table, npt.NDArray[np.bool_]]]:
-    """Every slice of a listing, and which of its rows something refers to; see ``unreferenced``."""
+    """Every slice of a listing, and which of its rows something refers to. See ``unreferenced``."""
     reads = list(read_tasks(ranges, engine.group(ranges.num_rows)))
     extra = NamesTask(len(reads), _stream(given))
     proofs = NamesTask(_PROOFS, _stream([pa.array([_proof(number) for number in range(len(reads) + 1)], pa.binary())]))

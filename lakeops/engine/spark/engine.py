@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _JOBS_AT_ONCE = 2
 _TASKS_PER_CORE = 3
 _MOST_IN_A_TASK = 256
-"""Ranges; four seconds of work, so that a lost worker loses little."""
+"""Ranges. Four seconds of work, so that a lost worker loses little."""
 
 _AGAIN = 1.0
 """Seconds after which jobs that should have ended are told so again."""
@@ -45,7 +45,7 @@ def tasks_for(items: int, cores: int) -> int:
 
 
 class SparkEngine:
-    """Runs tasks on Spark; connects when it is first given work.
+    """Runs tasks on Spark. Connects when it is first given work.
 
     Args:
         master: where to, when no session is active in this process: ``spark://host:port``, ``local[*]`` (also when
@@ -86,7 +86,7 @@ class SparkEngine:
         return self
 
     def run(self, work: Callable[[T, ObjectStore], R], tasks: Iterable[T], store: ObjectStore) -> Iterator[R]:
-        """The result of each task, as jobs finish; see ``Engine.run``.
+        """The result of each task, as jobs finish. See ``Engine.run``.
 
         Raises:
             Unsupported: workers lack a package, or do not see the store.
@@ -119,7 +119,7 @@ class SparkEngine:
             parking.clear()
 
     def collect(self, frame: Callable[[Jobs], DataFrame]) -> pa.Table:
-        """The rows of a frame, once they are all there. Its jobs end when this is interrupted; raises as ``run``."""
+        """The rows of a frame, once they are all there. Its jobs end when this is interrupted. Raises as ``run``."""
         jobs, tag = self._connected().jobs, f"lakeops-{Ids().new()}"
         with ThreadPoolExecutor(1, thread_name_prefix="spark-job") as pool, translated():
             rows = pool.submit(lambda: jobs.collect(frame(jobs), tag))
@@ -130,7 +130,7 @@ class SparkEngine:
                     _cancel(jobs, tag, {rows})
 
     def group(self, items: int) -> int:
-        """A few tasks a core; connects when there is more than one piece of work to divide."""
+        """A few tasks a core. Connects when there is more than one piece of work to divide."""
         if items <= 1:
             return 1
         return -(-items // tasks_for(items, self.cores))

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Perform = Callable[[Iterable[PackedTask[Any]]], Iterator[Outcome[Any]]]
-"""What runs over the packed tasks of one partition; it is pickled, so it is defined at a module's top level."""
+"""What runs over the packed tasks of one partition. It is pickled, so it is defined at a module's top level."""
 
 InArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What runs over batches of pickled packed tasks; it is pickled too."""
+"""What runs over batches of pickled packed tasks. It is pickled too."""
 
 _TRIES = "spark.task.maxFailures"
 _MISSING = re.compile(r"No module named '([\w.]+)'")
@@ -80,7 +80,7 @@ class Jobs:
         return tries_of(self._session.conf.get("spark.master", ""), self._session.conf.get(_TRIES, ""))
 
     def run(self, perform: Perform, packed_tasks: Sequence[PackedTask[Any]], tag: str) -> list[Outcome[Any]]:
-        """The outcomes of all packed tasks; at most ``cores`` of them, so that each is a partition of its own."""
+        """The outcomes of all packed tasks. At most ``cores`` of them, so that each is a partition of its own."""
         found = self.collect(self.over(partial(in_arrow, perform), packed_tasks, "outcome binary"), tag)
         return [pickle.loads(data) for data in found.column(0).to_pylist()]  # noqa: S301 - as Spark's RDDs do
 

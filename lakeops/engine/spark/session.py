@@ -81,7 +81,7 @@ class Connection:
     Attributes:
         jobs: runs functions there.
         here: whether its workers run on this machine, with its disks and this Python.
-        stop: ends what was started for us; None when somebody else started it.
+        stop: ends what was started for us. None when somebody else started it.
     """
 
     jobs: Jobs
@@ -95,7 +95,7 @@ class Connection:
 
 
 def active() -> SparkSession | SparkContext | None:
-    """The session or context that is active in this process; imports nothing to find out."""
+    """The session or context that is active in this process. Imports nothing to find out."""
     if sys.modules.get("pyspark") is None:
         return None
     from pyspark import SparkContext
@@ -176,7 +176,7 @@ def _on_context(context: SparkContext) -> SparkSession:
 
 @cache
 def _package() -> Path:
-    """The code for workers elsewhere; drivers serve it from this file as long as they live, so it goes at exit."""
+    """The code for workers elsewhere. Drivers serve it from this file as long as they live, so it goes at exit."""
     folder = Path(tempfile.mkdtemp(prefix="lakeops-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return write_package(folder)
@@ -229,7 +229,7 @@ def _started(master: str, conf: Mapping[str, str]) -> Connection:
 
 
 def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - pyspark is not imported here
-    """A context; what its JVM prints goes to ``said``, not to our user."""
+    """A context. What its JVM prints goes to ``said``, not to our user."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
@@ -244,10 +244,10 @@ def _context(settings: Any, said: IO[bytes]) -> SparkContext:  # noqa: ANN401 - 
 
 
 def java_environment(folder: Path) -> dict[str, str]:
-    """What to set in the environment so that Spark's launcher finds a Java that works; nothing when it does already.
+    """What to set in the environment so that Spark's launcher finds a Java that works. Nothing when it does already.
 
     Args:
-        folder: where a launcher may be written; needed only until the JVM has started.
+        folder: where a launcher may be written. Needed only until the JVM has started.
 
     Raises:
         Unsupported: there is no Java 17 or newer.
@@ -310,7 +310,7 @@ def require_answer(master: str) -> None:
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:
-    """The hosts and ports that a master's URL names; none for masters that are found in other ways."""
+    """The hosts and ports that a master's URL names. None for masters that are found in other ways."""
     for scheme, default in _DEFAULT_PORTS.items():
         if master.startswith(scheme):
             places = re.split(r"[/;?]", master.removeprefix(scheme), maxsplit=1)[0].split(",")

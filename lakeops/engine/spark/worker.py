@@ -59,7 +59,7 @@ class Parking:
 
     Args:
         store: the namespace that workers read from.
-        above: size in bytes from which on a field is parked; 0 parks every one.
+        above: size in bytes from which on a field is parked. 0 parks every one.
     """
 
     def __init__(self, store: ObjectStore, above: int = PARK_ABOVE) -> None:
@@ -78,7 +78,7 @@ class Parking:
         return PackedTask(replace(plain, **{one.field: b"" for one in parked}), parked)
 
     def clear(self) -> None:
-        """Remove what was parked, once no worker needs it; what cannot be removed is left to garbage collection."""
+        """Remove what was parked, once no worker needs it. What cannot be removed is left to garbage collection."""
         with contextlib.suppress(LakeopsError):
             self._store.delete(self._keys)
         self._keys.clear()
@@ -141,7 +141,7 @@ class Performer(Generic[T, R]):
 
     Attributes:
         work: runs one task.
-        store: the namespace; it pickles.
+        store: the namespace. It pickles.
         last_try: the number, from 0, of the try after which Spark would give up.
     """
 
@@ -214,7 +214,7 @@ def _portable(error: Exception) -> Exception:
 def _freeze() -> None:
     """Take what is imported out of garbage collection, once a process.
 
-    Spark's worker collects garbage after every task; over pyarrow and pandas that costs more than a small task.
+    Spark's worker collects garbage after every task. Over pyarrow and pandas that costs more than a small task.
     """
     gc.collect()
     gc.freeze()

@@ -51,7 +51,7 @@ def commit(
 ) -> Commit:
     """Commit what changed in the directory to the branch that it follows. Only changed files are uploaded.
 
-    Others may have changed other paths since; the commit follows theirs. Their changes come with the next ``pull``.
+    Others may have changed other paths since. The commit follows theirs. Their changes come with the next ``pull``.
     Content type and metadata of an object stay when its contents change.
 
     Args:
@@ -160,7 +160,7 @@ Sent = tuple[Entry, Known]
 def _send(
     ctx: Context, folder: Path, here: Sequence[Change], there: Mapping[str, Entry | None], begun: datetime
 ) -> dict[str, Sent | None]:
-    """Upload changed files; None stands for one that was removed. No reader sees anything of it yet."""
+    """Upload changed files. None stands for one that was removed. No reader sees anything of it yet."""
     counter = ByteCounter(
         ctx.progress, "Uploading", sum(change.size_bytes for change in here if change.type != ChangeType.REMOVED)
     )
