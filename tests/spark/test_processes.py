@@ -86,6 +86,7 @@ def test_a_master_that_is_not_there_is_said_at_once(environment):
     assert nothing_published(environment)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_jvm_comes_from_a_wheel_and_nobody_sees_it(environment, bin_without_java, tmp_path):
     java = shutil.which("java")
