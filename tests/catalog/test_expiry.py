@@ -280,7 +280,7 @@ def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, 
 
 
 def test_what_is_locked_for_does_not_grow_with_history(catalog):
-    """Statements, and rows that they return, with the repository locked: the same for 20 commits and 220."""
+    """Statements, and rows that they return, with the repository locked: the same for 20 commits and 80."""
 
     def cost(count):
         *old, _ = chain(catalog, count)
@@ -292,4 +292,4 @@ def test_what_is_locked_for_does_not_grow_with_history(catalog):
             expire(catalog, f"m-{count}", since, *old[:10])
         return begun, len(ours(seen))
 
-    assert cost(20) == cost(200)
+    assert cost(20) == cost(60)
