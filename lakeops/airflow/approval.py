@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOper
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred
 
-from lakeops.airflow.changes import LISTED, NOTHING, OTHERS, MergeOutcome, Tally
+from lakeops.airflow.changes import LISTED, NOTHING, OTHERS, DiffSummary, MergeOutcome
 from lakeops.airflow.links import LakeopsDiffLink, LakeopsPageLink, address, host
 from lakeops.airflow.operators.gc import summary
 from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
@@ -112,7 +112,7 @@ class Asking(LakeopsTask):
         context["ti"].xcom_push(key=PAGE, value=page)
         context["ti"].xcom_push(key=QUESTION, value=self.subject)
 
-    def _told(self, context: Context, key: str) -> Any:  # noqa: ANN401 - whatever an XCom holds
+    def _left_by_asker(self, context: Context, key: str) -> Any:  # noqa: ANN401 - whatever an XCom holds
         """What the process that asked has left."""
         task = context["ti"]
         return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
@@ -129,8 +129,8 @@ class Asking(LakeopsTask):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What the answer comes to. A task that is cleared after that asks again."""
-        self._link(self._told(context, PAGE) or "")
-        self.subject = self._told(context, QUESTION) or self.subject
+        self._link(self._left_by_asker(context, PAGE) or "")
+        self.subject = self._left_by_asker(context, QUESTION) or self.subject
         try:
             found = self.decided(context, event)
         except Transient:  # the next try goes by the same answer
@@ -245,7 +245,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
 
     def _passed(self, context: Context, person: str) -> None:
         """Record that the very commit that was shown is approved: the source may be somewhere else by now."""
-        commit = self._told(context, "commit")
+        commit = self._left_by_asker(context, "commit")
         if commit is not None:
             with self.opened() as repository:
                 repository.ref(commit).pass_check(APPROVAL, by=person)
@@ -283,7 +283,7 @@ def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutc
     return "\n\n".join(part for part in parts if part)
 
 
-def _by_folder(tally: Tally) -> str:
+def _by_folder(tally: DiffSummary) -> str:
     """A table of how much changes in which folder."""
     names = {"": "outside of folders", OTHERS: "other folders"}
     rows = [

@@ -50,7 +50,7 @@ class Sum(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tally:
+class DiffSummary:
     """How many changes of each kind there are, and the first ones in path order. As text: a line each.
 
     ``exact`` is False when there were more changes than were to be counted. ``digest`` is another one when any of the
@@ -65,7 +65,7 @@ class Tally:
     folders: dict[str, Sum] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, changes: Iterable[Change], listed: int = LISTED, *, counted: int | None = None) -> Tally:
+    def of(cls, changes: Iterable[Change], listed: int = LISTED, *, counted: int | None = None) -> DiffSummary:
         """The tally of a diff, which is read to its end, or as far as ``counted`` changes."""
         counts: Counter[str] = Counter()
         first: list[Change] = []
@@ -140,7 +140,7 @@ class MergeOutcome:
         shown: another text when any of this is different. ``NOTHING`` where the head has the commit.
     """
 
-    tally: Tally
+    tally: DiffSummary
     settled: int
     conflicts: list[str]
     shown: str
@@ -157,20 +157,20 @@ class MergeOutcome:
     ) -> MergeOutcome:
         """What merging ``source`` does to ``head``. Publishes nothing."""
         if idempotent.contains(repository, head, source):
-            return cls(Tally.of(()), 0, [], NOTHING)
-        tally = Tally.of(repository.compare(head, source), listed)
+            return cls(DiffSummary.of(()), 0, [], NOTHING)
+        tally = DiffSummary.of(repository.compare(head, source), listed)
         conflicts = tally.counts[ChangeType.CONFLICT]
         if not conflicts:
             return cls(tally, 0, [], tally.digest)
         if not strategy:
             return cls(tally, 0, conflicting(repository.compare(head, source)), tally.digest)
-        settled = Tally.of(repository.compare(head, source, strategy=strategy), listed)
+        settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), listed)
         return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
 
 
 def state_of(branch: Branch) -> str:
     """Another text when the branch's head or its uncommitted changes are others."""
-    return f"{branch.commit_id}-{Tally.of(branch.uncommitted()).digest}"
+    return f"{branch.commit_id}-{DiffSummary.of(branch.uncommitted()).digest}"
 
 
 class Lying(NamedTuple):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lakeops.airflow import idempotent
 from lakeops.airflow.changes import (
     NOTHING,
+    DiffSummary,
     MergeOutcome,
-    Tally,
     conflicting,
     importing,
     lying_at,
@@ -124,9 +124,9 @@ def _revert(lake: Lake, repository: Repository, given: Given) -> Preview:  # noq
     ref, words = _commit(repository, given["ref"])
     wanted = (ref, given["parent_number"])
     try:
-        tally = Tally.of(branch.revert_changes(*wanted))
+        tally = DiffSummary.of(branch.revert_changes(*wanted))
     except InvalidRef:  # its message should name the ref as it was given
-        tally = Tally.of(branch.revert_changes(given["ref"], given["parent_number"]))
+        tally = DiffSummary.of(branch.revert_changes(given["ref"], given["parent_number"]))
     if tally.counts[ChangeType.CONFLICT]:
         raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)))
     if not tally.total:
@@ -149,7 +149,7 @@ def _delete_tag(lake: Lake, repository: Repository, given: Given) -> Preview:  #
 
 def _reset(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     branch = repository.branch(given["branch"])
-    tally = Tally.of(branch.uncommitted(given["prefix"] or ""))
+    tally = DiffSummary.of(branch.uncommitted(given["prefix"] or ""))
     where = f" under {given['prefix']!r}" if given["prefix"] else ""
     text = f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
     return Preview(text, {"shown": tally.digest})

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from airflow.sdk import TaskGroup, task
 from airflow.sdk.exceptions import AirflowFailException
 
-from lakeops.airflow.changes import Tally
+from lakeops.airflow.changes import DiffSummary
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, address, linked, point_to
 from lakeops.airflow.operators import (
@@ -164,7 +164,7 @@ class WriteAuditPublish:
                     branch = repository.branch(at["branch"])
                     with branch.output(at["prefix"], mode=mode, on_collision=on_collision) as url:
                         result = write(url, *args, **kwargs)
-                    staged = Tally.of(branch.uncommitted(as_folder(at["prefix"])), 0)
+                    staged = DiffSummary.of(branch.uncommitted(as_folder(at["prefix"])), 0)
                     place = f"lakefs://{repository.id}/{branch.id}/{at['prefix']}"
                     log.info("%s is staged: %s", place, staged.summary or "nothing that was not there before")
                     point_to("branch", address(at["lakeops_conn_id"], repository.id, "uncommitted", branch.id))

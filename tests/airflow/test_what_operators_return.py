@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository
-from lakeops.airflow.changes import Tally
+from lakeops.airflow.changes import DiffSummary
 from lakeops.model.errors import InvalidInput
 
 airflow = pytest.importorskip("airflow.sdk")
@@ -77,9 +77,9 @@ def test_a_diff_counts_everything_and_lists_the_first(history: Repository, run: 
 def test_a_tally_reads_well(most: int, last: str) -> None:
     from lakeops.model.records import Change, ChangeType
 
-    tally = Tally.of([Change(ChangeType.ADDED, "a", 1234), Change(ChangeType.REMOVED, "b", 0)], most)
+    tally = DiffSummary.of([Change(ChangeType.ADDED, "a", 1234), Change(ChangeType.REMOVED, "b", 0)], most)
     assert str(tally).splitlines() == ["2 changes: 1 added, 1 removed", "+ a (1,234 B)", last]
-    assert str(Tally.of([], 5)) == "No changes"
+    assert str(DiffSummary.of([], 5)) == "No changes"
 
 
 def test_an_upload_says_what_was_staged(flights: Repository, run: Run, tmp_path: Path) -> None:

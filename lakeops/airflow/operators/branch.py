@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.changes import Tally, require_shown, state_of
+from lakeops.airflow.changes import DiffSummary, require_shown, state_of
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
 from lakeops.airflow.task import TaskRun, fixed
 from lakeops.model.errors import RefNotFound
@@ -121,7 +121,7 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
         """The branch's ref record, and how many staged paths went."""
         branch = repository.branch(self.branch)
         if self.shown:
-            now = Tally.of(branch.uncommitted(self.prefix or ""))
+            now = DiffSummary.of(branch.uncommitted(self.prefix or ""))
             # A try that comes after it was done finds nothing.
             require_shown(now.digest, self.shown if now.total else None, f"what is uncommitted on {branch.id!r}")
         count = branch.reset(prefix=self.prefix or None, path=self.path or None)

@@ -13,7 +13,7 @@ from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.changes import MergeOutcome, Tally, importing, lying_at, objects_under, require_shown
+from lakeops.airflow.changes import DiffSummary, MergeOutcome, importing, lying_at, objects_under, require_shown
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
@@ -164,7 +164,7 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
 
         def on_head(_: str) -> None:
             if self.shown:
-                require_shown(Tally.of(changes()).digest, self.shown, what)
+                require_shown(DiffSummary.of(changes()).digest, self.shown, what)
 
         return {"message": self.message or None, "metadata": self.metadata, "on_head": on_head}
 

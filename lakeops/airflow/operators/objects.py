@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakeops.airflow.changes import LISTED, Tally
+from lakeops.airflow.changes import LISTED, DiffSummary
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsDiffLink
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
@@ -130,7 +130,7 @@ class LakeopsDiffOperator(LakeopsOperator):
             changes = repository.diff(self.left, self.right, prefix=self.prefix)
         else:
             changes = repository.compare(self.left, self.right, prefix=self.prefix)
-        tally = Tally.of(changes, self.max_changes)
+        tally = DiffSummary.of(changes, self.max_changes)
         self.log.info("%s", tally)
         return tally.to_json()
 
