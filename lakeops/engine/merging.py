@@ -107,7 +107,7 @@ def _stretches(
     done = [0, 0]
     for stops in _borders(old, new, group):
         part = [_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True)]
-        yield part[0], part[1], _beside(dest, part)
+        yield part[0], part[1], _reached_by(dest, part)
         done = stops
 
 
@@ -124,7 +124,7 @@ def _borders(old: Metarange, new: Metarange, group: int) -> Iterator[list[int]]:
     yield [len(old), len(new)]
 
 
-def _beside(dest: Metarange, sides: list[Metarange]) -> Metarange:
+def _reached_by(dest: Metarange, sides: list[Metarange]) -> Metarange:
     """The destination's ranges among which a path of one of the sides would be."""
     firsts = [side.first_paths[0] for side in sides if len(side)]
     lasts = [side.last_paths[len(side) - 1] for side in sides if len(side)]

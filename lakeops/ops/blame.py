@@ -155,8 +155,8 @@ def _same(
         if not len(new):
             return which, which[:0]
         old = old.only(old.without(new))
-        old = old.only(np.flatnonzero(old.beside(new)))
-        met = new.beside(old)
+        old = old.only(np.flatnonzero(old.meets(new)))
+        met = new.meets(old)
         # Where the earlier commit has no range beside, everything is new, and nothing need be read.
         alone = [np.arange(*span) for span in zip(first[~met], last[~met], strict=True)]
         found = [batch["path"] for batch in diff(ctx.reader, old, new.only(np.flatnonzero(met)))]

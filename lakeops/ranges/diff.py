@@ -169,7 +169,7 @@ def needed(
         proven = pc.is_in(missing.table.column("id"), value_set=pa.array(ids, pa.binary(32)))
         missing = Metarange(missing.table.filter(pc.invert(proven)))
     others = known.only(known.without(wanted))
-    others = others.only(np.flatnonzero(others.beside(missing)))
+    others = others.only(np.flatnonzero(others.meets(missing)))
     pairs = candidates(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
     for row, parts in groupby(pairs, key=lambda pair: pair[1].row):
         if row is not None:

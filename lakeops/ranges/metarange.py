@@ -222,7 +222,7 @@ class Metarange:
         known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
         return np.flatnonzero(~known.to_numpy().astype(np.bool_)) + lead
 
-    def beside(self, others: Metarange) -> npt.NDArray[np.bool_]:
+    def meets(self, others: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether its paths overlap one of the others."""
         if not len(self) or not len(others):
             return np.zeros(len(self), np.bool_)

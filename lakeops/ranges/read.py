@@ -53,7 +53,7 @@ def prefetched(load: Callable[[S], T], items: Iterable[S], window: int = 8) -> I
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def at_once(load: Callable[[S], T], items: Iterable[S], window: int = IN_FLIGHT) -> Iterator[T]:
+def load_ahead(load: Callable[[S], T], items: Iterable[S], window: int = IN_FLIGHT) -> Iterator[T]:
     """What ``load`` gives for each item, in order, ``window`` of them loaded ahead in threads from the start.
 
     The first are begun by the call itself, before anything is asked of the iterator.
@@ -269,7 +269,7 @@ class RangeReader:
         return self._each(load, items) if self.store.remote else prefetched(load, items, window=_AHEAD_NEAR)
 
     def _each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-        return at_once(load, items) if self.store.remote else map(load, items)
+        return load_ahead(load, items) if self.store.remote else map(load, items)
 
     def table(self, row: RangeRow) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``. They are not remembered."""

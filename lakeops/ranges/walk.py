@@ -242,7 +242,7 @@ class MergeWalk:
         """The ranges of the destination that will be looked at, as far as whole ranges tell, by their numbers."""
         base, source = self._sides
         changed = [side.only(side.without(other)) for side, other in ((base, source), (source, base))]
-        near = self._dest.beside(changed[0]) | self._dest.beside(changed[1])
+        near = self._dest.meets(changed[0]) | self._dest.meets(changed[1])
         numbers = np.flatnonzero(near & ~self._as_base & ~self._as_source)
         return zip(numbers.tolist(), self._reader.open_each(self._dest, numbers), strict=True)
 
