@@ -36,7 +36,6 @@ from lakeops.model.errors import (
 from lakeops.model.progress import Progress, quiet
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.overlap import check_apart
-from lakeops.store.ahead import chunk_ahead
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import CLAIM, DATA, METARANGES, RANGES
 from lakeops.store.location import overlap
@@ -158,7 +157,7 @@ class _Comparison:
     def lacking(self) -> Iterator[StoredObject]:
         """What has to be copied, in the order of the source's listings."""
         for prefix in MANAGED:
-            listings = (chunk_ahead(store.list(prefix)) for store in (self.source, self.destination))
+            listings = (_listed(store, prefix) for store in (self.source, self.destination))
             for there, here in _side_by_side(*listings):
                 if there is None:
                     self.extra += 1
@@ -283,6 +282,12 @@ def _meaning(claim: bytes) -> object:
         return parse_json(claim)
     except ValueError:
         return claim
+
+
+def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
+    """What is in a folder, in byte order, with several requests under way. Others write to it meanwhile."""
+    for listing in store.scan(under=prefix, skip_special=True, moving=True):
+        yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
 
 
 def _side_by_side(

@@ -8,17 +8,15 @@ out. No more than a fixed number of results wait, however large the tree.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import TypeAlias, TypeVar, Union
+from typing import TypeAlias, Union
 
 from lakeops.store.base import Listing
 
 Step: TypeAlias = Callable[[], "Sequence[Found]"]
 """Does one request; gives listings and further steps, in order."""
 Found: TypeAlias = Union[Listing, "Step"]
-T = TypeVar("T")
 _Waiting: TypeAlias = "Found | Future[Sequence[Found]]"
 
 
@@ -57,17 +55,3 @@ def _look_ahead(line: deque[_Waiting], pool: ThreadPoolExecutor, ahead: int) -> 
         else:
             looked.append(item if isinstance(item, Listing) else pool.submit(item))
     line.extendleft(reversed(looked))
-
-
-def chunk_ahead(items: Iterable[T], *, size: int = 1000) -> Iterator[T]:
-    """The items, in order, the next ``size`` of them taken by a thread while these are used."""
-    source = iter(items)
-    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
-        coming = pool.submit(_take, source, size)
-        while chunk := coming.result():
-            coming = pool.submit(_take, source, size)
-            yield from chunk
-
-
-def _take(source: Iterator[T], size: int) -> list[T]:
-    return [*islice(source, size)]

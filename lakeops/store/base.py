@@ -178,13 +178,14 @@ class ObjectStore(Protocol):
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, paged underneath."""
         ...
 
-    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every object of the location, in byte order, several requests at a time; for callers that must miss none.
 
         What cannot be an object (a link, a device, a name that is not UTF-8) raises ``InvalidInput`` that names it,
         unless ``skip_special`` leaves such things out. What is seen to change meanwhile raises ``Transient``, unless
         the location is ``moving``: then what comes or goes during the scan may be in it or not, and everything else
-        is. A location that is not there raises ``ObjectNotFound``.
+        is. A location that is not there raises ``ObjectNotFound``. ``under`` is a folder that ends in a slash: only
+        what lies in it is listed, by its whole keys.
         """
         ...
 

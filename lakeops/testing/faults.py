@@ -278,10 +278,10 @@ class FaultyStore:
         with self._during("list", prefix):
             return self.inner.list(prefix, after)
 
-    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """See ``ObjectStore.scan``. Counted when it is asked for."""
-        with self._during("scan", ""):
-            return self.inner.scan(skip_special=skip_special, moving=moving)
+        with self._during("scan", under):
+            return self.inner.scan(under=under, skip_special=skip_special, moving=moving)
 
     def keeps_versions(self) -> bool:
         """See ``ObjectStore.keeps_versions``."""

@@ -17,7 +17,7 @@ from lakeops import Lake, Settings
 from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import NotAllReplicated
 from lakeops.ops.replicate import MANAGED, replicate
-from lakeops.store.base import Opened, StoredObject
+from lakeops.store.base import Listing, Opened
 from lakeops.store.layout import CLAIM
 from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
@@ -63,10 +63,11 @@ NAMES = [
 class Hostile(FaultyStore):
     """A source that lists names which lead elsewhere, and has contents for each."""
 
-    def list(self, prefix="", after=""):
-        found = {item.key: item for item in self.inner.list(prefix, after)}
-        found |= {name: StoredObject(name, 4, 0) for name in NAMES if name.startswith(prefix)}
-        yield from (found[key] for key in sorted(found, key=str.encode))
+    def scan(self, *, under="", skip_special=False, moving=False):
+        found = {item.key: item.size_bytes for item in self.inner.list(under)}
+        found |= {name: 4 for name in NAMES if name.startswith(under)}
+        keys = sorted(found, key=str.encode)
+        yield Listing(keys, [found[key] for key in keys], [0] * len(keys), [""] * len(keys))
 
     def open_checked(self, item):
         return Opened(io.BytesIO(b"evil")) if item.key in NAMES else self.inner.open_checked(item)

@@ -26,6 +26,9 @@ from lakeops.testing import Faults
 MOST_TRIES = 2
 """Of one merge: the first one, and one when its turn has come."""
 
+MOST_OVERTAKEN = 4
+"""Merges of one other thread of the same process while a merge waits: its first look, its turn, its transaction."""
+
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def settings(request, tmp_path: Path) -> Iterator[Settings]:
@@ -131,6 +134,45 @@ def test_thirty_two_threads_that_merge_into_one_branch_for_a_minute(settings: Se
     merge_at_once(settings, seconds=60)
 
 
+@pytest.mark.slow
+def test_thirty_two_processes_that_merge_into_one_branch_for_a_minute(settings: Settings) -> None:
+    names = [f"dev{number:02}" for number in range(32)]
+    prepare(settings, names)
+    passed = stopwatch()
+
+    def publisher(name: str) -> list[Fate]:
+        return merge_often(settings, name, takewhile(lambda number: not number or passed() < 60, count()))
+
+    check_and_tell(settings, run_forked(publisher, names, seconds=600))
+
+
+@pytest.mark.slow
+def test_thirty_two_threads_of_one_lake_for_a_minute(settings: Settings) -> None:
+    """They share transactions. None gives up, and none is left behind: while one merges, another one merges twice."""
+    names = [f"dev{number:02}" for number in range(32)]
+    prepare(settings, names)
+    passed = stopwatch()
+    with Lake.open(settings=settings) as lake:
+        repo = lake.repository("repo")
+        order: list[str] = []
+
+        def publisher(name: str) -> int:
+            done = 0
+            while not done or passed() < 60:
+                repo.branch(name).put(f"{name}/{done}", b"")
+                repo.branch(name).commit(f"{name} {done}")
+                before = len(order)
+                repo.merge(name, "main")
+                assert order[before:].count(max(order[before:], key=order.count, default="")) <= MOST_OVERTAKEN
+                order.append(name)
+                done += 1
+            return done
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            assert sum(pool.map(publisher, names)) == len(order)
+        assert len(tree(repo, "main")) == len(order)
+
+
 def merge_at_once(settings: Settings, seconds: float) -> None:
     """Thirty-two publishers, each with a lake of its own: none gives up, and none is overtaken by latecomers."""
     names = [f"dev{number:02}" for number in range(32)]
@@ -139,8 +181,13 @@ def merge_at_once(settings: Settings, seconds: float) -> None:
     with ThreadPoolExecutor(len(names)) as pool:
         rounds = [takewhile(lambda number: not number or passed() < seconds, count()) for _ in names]
         fates = list(pool.map(partial(merge_often, settings), names, rounds))
+    check_and_tell(settings, fates)
+
+
+def check_and_tell(settings: Settings, fates: list[list[Fate]]) -> None:
+    """Nobody was overtaken by latecomers. Prints how long merges took."""
     everything = [fate for some in fates for fate in some]
-    check_fates(settings, everything, publishers=len(names))
+    check_fates(settings, everything, publishers=len(fates))
     waits = sorted(fate.seconds for fate in everything)
     print(
         f"{len(waits)} merges, {min(map(len, fates))} to {max(map(len, fates))} of each; "

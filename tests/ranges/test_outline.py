@@ -15,7 +15,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import group_digest
 from lakeops.ranges.format import VERSION_KEY, decode_footer, encode_range, encode_tail
-from lakeops.ranges.outline import NotOutlined, outline
+from lakeops.ranges.outline import CLOSING, NotOutlined, _outline, metadata_at, outline
 from lakeops.ranges.split import VERSION
 
 
@@ -73,6 +73,22 @@ def test_what_was_moved_is_described_as_if_it_had_been_read(rows, by, again):
     for groups in (moved, [group.moved(again, 2 - number) for number, group in enumerate(moved)]):
         footer = kept.footer(3_000, groups, VERSION_KEY.encode(), str(VERSION).encode())
         assert outline(footer).groups == tuple(groups)
+
+
+@given(st.data())
+@QUICK
+def test_shapes_that_were_seen_before_change_nothing(rows, data):
+    """Columns of one shape are passed in one step; what comes out is what a walk over each field gives."""
+    ends = sorted(data.draw(st.sets(st.integers(1, rows.num_rows), min_size=2, max_size=20)))
+    metadata = encoded(rows, ends)[1]
+    metadata = metadata[metadata_at(metadata) : -CLOSING]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lakeops.ranges.outline._shapes", {})
+        patch.setattr("lakeops.ranges.outline.MOST_SHAPES", 0)
+        walked = _outline(metadata)
+        patch.setattr("lakeops.ranges.outline.MOST_SHAPES", 2)
+        patch.setattr("lakeops.ranges.outline.WORTH_LEARNING", 0)
+        assert _outline(metadata) == walked == _outline(metadata)
 
 
 @pytest.mark.parametrize(

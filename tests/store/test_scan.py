@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 from concurrent.futures import Future
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,13 @@ from hypothesis import strategies as st
 from support.budget import examples
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, StoreError, StoreUnavailable, Transient
-from lakeops.store.ahead import chunk_ahead, in_order
+from lakeops.store.ahead import in_order
 from lakeops.store.base import Listing
 from lakeops.store.local import LocalStore, scan
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3 import scan as s3_scan
-from lakeops.store.s3.client import _moment, client
+from lakeops.store.s3.client import client
+from lakeops.store.s3.pages import moment as parsed
 
 
 def scanned(store, **options) -> list[tuple[str, int, int]]:
@@ -304,29 +304,18 @@ def test_a_last_step_may_give_nothing(monkeypatch):
 
 def test_times_in_any_spelling_are_understood():
     moments = [
-        _moment(text) for text in ("2026-11-21T11:44:00.250Z", "Sat, 21 Nov 2026 11:44:00 GMT", "2026-11-21 11:44")
+        parsed(text) for text in ("2026-11-21T11:44:00.250Z", "Sat, 21 Nov 2026 11:44:00 GMT", "2026-11-21 11:44")
     ]
     assert [moment.replace(microsecond=0).timestamp() for moment in moments] == [1795261440] * 3
 
 
-@given(count=st.integers(0, 12), size=st.integers(1, 5), taken=st.integers(0, 14))
-def test_chunks_are_taken_ahead_and_in_order(count, size, taken):
-    seen = []
-    ahead = chunk_ahead((seen.append(number) or number for number in range(count)), size=size)
-    assert [*islice(ahead, taken)] == [*range(min(taken, count))]
-    ahead.close()
-    assert len(seen) <= (taken // size + 2) * size
-
-
-def test_an_error_of_the_listing_comes_where_it_belongs():
-    def listing():
-        yield from range(3)
-        raise StoreError("denied")
-
-    ahead = chunk_ahead(listing(), size=3)
-    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(StoreError, match="denied"):
-        next(ahead)
+def test_a_folder_alone_is_scanned_by_whole_keys(store):
+    keys = sorted((key for key in KEYS if key != "a"), key=str.encode)  # a file cannot be a folder, too
+    for key in keys:
+        store.put(key, b"x")
+    for folder in ("a/", "a/b/", "b/", "é/", "none/"):
+        inside = [key for key in keys if key.startswith(folder)]
+        assert [key for key, _, _ in scanned(store, under=folder, moving=True)] == inside
 
 
 def test_a_scan_of_a_moving_place_holds_what_was_there_all_the_time(store, monkeypatch):

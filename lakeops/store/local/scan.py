@@ -28,10 +28,11 @@ _SHOWN = 3
 Names = tuple[bytes, ...]
 
 
-def scan(tree: Tree, url: str, *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
-    """All files below the root; see ``ObjectStore.scan``."""
+def scan(tree: Tree, url: str, under: str = "", *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
+    """All files below the root, or below a folder of it; see ``ObjectStore.scan``."""
     scanning = _Scan(tree, url, skip_special=skip_special, moving=moving)
-    yield from in_order(partial(scanning.folder, ()), threads=_THREADS, ahead=_AHEAD)
+    start = tuple(name.encode() for name in under.split("/")[:-1])
+    yield from in_order(partial(scanning.folder, start), threads=_THREADS, ahead=_AHEAD)
     scanning.check_unchanged()
 
 

@@ -192,10 +192,10 @@ class LocalStore:
             raise InvalidPath("a listing's prefix or start holds a lone surrogate, which is no text") from None
         return self._listing(raw_prefix, raw_after)
 
-    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every file, in byte order, with its change mark; see ``ObjectStore.scan``."""
         with translated(self.url, ""):
-            yield from scan(self._tree, self.url, skip_special=skip_special, moving=moving)
+            yield from scan(self._tree, self.url, under, skip_special=skip_special, moving=moving)
 
     def keeps_versions(self) -> bool:
         """False: a deleted file is gone."""

@@ -35,11 +35,16 @@ _FIRST, _MOST = 2, 16
 """Stretches that the rest of a folder is cut into: after its first page, and after many."""
 
 
-def scan(client: S3Client, bucket: str, root: str, *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
-    """All objects whose names begin with ``root`` (empty, or ending in a slash); keys are what follows it."""
+def scan(
+    client: S3Client, bucket: str, root: str, under: str = "", *, skip_special: bool, moving: bool = False
+) -> Iterator[Listing]:
+    """All objects whose names begin with ``root`` (empty, or ending in a slash); keys are what follows it.
+
+    ``under`` is a folder below the root that holds all that is wanted.
+    """
     scanning = _Scan(client, bucket, root, skip_special=skip_special, moving=moving)
     last = ""
-    for listing in in_order(partial(scanning.level, root, 1), threads=_THREADS):
+    for listing in in_order(partial(scanning.level, root + under, 1), threads=_THREADS):
         if listing.keys[0] <= last:
             raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
         last = listing.keys[-1]

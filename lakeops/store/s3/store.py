@@ -320,11 +320,11 @@ class S3Store:
         """Objects whose key starts with ``prefix`` and comes after ``after``, in byte order, 1,000 a request."""
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
 
-    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
         """Every object, in byte order, with its ETag; see ``ObjectStore.scan``."""
         root = listing_prefix(self.prefix, "")
         with self._translated(""):
-            yield from scan(self._client, self.bucket, root, skip_special=skip_special, moving=moving)
+            yield from scan(self._client, self.bucket, root, under, skip_special=skip_special, moving=moving)
 
     def keeps_versions(self) -> bool:
         """Whether the bucket's versioning is on, as far as the credentials may know."""
