@@ -20,7 +20,8 @@ from starlette.responses import Response, StreamingResponse
 
 from lakeops.gateway import listing, objects
 from lakeops.gateway.answers import Refused, document, element, error_document, nest, refusal, timestamp
-from lakeops.gateway.signature import Signed, verify
+from lakeops.gateway.chunks import Chunks, chunks_of
+from lakeops.gateway.signature import Seed, Signed, verify
 from lakeops.gateway.writing import SPOOL_BYTES, Request, Writing
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidSettings, LakeopsError
@@ -117,11 +118,16 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        body = None
+        body = refused = None
         try:
-            if scope["method"] in {"PUT", "POST"} and await run_in_threadpool(self._takes_body, scope):
-                body = await _received(receive)
-            response = await run_in_threadpool(self.answer, scope, body)
+            try:
+                if self._writing is not None and scope["method"] in {"PUT", "POST"}:
+                    # What is refused anyway is not read.
+                    chunks = await run_in_threadpool(self._chunks, scope)
+                    body = await _received(receive, chunks)
+            except Refused as error:
+                refused = error
+            response = await run_in_threadpool(self.answer, scope, body, refused)
         except ClientDisconnect:
             return
         finally:
@@ -135,20 +141,24 @@ class Gateway:
             # The status is sent already. The server breaks the connection off, so the client misses bytes and says so.
             log.error("%s: broken off: %s", _shown(scope), error)  # noqa: TRY400 - it is foreseen
 
-    def _takes_body(self, scope: Scope) -> bool:
-        """Whether a request may write. What is refused anyway is not read."""
-        try:
-            if self._writing is not None:
-                self._admit(Asked.of(scope))
-                return True
-        except Refused:
-            pass  # ``answer`` comes to the same end, and says so
-        return False
+    def _chunks(self, scope: Scope) -> Chunks | None:
+        """What takes the body of a writing request apart, where it comes in chunks. Raises ``Refused``."""
+        asked = Asked.of(scope)
+        seed = self._admit(asked)
+        return chunks_of(asked.headers, seed) if seed is not None else None
 
-    def answer(self, scope: Scope, body: BinaryIO | None = None) -> Response:
-        """The answer to a request, an error included. It raises nothing. ``body`` is what a writing request brought."""
+    def answer(self, scope: Scope, body: BinaryIO | None = None, refused: Refused | None = None) -> Response:
+        """The answer to a request, an error included. It raises nothing.
+
+        Args:
+            scope: the request.
+            body: what a writing request brought.
+            refused: why it is refused already.
+        """
         request_id = self._ids.new()
         try:
+            if refused is not None:
+                raise refused
             response = self._answer(Asked.of(scope), body)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
             refused = _refused(error)
@@ -167,13 +177,14 @@ class Gateway:
             response.headers["connection"] = "close"
         return response
 
-    def _admit(self, asked: Asked) -> None:
-        """Returns when the request may be answered. Raises ``Refused``."""
+    def _admit(self, asked: Asked) -> Seed | None:
+        """Returns when the request may be answered; with keys, what goes on from its signature. Raises ``Refused``."""
         if self._keys is not None:
-            verify(asked.signed, self._keys, self._lake.clock.now())
-        elif not is_loopback(asked.headers.get("host", "")):
+            return verify(asked.signed, self._keys, self._lake.clock.now())
+        if not is_loopback(asked.headers.get("host", "")):
             # A page of the web can give its name the address 127.0.0.1, and have a browser read what it sends there.
             raise Refused(403, "AccessDenied", "without keys the gateway answers to localhost and 127.0.0.1 only")
+        return None
 
     def _answer(self, asked: Asked, body: BinaryIO | None) -> Response:
         self._admit(asked)
@@ -203,17 +214,31 @@ class Gateway:
         return _xml(document("ListAllMyBucketsResult", [owner, nest("Buckets", buckets)]))
 
 
-async def _received(receive: Receive) -> BinaryIO:
-    """The body of a request, in memory or, when it is large, on disk. Raises ``ClientDisconnect``."""
+async def _received(receive: Receive, chunks: Chunks | None) -> BinaryIO:
+    """The body of a request out of its chunks, in memory or, when it is large, on disk.
+
+    Raises ``ClientDisconnect``, and ``Refused`` for chunks that are not what they say.
+    """
     spool = cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
+    wrong: Refused | None = None
     try:
         more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
-            spool.write(message.get("body", b""))
             more = message.get("more_body", False)
+            piece = message.get("body", b"")
+            try:
+                # The rest of a wrong body is read and dropped: a client that still sends hears no answer.
+                if wrong is None:
+                    spool.write(chunks.feed(piece) if chunks is not None else piece)
+                    if chunks is not None and not more:
+                        chunks.end()
+            except Refused as error:
+                wrong = error
+        if wrong is not None:
+            raise wrong
         spool.seek(0)
     except BaseException:
         spool.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -68,8 +68,25 @@ class _Claim:
     signature: str = field(repr=False)
 
 
-def verify(request: Signed, keys: Credentials, now: datetime) -> None:
-    """Returns when the request was signed with these keys, not too long ago.
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """What the signatures of a body's chunks continue.
+
+    Attributes:
+        signature: that of the request.
+        timestamp: when it was signed.
+        scope: date, region and service of the key that it was signed with.
+        sign: signs a text with that key.
+    """
+
+    signature: str = field(repr=False)
+    timestamp: str
+    scope: str
+    sign: Callable[[str], str] = field(repr=False)
+
+
+def verify(request: Signed, keys: Credentials, now: datetime) -> Seed:
+    """What goes on from the request's signature, when it was signed with these keys, not too long ago.
 
     Raises:
         Refused: it was not, with the code that S3 has for the reason.
@@ -81,7 +98,7 @@ def verify(request: Signed, keys: Credentials, now: datetime) -> None:
     access_key, date, region = _scope(claim)
     if not hmac.compare_digest(access_key.encode(), keys.access_key.encode()):
         raise Refused(403, "InvalidAccessKeyId", "the gateway does not know this access key")
-    expected = _signature(request, claim, keys, region, payload)
+    expected, seed = _signature(request, claim, keys, region, payload)
     if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
         raise Refused(
             403,
@@ -90,6 +107,7 @@ def verify(request: Signed, keys: Credentials, now: datetime) -> None:
         )
     if date != claim.timestamp[:8]:
         raise Refused(403, "SignatureDoesNotMatch", "the credential's date is not that of the signature")
+    return seed
 
 
 def _in_headers(request: Signed, now: datetime) -> tuple[_Claim, str]:
@@ -163,7 +181,7 @@ def _moment(timestamp: str) -> datetime:
         raise Refused(403, "AccessDenied", "x-amz-date is no date") from None
 
 
-def _signature(request: Signed, claim: _Claim, keys: Credentials, region: str, payload: str) -> str:
+def _signature(request: Signed, claim: _Claim, keys: Credentials, region: str, payload: str) -> tuple[str, Seed]:
     from botocore.auth import S3SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.compat import HTTPHeaders
@@ -186,4 +204,9 @@ def _signature(request: Signed, claim: _Claim, keys: Credentials, region: str, p
     query = "&".join(f"{quote(key, '')}={quote(value, '')}" for key, value in request.query if key != "X-Amz-Signature")
     again = AWSRequest(method=request.method, url=f"http://gateway{quote(request.path, '/')}?{query}")
     again.context["timestamp"] = claim.timestamp
-    return str(signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again))
+    expected = str(signer.signature(signer.string_to_sign(again, signer.canonical_request(again)), again))
+
+    def sign(text: str) -> str:
+        return str(signer.signature(text, again))
+
+    return expected, Seed(expected, claim.timestamp, str(signer.credential_scope(again)), sign)
