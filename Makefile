@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -38,7 +38,7 @@ tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQL
 
 # Three workers for two cores: one of them is often waiting for Airflow or Spark.
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not browser"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not browser"
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
@@ -64,6 +64,9 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 	@set -e; place=$$(mktemp -d); trap '$(BIN)/python tests/services/radosgw.py stop "$$place"' EXIT; \
 	exports=$$($(BIN)/python tests/services/radosgw.py start "$$place"); eval "$$exports"; \
 	$(BIN)/python -m pytest -m s3
+
+test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
+	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_on_azure.py
 
 test-web: setup ## the pages in Debian's Chromium (installed when missing), in Airflow's own web server
 	@$(BIN)/python tests/services/chromium.py

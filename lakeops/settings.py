@@ -102,7 +102,8 @@ class Settings(BaseSettings):
     def _locations(cls, given: object) -> object:
         """A list of locations. The environment separates them by commas."""
         listed = [one.strip() for one in given.split(",") if one.strip()] if isinstance(given, str) else given
-        if isinstance(listed, list | tuple) and not all(str(one).startswith(("file:///", "s3://")) for one in listed):
+        known = ("file:///", "s3://", "gs://", "az://")
+        if isinstance(listed, list | tuple) and not all(str(one).startswith(known) for one in listed):
             raise ValueError("give locations such as s3://bucket/prefix or file:///absolute/path")
         return listed
 

@@ -14,7 +14,7 @@ from support.budget import examples
 from lakeops import Settings
 from lakeops.testing import Faults, ManualClock
 
-pytest_plugins = ["lakeops.testing.fixtures", "services.s3"]
+pytest_plugins = ["lakeops.testing.fixtures", "services.s3", "services.cloud"]
 
 # CI judges a change, so it tries the same examples each time; everywhere else new ones are tried. How long an example
 # takes says more about the machine than about the code.

@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from tempfile import SpooledTemporaryFile, TemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
+from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
-from lakeops.gateway.answers import Refused, document, element, etag, nest
+from lakeops.gateway.answers import Refused, document, element, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, RefNotFound
@@ -212,7 +213,7 @@ def _file() -> BinaryIO:
 
 def _put(repository: Repository, asked: Request) -> Answer:
     if "x-amz-copy-source" in asked.headers:
-        raise Refused(501, "NotImplemented", "this gateway copies nothing; use lakeops fs cp")
+        return _copy(repository, asked)
     body = _checked(asked)
     if asked.key.endswith("/") and not body.read(1):
         # S3A and pyarrow mark folders with empty objects. Here a folder is there while it has objects.
@@ -222,6 +223,25 @@ def _put(repository: Repository, asked: Request) -> Answer:
     branch, path = _place(repository, asked.key)
     entry = _stage(branch, path, body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
     return Answer(headers={"etag": etag(entry)})
+
+
+def _copy(repository: Repository, asked: Request) -> Answer:
+    """Stage what another key of the repository shows; nothing is copied. Hadoop renames files so."""
+    bucket, _, key = unquote(asked.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
+    ref, _, source = key.partition("/")
+    if bucket != repository.id or not source or any(name.startswith("if-") for name in asked.headers):
+        raise Refused(501, "NotImplemented", "this gateway copies objects of one repository, without conditions")
+    branch, path = _place(repository, asked.key)
+    try:
+        branch.copy(source, path, ref=ref)
+    except ObjectNotFound as error:
+        raise Refused(404, "NoSuchKey", error.message) from None
+    if asked.headers.get("x-amz-metadata-directive") == "REPLACE":
+        kept, wanted = branch.stat(path).metadata, _metadata(asked.headers)
+        if kept != wanted:
+            branch.update_metadata(path, {**dict.fromkeys(kept), **wanted})
+    entry = branch.stat(path)
+    return _xml("CopyObjectResult", ETag=etag(entry), LastModified=timestamp(entry.mtime))
 
 
 def _stage(

@@ -39,7 +39,7 @@ MAX_ADDRESS_BYTES = 8192
 """A path of Linux takes 4,095 bytes, and up to three times as many where it is percent-encoded; few do."""
 _ENCODED = "%2[0-9A-Da-d]|%[3-6][0-9A-Fa-f]|%7[0-9A-Ea-e]"
 _NAME = f"(?:[^%./]|{_ENCODED})(?:[^%/]|{_ENCODED})*"
-_PLAIN_URL = rf"^(?:s3://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/.|file:///(?:{_NAME}/)*{_NAME}$)"
+_PLAIN_URL = rf"^(?:(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/.|file:///(?:{_NAME}/)*{_NAME}$)"
 """URLs that are an object's without a closer look; what they encode is ASCII. Others need not be wrong."""
 
 
@@ -73,7 +73,7 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
     if row >= 0:
         raise InvalidInput(
             f"{excerpt(paths[row].as_py())}: {excerpt(keys[row].as_py())} is not an object's address; give "
-            f"data/... in this namespace, or a file:// or s3:// URL of at most {MAX_ADDRESS_BYTES:,} bytes"
+            f"data/... in this namespace, or a file://, s3://, gs:// or az:// URL, {MAX_ADDRESS_BYTES:,} bytes at most"
         )
     plain = pc.or_(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, _PLAIN_URL))
     for row in np.flatnonzero(pc.invert(plain).to_numpy()).tolist():  # few: what a URL spells in a roundabout way
@@ -87,7 +87,8 @@ def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """For each address as it is stored, whether it may be one: managed here, or a whole URL of somewhere else."""
     managed = pc.and_not(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
     imported = pc.and_not(
-        pc.match_substring_regex(keys, r"^(file:///|s3://[^/]+/)."), pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00")
+        pc.match_substring_regex(keys, r"^(file:///|(s3|gs|az)://[^/]+/)."),
+        pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00"),
     )
     return pc.or_(managed, imported)
 

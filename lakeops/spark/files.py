@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from datetime import date
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.errors import InvalidInput, InvalidSettings, ObjectNotFound
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
 
@@ -145,10 +146,20 @@ def opened(lake: Lake | None) -> Iterator[Lake]:
 
 
 def spark_path(url: str, s3: str) -> str:
-    """A URL as Spark takes paths: it decodes nothing, and knows buckets by the scheme of its S3 connector."""
-    if url.startswith("file://"):
-        return "file:" + unquote(url.removeprefix("file://"))
-    return url.replace("s3://", f"{s3}://", 1) if url.startswith("s3://") else url
+    """A URL as Spark takes paths: it decodes nothing, and knows buckets by the schemes of its connectors.
+
+    Raises ``InvalidSettings`` for a container of Azure whose account no variable names.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == "file":
+        return "file:" + unquote(rest)
+    if scheme == "az":
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        if not account:
+            raise InvalidSettings("Spark names Azure's account with each path; set AZURE_STORAGE_ACCOUNT_NAME")
+        container, _, path = rest.partition("/")
+        return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
+    return f"{s3}://{rest}" if scheme == "s3" else url
 
 
 def _ignored(name: str) -> bool:

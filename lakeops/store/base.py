@@ -102,7 +102,7 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """The root: ``file:///...`` or ``s3://bucket/prefix``, without a trailing slash."""
+        """The root: ``file:///...``, ``s3://bucket/prefix`` and the like, without a trailing slash."""
         ...
 
     @property

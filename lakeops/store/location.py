@@ -1,8 +1,9 @@
 """URLs of stores: the one place that takes them apart and writes them in one way.
 
 A location has exactly one spelling here, so that two spellings of a storage namespace can never pass for two places.
-``file://`` URLs are percent-encoded where a path needs it; ``s3://`` URLs are not encoded at all, which is how every
-S3 tool writes them: what follows the bucket is the key, byte for byte.
+``file://`` URLs are percent-encoded where a path needs it. Those of buckets (``s3://``, ``gs://``, and ``az://`` with a
+container in the bucket's place) are not encoded at all, which is how every tool writes them: what follows the bucket is
+the key, byte for byte.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from lakeops.model.errors import InvalidUri
 from lakeops.model.text import excerpt
 from lakeops.store.layout import quote_path
+
+BUCKETS = ("s3", "gs", "az")
+"""The schemes of buckets."""
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
@@ -37,7 +41,8 @@ class Location:
         """The location's one spelling, without a trailing slash."""
         if self.scheme == "file":
             return "file://" + quote_path(self.path)
-        return f"s3://{self.bucket}/{self.path}" if self.path else f"s3://{self.bucket}"
+        root = f"{self.scheme}://{self.bucket}"
+        return f"{root}/{self.path}" if self.path else root
 
 
 def parse_location(url: str) -> Location:
@@ -55,8 +60,13 @@ def parse_location(url: str) -> Location:
     if _UNSAFE.search(path) or "\\" in path:
         raise InvalidUri(f"{_printable(url)} has control characters or a backslash; choose a plain prefix")
     if _size(url, path) > _MAX_PREFIX_BYTES:
+<<<<<<< HEAD
         raise InvalidUri(f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
     return Location("s3", bucket, path)
+=======
+        raise InvalidUri(f"the prefix of {_shown(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
+    return Location(scheme, bucket, path)
+>>>>>>> 9cb06df (Reach Azure and Google through obstore, and take bodies in signed chunks at the gateway)
 
 
 def normalise_namespace(url: str) -> str:
@@ -70,10 +80,10 @@ def split_address(address: str) -> tuple[Location, str]:
     The place is the bucket, or the file's directory. Keys are taken byte for byte; ``InvalidUri`` when there is none.
     """
     scheme, rest = _scheme(address)
-    if scheme == "s3":
+    if scheme in BUCKETS:
         bucket, _, key = rest.partition("/")
         _check_bucket(address, bucket)
-        place = Location("s3", bucket, "")
+        place = Location(scheme, bucket, "")
     else:
         path, _, quoted = rest.rpartition("/")
         place, key = Location("file", "", _directory(address, path + "/", allow_root=True)), _unquote(address, quoted)
@@ -94,10 +104,15 @@ def real_place(url: str) -> str:
     Links on the way to a directory are followed and percent-encoding is undone. Raises ``InvalidUri``.
     """
     scheme, rest = _scheme(url)
-    if scheme == "s3":
-        return "s3://" + rest.rstrip("/")
+    if scheme in BUCKETS:
+        return f"{scheme}://{rest.rstrip('/')}"
     # Unlike Path.resolve, this raises nothing for links that lead in a circle.
     return os.path.realpath(_directory(url, rest, allow_root=True))
+
+
+def is_bucket(url: str) -> bool:
+    """Whether a URL leads into a bucket, of whatever kind."""
+    return url.partition("://")[0] in BUCKETS and "://" in url
 
 
 def lies_in(place: str, other: str) -> bool:
@@ -108,10 +123,11 @@ def lies_in(place: str, other: str) -> bool:
 def above(url: str) -> list[str]:
     """The URLs of everything that a location really lies in, the nearest first: no bucket is left out."""
     real = real_place(url)
-    if real.startswith("s3://"):
-        bucket, _, path = real.removeprefix("s3://").partition("/")
+    if is_bucket(real):
+        scheme, _, rest = real.partition("://")
+        bucket, _, path = rest.partition("/")
         parts = path.split("/") if path else []
-        return [f"s3://{'/'.join([bucket, *parts[:count]])}" for count in range(len(parts) - 1, -1, -1)]
+        return [f"{scheme}://{'/'.join([bucket, *parts[:count]])}" for count in range(len(parts) - 1, -1, -1)]
     return ["file://" + quote_path(str(parent)) for parent in Path(real).parents if parent != parent.parent]
 
 
@@ -148,16 +164,33 @@ def _scheme(url: str) -> tuple[str, str]:
     if not isinstance(url, str):
         raise InvalidUri(f"a location is text, not {excerpt(url)}")
     scheme, separator, rest = url.partition("://")
-    if separator and scheme in {"file", "s3"}:
+    if separator and scheme in {"file", *BUCKETS}:
         return scheme, rest
     if scheme in {"s3a", "s3n"}:
+<<<<<<< HEAD
         raise InvalidUri(f"{_printable(url)} is Hadoop's spelling; write s3://")
     raise InvalidUri(f"{_printable(url)} is not a location; write file:///absolute/path or s3://bucket/prefix")
+=======
+        raise InvalidUri(f"{_shown(url)} is Hadoop's spelling; write s3://")
+    if scheme in {"abfs", "abfss", "wasb", "wasbs", "azure", "adl"}:
+        raise InvalidUri(f"{_shown(url)} is another spelling of Azure's storage; write az://container/prefix")
+    raise InvalidUri(
+        f"{_shown(url)} is not a location; write file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
+        "az://container/prefix"
+    )
+>>>>>>> 9cb06df (Reach Azure and Google through obstore, and take bodies in signed chunks at the gateway)
 
 
 def _check_bucket(url: str, bucket: str) -> None:
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
+<<<<<<< HEAD
         raise InvalidUri(f"{_printable(url)} has no proper bucket name; write s3://bucket/prefix, without user or port")
+=======
+        raise InvalidUri(
+            f"{_shown(url)} has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, "
+            "without user or port"
+        )
+>>>>>>> 9cb06df (Reach Azure and Google through obstore, and take bodies in signed chunks at the gateway)
 
 
 def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:

@@ -1,6 +1,7 @@
 """From a URL to a store, and from a physical address to a store and a key.
 
-The one place that knows which schemes exist. boto3 is imported when an S3 store is first used, not here.
+The one place that knows which schemes exist. boto3 and obstore are imported when such a store is first used,
+not here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _KEPT = 256
 
 
 def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
-    """The store at a storage namespace: ``file:///absolute/path`` or ``s3://bucket/prefix``. Touches nothing yet.
+    """The store at a storage namespace: ``file:///absolute/path``, ``s3://bucket/prefix``, ``gs://`` or ``az://``.
+
+    Touches nothing yet.
 
     Raises ``InvalidUri`` for any other scheme or spelling.
     """
@@ -75,6 +78,10 @@ def _open(place: Location, settings: StoreSettings) -> ObjectStore:
         from lakeops.store.local import LocalStore
 
         return LocalStore(Path(place.path), fsync=settings.fsync)
+    if place.scheme != "s3":
+        from lakeops.store.cloud import CloudStore
+
+        return CloudStore(place.scheme, place.bucket, place.path, settings)
     from lakeops.store.s3 import S3Store
 
     return S3Store(place.bucket, place.path, settings)

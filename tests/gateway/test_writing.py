@@ -126,6 +126,20 @@ def test_deletions(repo: Repository, s3: Any) -> None:
     assert [one.path for one in branch.list()] == ["old"]
 
 
+def test_a_copy_moves_no_bytes(repo: Repository, s3: Any) -> None:
+    done = s3.copy_object(Bucket="shop", Key="main/b ü", CopySource="shop/v1/old", Metadata={"k": "v"})
+    copied, source = repo.ref("main").stat("b ü"), repo.ref("v1").stat("old")
+    assert (copied.physical_address, copied.metadata) == (source.physical_address, {})
+    assert s3.head_object(Bucket="shop", Key="main/b ü", IfMatch=done["CopyObjectResult"]["ETag"])
+    replacing = {"Metadata": {"k": "v"}, "MetadataDirective": "REPLACE"}
+    s3.copy_object(Bucket="shop", Key="main/c", CopySource="shop/main/b ü", **replacing)
+    assert (repo.ref("main").read("c"), repo.ref("main").stat("c").metadata) == (b"old", {"k": "v"})
+    for source, status in (("shop/main/none", 404), ("else/main/old", 501), ("shop/main", 501)):
+        assert code(lambda source=source: s3.copy_object(Bucket="shop", Key="main/x", CopySource=source))[0] == status
+    assert code(lambda: s3.copy_object(Bucket="shop", Key="v1/x", CopySource="shop/main/old"))[0] == 403
+    assert repo.ref("main").find("x") is None
+
+
 def test_what_takes_no_changes_says_so(repo: Repository, s3: Any) -> None:
     repo.create_branch("release")
     repo.protect("release")
@@ -133,7 +147,6 @@ def test_what_takes_no_changes_says_so(repo: Repository, s3: Any) -> None:
         assert code(lambda ref=ref: s3.put_object(Bucket="shop", Key=f"{ref}/x", Body=b"")) == (403, "AccessDenied")
     assert code(lambda: s3.put_object(Bucket="shop", Key="main", Body=b"")) == (400, "InvalidArgument")
     assert code(lambda: s3.put_object(Bucket="none", Key="main/x", Body=b"")) == (404, "NoSuchBucket")
-    assert code(lambda: s3.copy_object(Bucket="shop", Key="main/x", CopySource="shop/main/old"))[0] == 501
     assert code(lambda: s3.put_object(Bucket="shop", Key="main/x", Body=b"", IfMatch="x"))[0] == 501
     assert [change.path for change in repo.branch("main").uncommitted()] == []
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from services.cloud import CLOUD_KINDS
 from services.s3 import (
     QUICK,
     S3_KINDS,
@@ -83,9 +84,11 @@ def local(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "name space", fsync=False)
 
 
-@pytest.fixture(params=["local", *S3_KINDS])
+@pytest.fixture(params=["local", *S3_KINDS, *CLOUD_KINDS])
 def store(request) -> ObjectStore:
     """Every store that must keep the seam's promises."""
     if request.param == "local":
         return request.getfixturevalue("local")
+    if request.param in {"memory", "azure"}:
+        return request.getfixturevalue("make_cloud")(request.param)
     return request.getfixturevalue("make_s3")(request.param)

@@ -92,6 +92,11 @@ def test_plain_keys_are_kept_exactly(store, request):
     for key in PLAIN:
         if moto and "\n" in key:
             continue
+        if store.url.startswith(("az", "gs")) and not key.isprintable() and not key.isascii():
+            continue  # what servers make of these is their own
+        if store.url.startswith(("az", "gs")) and any(character < " " for character in key):
+            assert refused(store, key)  # obstore addresses no control characters
+            continue
         assert not refused(store, key), ascii(key)
 
 

@@ -30,6 +30,7 @@ from lakeops.ranges.read import prefetched
 from lakeops.ranges.split import path_hashes
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.layout import is_absolute
+from lakeops.store.location import is_bucket
 from lakeops.store.open import Stores
 from lakeops.store.policy import AddressPolicy
 
@@ -138,7 +139,7 @@ def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[
     """
     places: dict[str, tuple[ObjectStore, dict[str, str]]] = {}
     for address in addresses:
-        if address.startswith("s3://"):
+        if is_bucket(address):
             try:
                 store, key = stores.locate(policy, address)
             except LakeopsError:

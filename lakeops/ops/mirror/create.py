@@ -65,7 +65,7 @@ def create_mirror(
     origin = source.repository
     if exists(catalog, name):
         raise AlreadyExists(f"repository {name!r} exists; a mirror is a repository of its own: choose another name")
-    if same_store and overlap(namespace, origin.storage_namespace):
+    if (same_store or not namespace.startswith("s3://")) and overlap(namespace, origin.storage_namespace):
         raise NamespaceTaken(f"{namespace} overlaps with the source's own namespace; a mirror needs a copy elsewhere")
     check_apart(catalog, stores, namespace)
     store = stores.at(namespace)

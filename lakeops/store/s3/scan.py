@@ -20,7 +20,8 @@ from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transien
 from lakeops.model.text import excerpt
 from lakeops.store.ahead import Found, in_order
 from lakeops.store.base import Listing
-from lakeops.store.s3.client import object_name, status_of, xml_part
+from lakeops.store.keys import object_name
+from lakeops.store.s3.client import status_of, xml_part
 from lakeops.store.stretches import ends
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from itertools import islice
@@ -30,14 +29,14 @@ from lakeops.store.base import (
     StoreSettings,
 )
 from lakeops.store.copy import CheckedFile
+from lakeops.store.keys import listing_prefix, object_name
 from lakeops.store.layout import PROBE
+from lakeops.store.reader import BUFFER_BYTES, RangeReader
 from lakeops.store.s3.client import (
     CONNECTION,
     client,
     code_of,
-    listing_prefix,
     no_bucket,
-    object_name,
     status_of,
     translated,
     xml_part,
@@ -47,7 +46,6 @@ from lakeops.store.s3.scan import scan
 from lakeops.store.s3.upload import ObjectWrite, swap
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
@@ -109,63 +107,6 @@ def _deletes_batches(client: S3Client, bucket: str, names: list[str]) -> bool:
         for name in names:
             client.delete_object(Bucket=bucket, Key=name)
     return done
-
-
-BUFFER_BYTES = 4 * 1024 * 1024
-"""What one request fetches at least, when a reader goes on piece by piece."""
-
-
-class S3Reader(io.RawIOBase):
-    """Raw reads of one object.
-
-    Args:
-        size: the object's size in bytes.
-        fetch: ``fetch(start, length)`` gives that many bytes; it refuses to when the object was replaced meanwhile.
-    """
-
-    def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
-        self._size = size
-        self._fetch = fetch
-        self._position = 0
-
-    def readable(self) -> bool:
-        """Always true."""
-        return True
-
-    def seekable(self) -> bool:
-        """Always true."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move; nothing is fetched."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if start + offset < 0:
-            raise ValueError(f"cannot seek to {start + offset}, before the start of the file")
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._position
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fetch as much as the buffer takes, in one request; 0 at the end."""
-        view = memoryview(buffer).cast("B")
-        data = self._take(len(view))
-        view[: len(data)] = data
-        return len(data)
-
-    def readall(self) -> bytes:
-        """The rest, in one request."""
-        return self._take(self._size)
-
-    def _take(self, length: int) -> bytes:
-        length = min(length, self._size - self._position)
-        if length <= 0:
-            return b""
-        data = self._fetch(self._position, length)
-        self._position += len(data)
-        return data
 
 
 _BATCH = 1000
@@ -365,7 +306,7 @@ class S3Store:
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
         unchanged = {"IfMatch": f'"{etag}"'} if etag else {}
-        raw = S3Reader(size, lambda start, length: self._read(key, unchanged, start, length))
+        raw = RangeReader(size, lambda start, length: self._read(key, unchanged, start, length))
         return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:
