@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from shutil import which
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lakeops.cli.completion import complete
 from lakeops.cli.history import commit_lines, oneline_of
 from lakeops.cli.options import flag, uri
 from lakeops.cli.session import Session, command
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.records import Commit
 from lakeops.model.text import excerpt
-from lakeops.model.uris import SCHEME, LakeUri
+from lakeops.model.uris import OTHER_SCHEME, SCHEME, LakeUri
 from lakeops.model.words import counted
+
+if TYPE_CHECKING:
+    from lakeops.lake import Repository
+    from lakeops.ops.bisection import Bisection, Verdict
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -34,13 +40,63 @@ FIRST_ABORT = 128
 """Exit codes of the command, as for ``git bisect run``."""
 
 
+_Refs = Annotated[
+    list[LakeUri],
+    uri("lakefs://REPO/REF", "Which commits; lakefs://REPO alone, or nothing, means the one to look at."),
+]
+
+
+@command(app, "start", example="bisect start lakefs://flights/main lakefs://flights/v1")
+def start(
+    session: Session,
+    refs: Annotated[list[LakeUri], uri("lakefs://REPO/REF", "A bad ref and good ones, or the repository.")],
+    first_parent: Annotated[
+        bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")
+    ] = False,
+) -> None:
+    """Begin to look for the first bad commit by hand, in place of a search that is under way."""
+    repository = session.lake.repository(_one({uri.repository for uri in refs}))
+    named = _named(refs)
+    _show(session, repository.start_bisect(*named, first_parent=first_parent) if named else repository.start_bisect())
+
+
+@command(app, "good", example="bisect good lakefs://flights/v1")
+def good(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]  # typer takes any sequence
+    """Say that commits are good, and which one to look at next."""
+    _mark(session, "good", refs)
+
+
+@command(app, "bad", example="bisect bad lakefs://flights/main")
+def bad(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
+    """Say that a commit is bad, and which one to look at next."""
+    _mark(session, "bad", refs)
+
+
+@command(app, "skip", example="bisect skip lakefs://flights")
+def skip(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
+    """Say that nothing can be told of commits, and which one to look at next."""
+    _mark(session, "skip", refs)
+
+
+@command(app, "reset", example="bisect reset lakefs://flights")
+def reset(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
+    """Forget a search that is under way."""
+    repository = _under_way(session, refs)
+    repository.end_bisect()
+    session.answer({"repository": repository.id, "reset": True}, ["The search is forgotten."])
+
+
 @command(app, "run", example="bisect run lakefs://flights/v1 lakefs://flights/main -- ./check.sh")
 def run(
     session: Session,
-    good: Annotated[LakeUri, uri("lakefs://REPO/GOOD", "A ref at which all was well.")],
-    bad: Annotated[LakeUri, uri("lakefs://REPO/BAD", "A later ref at which it is not.")],
     words: Annotated[
-        list[str], typer.Argument(metavar="-- CMD...", help="The command that looks.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="[lakefs://REPO/GOOD lakefs://REPO/BAD] -- CMD...",
+            help="A good and a later, bad ref, and the command that looks. Without refs: the search under way.",
+            show_default=False,
+            autocompletion=complete,
+        ),
     ],
     first_parent: Annotated[
         bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")
@@ -52,7 +108,10 @@ def run(
     is good, with 125 when it cannot tell, and with another code below 128 when the commit is bad. Any other end stops
     the search.
     """
-    repository, first, last = session.two_refs(good, bad)
+    refs = [LakeUri.parse(word) for word in words[:2] if word.startswith((SCHEME, OTHER_SCHEME))]
+    words = words[len(refs) :]
+    if not words or len(refs) == 1:
+        raise typer.BadParameter("give a good ref, a bad one and a command, or a command alone")
     if which(words[0]) is None:
         raise InvalidInput(f"{excerpt(words[0])} is no program that can be run")
     looked, left = 0, 0
@@ -71,13 +130,69 @@ def run(
         session.note("  ", "cannot tell" if verdict is None else ("good", "green") if verdict else ("bad", "red"))
         return verdict
 
-    found = repository.bisect(first, last, is_good, first_parent=first_parent, on_left=on_left)
+    if refs:
+        repository, first, last = session.two_refs(*refs)
+        found = repository.bisect(first, last, is_good, first_parent=first_parent, on_left=on_left)
+    else:
+        repository = _under_way(session, ())
+        state = repository.bisection()
+        while state.next is not None:
+            on_left(state.left)
+            verdict = is_good(state.next)
+            state = repository.mark_bisect("skip" if verdict is None else "good" if verdict else "bad")
+        if state.first_bad is None:
+            _show(session, state)
+            return
+        found = state.first_bad
     session.answer(
         {**found.to_json(), "looks": looked},
         ["The first bad commit, after ", counted(looked, "look"), ":"],
         [""],
         *commit_lines(found),
     )
+
+
+def _mark(session: Session, verdict: Verdict, refs: Sequence[LakeUri]) -> None:
+    _show(session, _under_way(session, refs).mark_bisect(verdict, *_named(refs)))
+
+
+def _named(refs: Sequence[LakeUri]) -> list[str]:
+    return [one.only_ref()[1] for one in refs if one.ref is not None]
+
+
+def _under_way(session: Session, refs: Sequence[LakeUri]) -> Repository:
+    """The repository that is meant: the one that is named, or the only one that is searched."""
+    if refs:
+        return session.lake.repository(_one({one.repository for one in refs}))
+    searched = sorted(file.stem for file in (session.lake.settings.home / "bisect").glob("*.json"))
+    if not searched:
+        raise NotFound("no bisection is under way; begin with lakeops bisect start")
+    return session.lake.repository(_one(set(searched)))
+
+
+def _one(names: set[str]) -> str:
+    if len(names) != 1:
+        raise InvalidInput(f"say which repository is meant: {', '.join(sorted(names))}")
+    return names.pop()
+
+
+def _show(session: Session, state: Bisection) -> None:
+    """Say what comes next. Raises ``NotFound`` when nothing can be told of the commits that are left."""
+    if state.first_bad is not None:
+        session.answer(state.to_json(), ["The first bad commit:"], [""], *commit_lines(state.first_bad))
+    elif state.next is not None:
+        more = counted(max(1, (state.left - 1).bit_length()), "look")
+        session.answer(
+            state.to_json(),
+            [f"Look at this commit (of {state.left:,} that are left, about {more}):"],
+            list(oneline_of(state.next)),
+            [f"{SCHEME}{state.repository}/{state.next.id}"],
+        )
+    elif state.left:
+        raise NotFound(f"the first bad commit is one of {state.left:,} of which nothing can be told")
+    else:
+        missing = " and ".join(name for name, known in (("a bad", state.bad), ("a good", state.good)) if not known)
+        session.answer(state.to_json(), [f"The search waits for {missing} commit."])
 
 
 def _look(words: list[str], uri: str, commit: Commit) -> int:

@@ -38,6 +38,7 @@ class LatePackage:
 if TYPE_CHECKING:
     import lakeops.ops.audit
     import lakeops.ops.bisect
+    import lakeops.ops.bisection
     import lakeops.ops.blame
     import lakeops.ops.branch
     import lakeops.ops.commit

@@ -60,13 +60,8 @@ def parse_location(url: str) -> Location:
     if _UNSAFE.search(path) or "\\" in path:
         raise InvalidUri(f"{_printable(url)} has control characters or a backslash; choose a plain prefix")
     if _size(url, path) > _MAX_PREFIX_BYTES:
-<<<<<<< HEAD
         raise InvalidUri(f"the prefix of {_printable(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
-    return Location("s3", bucket, path)
-=======
-        raise InvalidUri(f"the prefix of {_shown(url)} is over {_MAX_PREFIX_BYTES} bytes; choose a shorter one")
     return Location(scheme, bucket, path)
->>>>>>> 9cb06df (Reach Azure and Google through obstore, and take bodies in signed chunks at the gateway)
 
 
 def normalise_namespace(url: str) -> str:
@@ -167,30 +162,21 @@ def _scheme(url: str) -> tuple[str, str]:
     if separator and scheme in {"file", *BUCKETS}:
         return scheme, rest
     if scheme in {"s3a", "s3n"}:
-<<<<<<< HEAD
         raise InvalidUri(f"{_printable(url)} is Hadoop's spelling; write s3://")
-    raise InvalidUri(f"{_printable(url)} is not a location; write file:///absolute/path or s3://bucket/prefix")
-=======
-        raise InvalidUri(f"{_shown(url)} is Hadoop's spelling; write s3://")
     if scheme in {"abfs", "abfss", "wasb", "wasbs", "azure", "adl"}:
-        raise InvalidUri(f"{_shown(url)} is another spelling of Azure's storage; write az://container/prefix")
+        raise InvalidUri(f"{_printable(url)} is another spelling of Azure's storage; write az://container/prefix")
     raise InvalidUri(
-        f"{_shown(url)} is not a location; write file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
+        f"{_printable(url)} is not a location; write file:///absolute/path, s3://bucket/prefix, gs://bucket/prefix or "
         "az://container/prefix"
     )
->>>>>>> 9cb06df (Reach Azure and Google through obstore, and take bodies in signed chunks at the gateway)
 
 
 def _check_bucket(url: str, bucket: str) -> None:
     if not _BUCKET.fullmatch(bucket) or ".." in bucket:
-<<<<<<< HEAD
-        raise InvalidUri(f"{_printable(url)} has no proper bucket name; write s3://bucket/prefix, without user or port")
-=======
         raise InvalidUri(
-            f"{_shown(url)} has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, "
+            f"{_printable(url)} has no proper bucket name; write {url.partition('://')[0]}://bucket/prefix, "
             "without user or port"
         )
->>>>>>> 9cb06df (Reach Azure and Google through obstore, and take bodies in signed chunks at the gateway)
 
 
 def _directory(url: str, rest: str, *, allow_root: bool = False) -> str:

@@ -130,3 +130,33 @@ def test_bisect_asks_a_command(run, flights, tmp_path):
     assert "ended with -9" in run(*args, "--", str(script)).stderr
     script.write_text("#!/bin/sh\nexit 125\n")
     assert run(*args, "--", str(script)).exit_code == 4
+
+
+def test_bisect_by_hand(run, flights):
+    for number in range(6):
+        flights.branch("main").put(f"n{number}", b"1")
+        flights.branch("main").commit(f"number {number}")
+    wanted = flights.ref("main~2").commit_id
+    bad = {flights.ref(f"main~{number}").commit_id for number in range(3)}
+    assert run("bisect", "good").exit_code == 4
+    assert "waits for a bad and a good" in run("bisect", "start", R).stdout
+    run("bisect", "bad", f"{R}/main")
+    state = json.loads(run("bisect", "good", f"{R}/main~7", "--json").stdout)
+    assert (state["left"], state["first_bad"]) == (7, None)
+    looks = 0
+    while state["next"]:
+        looks += 1
+        state = json.loads(run("bisect", "bad" if state["next"]["id"] in bad else "good", "--json").stdout)
+    assert (state["first_bad"]["id"], looks) == (wanted, 3)
+    assert run("bisect", "skip").exit_code == 2  # nothing waits for a look
+    started = run("bisect", "start", f"{R}/main", f"{R}/main~7", f"{R}/main~5")
+    assert f"{R}/" in started.stdout
+    for _ in range(4):
+        skipped = run("bisect", "skip", "--json")
+    assert skipped.exit_code == 4
+    assert run("bisect", "start", f"{R}/main~3", f"{R}/main").exit_code == 2
+    run("bisect", "start", f"{R}/main", f"{R}/main~7")
+    again = run("bisect", "run", "--json", "--", "sh", "-c", f"! echo {' '.join(bad)} | grep -q $BISECT_COMMIT")
+    assert json.loads(again.stdout)["id"] == wanted
+    assert json.loads(run("bisect", "reset", R, "--json").stdout) == {"repository": "flights", "reset": True}
+    assert run("bisect", "good").exit_code == 4

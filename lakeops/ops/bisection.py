@@ -1,0 +1,173 @@
+"""A search for the first bad commit that goes on over several calls, as ``git bisect`` does it by hand.
+
+What was said of commits is kept in a file below the lake's home, one for each repository: a search is one person's, and
+changes nothing in the catalog. What is left of it is computed anew each time.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lakeops.model import graph
+from lakeops.model.bisection import Search, between
+from lakeops.model.errors import Corrupted, InvalidInput, NotFound
+from lakeops.model.records import Commit
+from lakeops.ops.context import Context, require_live
+from lakeops.ops.resolve import lookup, resolve_commit
+from lakeops.store.small import parse_json
+
+Verdict = Literal["good", "bad", "skip"]
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """How far a search is.
+
+    Attributes:
+        repository: its repository.
+        bad: the earliest commit that is known to be bad; None before one was named.
+        good: commits that are known to be good.
+        skipped: commits of which nothing could be told.
+        first_parent: whether what was merged is left out.
+        left: how many commits may still be the first bad one; 0 until a good and a bad one are known.
+        next: the commit to look at; None when the search is over, or waits for a good or a bad one.
+        first_bad: the first bad commit, once it is found.
+    """
+
+    repository: str
+    bad: str | None
+    good: tuple[str, ...]
+    skipped: tuple[str, ...]
+    first_parent: bool
+    left: int = 0
+    next: Commit | None = None
+    first_bad: Commit | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain data."""
+        commits = {"next": self.next, "first_bad": self.first_bad}
+        return asdict(self) | {name: commit.to_json() if commit else None for name, commit in commits.items()}
+
+
+def start_bisect(ctx: Context, bad: str | None = None, *good: str, first_parent: bool = False) -> Bisection:
+    """Begin a search by hand, in place of one that is under way.
+
+    Args:
+        bad: a ref that is bad; it can be named later.
+        good: refs that are good; they can be named later.
+        first_parent: look at merges as a whole, and leave out what was merged.
+
+    Raises:
+        InvalidInput: the bad commit does not descend from a good one.
+        RefNotFound: there is no such commit.
+    """
+    found = Bisection(
+        ctx.repository_id,
+        None if bad is None else resolve_commit(ctx, bad).id,
+        tuple(dict.fromkeys(resolve_commit(ctx, one).id for one in good)),
+        (),
+        first_parent,
+    )
+    return _kept(ctx, _searched(ctx, found))
+
+
+def bisection(ctx: Context) -> Bisection:
+    """How far the search is that is under way. Raises ``NotFound`` when there is none."""
+    return _searched(ctx, _read(ctx))
+
+
+def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
+    """Say of commits that they are good or bad, or that nothing can be told of them; gives what comes next.
+
+    Args:
+        verdict: ``good``, ``bad`` or ``skip``.
+        refs: which ones; the commit to look at when left out.
+
+    Raises:
+        NotFound: no search is under way; or nothing can be told of all commits that are left.
+        InvalidInput: no commit is to be looked at, or the bad one does not descend from a good one.
+    """
+    before = _read(ctx)
+    if refs:
+        ids = tuple(resolve_commit(ctx, one).id for one in refs)
+    else:
+        waiting = _searched(ctx, before).next
+        if waiting is None:
+            raise InvalidInput("no commit waits for a look; name the one that is meant")
+        ids = (waiting.id,)
+    if verdict == "bad" and len(ids) != 1:
+        raise InvalidInput("one commit is the bad one; name one")
+    match verdict:
+        case "bad":
+            told = replace(before, bad=ids[0])
+        case "good":
+            told = replace(before, good=_with(before.good, ids))
+        case "skip":
+            told = replace(before, skipped=_with(before.skipped, ids))
+        case _:
+            raise InvalidInput(f"a commit is good, bad or skipped, not {verdict!r}")
+    return _kept(ctx, _searched(ctx, told))
+
+
+def end_bisect(ctx: Context) -> None:
+    """Forget the search that is under way. Without one nothing happens."""
+    with suppress(FileNotFoundError):
+        _file(ctx).unlink()
+
+
+def _with(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*known, *more)))
+
+
+def _searched(ctx: Context, said: Bisection) -> Bisection:
+    """What follows from what was said."""
+    if said.bad is None or not said.good:
+        return said
+    get = lookup(ctx).get
+    for good in said.good:
+        if good == said.bad or not graph.is_ancestor(get, good, said.bad):
+            raise InvalidInput(f"the bad commit {said.bad[:16]} does not descend from the good one {good[:16]}")
+    first, *others = said.good
+    search = Search(between(get, first, said.bad, first_parent=said.first_parent))
+    for one in (*others, *said.skipped):
+        commit = next((commit for commit in search.left if commit.id == one), None)
+        if commit is not None:
+            search.tell(commit, None if one in said.skipped else True)
+    found = search.left[0] if search.is_done else None
+    waiting = None if search.is_done else search.next()
+    if waiting is not None:
+        require_live(waiting)
+    return replace(said, left=len(search.left), next=waiting, first_bad=found)
+
+
+def _file(ctx: Context) -> Path:
+    return Path(ctx.settings.home) / "bisect" / f"{ctx.repository_id}.json"
+
+
+def _kept(ctx: Context, state: Bisection) -> Bisection:
+    import json
+
+    file = _file(ctx)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps({name: getattr(state, name) for name in ("bad", "good", "skipped", "first_parent")}))
+    draft.replace(file)
+    return state
+
+
+def _read(ctx: Context) -> Bisection:
+    file = _file(ctx)
+    try:
+        said = parse_json(file.read_text())
+        bad, good, skipped = said["bad"], said["good"], said["skipped"]
+        if not all(isinstance(one, str) for one in (*good, *skipped, *([] if bad is None else [bad]))):
+            raise ValueError(good)
+        return Bisection(ctx.repository_id, bad, tuple(good), tuple(skipped), bool(said["first_parent"]))
+    except FileNotFoundError:
+        raise NotFound(f"no bisection of {ctx.repository_id!r} is under way; begin with lakeops bisect start") from None
+    except (ValueError, KeyError, TypeError):
+        raise Corrupted(f"{file} holds no bisection; forget it with lakeops bisect reset") from None
