@@ -102,7 +102,7 @@ COMMANDS: dict[str, tuple[list[str], str, set[str]]] = {
 
 ELSEWHERE = [
     "db grants",  # on PostgreSQL
-    "bisect run",
+    *(f"bisect {verb}" for verb in ("start", "good", "bad", "skip", "reset", "run")),
     *(f"refs {verb}" for verb in ("dump", "status", "restore", "settle", "automatic")),
     *(f"hook {verb}" for verb in ("set", "list", "remove")),
     *(f"local {verb}" for verb in ("clone", "init", "status", "pull", "checkout", "commit", "list")),
