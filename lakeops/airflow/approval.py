@@ -125,7 +125,7 @@ class Asking(LakeopsTask):
 
     def _link(self, page: str) -> None:
         """Make the page the task's link, whichever link it has."""
-        self.links = {link.name.lower(): page for link in self.operator_extra_links}
+        self.links: dict[str, str] = {link.name.lower(): page for link in self.operator_extra_links}
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What the answer comes to. A task that is cleared after that asks again."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PLUGIN = "lakeops.airflow.plugin"
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def address(connection: str, repository: str, *parts: str, **query: str) -> str:

@@ -68,7 +68,7 @@ class Postgres:
 
     name = "postgresql"
     account: str | None = None
-    insert_staged = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
+    insert_staged: str = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
 
     def engine(self, url: URL) -> Engine:
         """An engine over psycopg 3."""

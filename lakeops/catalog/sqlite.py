@@ -46,7 +46,7 @@ class Sqlite:
     """A catalog in a file."""
 
     name = "sqlite"
-    insert_staged = insert_staged(f"VALUES ({', '.join('?' * len(STAGED.columns))})")
+    insert_staged: str = insert_staged(f"VALUES ({', '.join('?' * len(STAGED.columns))})")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 app: typer.Typer = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 
-for part in (replication, mirror_setup):
-    app.add_typer(part.app)
+app.add_typer(replication.app)
+app.add_typer(mirror_setup.app)
 
 
 # --- a mirror's life ---

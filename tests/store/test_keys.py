@@ -97,6 +97,9 @@ def test_plain_keys_are_kept_exactly(store, request):
         if store.url.startswith(("az", "gs")) and any(character < " " for character in key):
             assert refused(store, key)  # obstore addresses no control characters
             continue
+        if store.url.startswith("az") and "\\" in key:
+            assert refused(store, key)  # Azure takes it for a slash
+            continue
         assert not refused(store, key), ascii(key)
 
 

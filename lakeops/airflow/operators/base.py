@@ -78,7 +78,7 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
             report_conflict(conflict, repository, self.sides(repository), context, self.log)
             raise
         finally:
-            self.links = self.pages(repository, record)
+            self.links: dict[str, str] = self.pages(repository, record)
             for kind, page in self.links.items():
                 if page:
                     self.log.info("See the %s: %s%s", kind, host(), page)

@@ -244,9 +244,10 @@ class CloudStore:
 
     def _name(self, key: str) -> str:
         name = object_name(self.prefix, key)
-        if not _addressable(key):
+        # Azure takes a backslash for a slash, and would keep the object under another name.
+        if not _addressable(key) or (self.scheme == "az" and "\\" in key):
             raise InvalidPath(
-                f"key {key[:200]!a} has an empty, '.' or '..' segment or a control character; "
+                f"key {key[:200]!a} has an empty, '.' or '..' segment, a control character or a backslash; "
                 f"nothing in {self.scheme}:// can be addressed by it"
             )
         return name
