@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
 
-.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -67,6 +67,9 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 
 test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
 	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_on_azure.py
+
+types: setup ## whether programs that use lakeops see complete types (pyright from npm, installed when missing)
+	@$(BIN)/python tests/services/verified_types.py
 
 test-web: setup ## the pages in Debian's Chromium (installed when missing), in Airflow's own web server
 	@$(BIN)/python tests/services/chromium.py
