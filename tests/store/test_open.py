@@ -32,6 +32,8 @@ GOOD = [
     ("s3://bucket/a/b/c//", "s3://bucket/a/b/c"),
     ("s3://my.bucket-1/a b/é=%20", "s3://my.bucket-1/a b/é=%20"),
     ("s3://Old_Bucket/x", "s3://Old_Bucket/x"),
+    ("gs://bucket/a b/", "gs://bucket/a b"),
+    ("az://container", "az://container"),
 ]
 
 BAD = [
@@ -43,7 +45,7 @@ BAD = [
     "s3://bucket/a//b", "s3://bucket/../x", "s3://bucket/a/./b", "s3://bucket/a/..", "s3://bucket/x?versionId=1",
     "s3://bucket/x#y", "s3://bucket/a\nb", "s3://bucket/a\0", "s3://bucket/a\\b", "s3://bucket/\ud800",
     "s3://bucket/" + "x" * 513, "s3://169.254.169.254:80/x", "s3a://bucket/x", "s3n://bucket/x", "S3://bucket/x",
-    "gs://bucket/x", "http://host/x", "https://bucket.s3.amazonaws.com/x", "gopher://x/y", "javascript:alert(1)",
+    "gcs://bucket/x", "abfss://c@a.dfs.core.windows.net/x", "az://c@a/x", "gs://bucket/../x", "http://host/x", "https://bucket.s3.amazonaws.com/x", "gopher://x/y", "javascript:alert(1)",
 ]  # fmt: skip
 
 
