@@ -45,7 +45,8 @@ BAD = [
     "s3://bucket/a//b", "s3://bucket/../x", "s3://bucket/a/./b", "s3://bucket/a/..", "s3://bucket/x?versionId=1",
     "s3://bucket/x#y", "s3://bucket/a\nb", "s3://bucket/a\0", "s3://bucket/a\\b", "s3://bucket/\ud800",
     "s3://bucket/" + "x" * 513, "s3://169.254.169.254:80/x", "s3a://bucket/x", "s3n://bucket/x", "S3://bucket/x",
-    "gcs://bucket/x", "abfss://c@a.dfs.core.windows.net/x", "az://c@a/x", "gs://bucket/../x", "http://host/x", "https://bucket.s3.amazonaws.com/x", "gopher://x/y", "javascript:alert(1)",
+    "gcs://bucket/x", "abfss://c@a.dfs.core.windows.net/x", "az://c@a/x", "gs://bucket/../x",
+    "http://host/x", "https://bucket.s3.amazonaws.com/x", "gopher://x/y", "javascript:alert(1)",
 ]  # fmt: skip
 
 
