@@ -182,13 +182,13 @@ class CloudStore:
         listing_prefix("", after)
         return self._listing(root, wanted, start)
 
-    def scan(self, *, skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every object, in byte order; see ``ObjectStore.scan``.
+    def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
+        """Every object, or every one under a folder, in byte order; see ``ObjectStore.scan``.
 
         Empty objects are looked at: obstore lists what marks a folder as an object that is not there.
         """
         del moving
-        found = self.list()
+        found = self.list(under)
         while page := list(islice(found, _PAGE)):
             with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan") as pool:
                 special = dict(pool.map(lambda item: (item.key, self._is_marker(item)), page))
