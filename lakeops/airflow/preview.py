@@ -29,15 +29,18 @@ from lakeops.model.errors import (
     DirtyBranch,
     InvalidInput,
     InvalidRef,
+    MarkRefused,
     MergeConflict,
     NoChanges,
     ObjectNotFound,
     ReadOnlyRepository,
     RefNotFound,
 )
+from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag
 from lakeops.model.records import ChangeType
 from lakeops.model.refs import parse_ref
+from lakeops.model.words import counted
 from lakeops.store.location import parse_location
 
 if TYPE_CHECKING:
@@ -147,6 +150,41 @@ def _delete_tag(lake: Lake, repository: Repository, given: Given) -> Preview:  #
     return Preview(f"deletes tag {_uri(repository, tag.id)}, at {words}", {"shown": shown})
 
 
+def _move_branch(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
+    branch = repository.branch(given["branch"])
+    for change in branch.uncommitted():
+        raise DirtyBranch(
+            f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
+        )
+    head, (ref, words) = branch.commit_id, _commit(repository, given["source"])
+    apart = repository.divergence(head, [ref])[0]
+    if apart is None:
+        rest = "They are far apart."
+    else:
+        new, lost = (counted(number, "commit") for number in apart)
+        rest = f"{new} come into its history, and {lost} go out of it; the reflog keeps where it was."
+    text = f"moves branch {_uri(repository, branch.id)} from commit {head[:16]} to {words}\n{rest}"
+    return Preview(text, {"source": ref, "shown": head})
+
+
+def _move_tag(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
+    tag = repository.tag(given["tag"])
+    ref, words = _commit(repository, given["ref"])
+    text = f"moves tag {_uri(repository, tag.id)} from commit {tag.commit_id[:16]} to {words}"
+    return Preview(text, {"ref": ref, "shown": tag.commit_id})
+
+
+def _sweep(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
+    from lakeops.airflow.operators.gc import summary  # late: a form without marks does not need the operators
+
+    mark_id = given["mark"]
+    report = repository.gc.report(mark_id)
+    state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
+    if state not in SWEEPABLE:
+        raise MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
+    return Preview(f"deletes what mark {mark_id} holds\n{summary(repository.id, report)}", {})
+
+
 def _reset(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     branch = repository.branch(given["branch"])
     tally = DiffSummary.of(branch.uncommitted(given["prefix"] or ""))
@@ -175,7 +213,10 @@ VERBS: dict[str, Callable[[Lake, Repository, Given], Preview]] = {
     "revert": _revert,
     "create tag": _create_tag,
     "delete tag": _delete_tag,
+    "move branch": _move_branch,
+    "move tag": _move_tag,
     "reset": _reset,
+    "sweep": _sweep,
     "import": _import,
 }
 """What can be previewed."""
@@ -191,6 +232,9 @@ PAGES: dict[str, Callable[[Given, str], Page]] = {
     "revert": lambda given, _: (("commit", given["ref"]), {}),
     "create tag": lambda given, main: (("ref", given["ref"] or main), {}),
     "delete tag": lambda given, _: (("ref", given["tag"]), {}),
+    "move branch": lambda given, main: (("diff",), {"left": given["branch"], "right": given["source"] or main}),
+    "move tag": lambda given, _: (("ref", given["tag"]), {}),
+    "sweep": lambda _, __: (("gc",), {}),
     "reset": lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""}),
     "import": lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""}),
 }

@@ -234,11 +234,15 @@ class Tags(Transitions):
 
         return self.database.write(work)
 
-    def reflog(self, repository_id: str, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
-        """Moves of one ref or of all, newest first."""
+    def reflog(
+        self, repository_id: str, ref: str | None = None, *, below: int | None = None, limit: int = 1000
+    ) -> list[ReflogRecord]:
+        """Moves of one ref or of all, newest first; those before ``below``, the last ``sequence`` of a page before."""
         query = select(REFLOG).where(REFLOG.c.repository_id == repository_id)
         if ref is not None:
             query = query.where(REFLOG.c.ref == ref)
+        if below is not None:
+            query = query.where(REFLOG.c.sequence < below)
         query = query.order_by(REFLOG.c.sequence.desc()).limit(limit)
 
         def work(conn: Connection) -> list[ReflogRecord]:

@@ -430,6 +430,17 @@ class MarkRow(_Row, table=True):
     row_digest: int | None = _digest()
 
 
+class ReportRow(_Row, table=True):
+    """What a run found, for people to look at: nothing rests on it. See ``model.reports``."""
+
+    __tablename__ = "lakeops_report"
+    repository_id: str = _text(key=True)
+    kind: str = _text(key=True)
+    at: int = _number(key=True)
+    actor: str = _text()
+    found: dict[str, Any] = _json()
+
+
 class TallyRow(_Row, table=True):
     """Sums over the rows of a repository, a table a column, in several parts; see ``digests``."""
 

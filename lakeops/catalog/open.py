@@ -30,6 +30,7 @@ from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.publishing import Publishing
 from lakeops.catalog.queue import Queue
 from lakeops.catalog.records import Caller
+from lakeops.catalog.reports import Reports
 from lakeops.catalog.roles import Roles
 from lakeops.catalog.sqlite import Sqlite
 from lakeops.catalog.staged import StagedRows
@@ -65,6 +66,7 @@ class Catalog(
     Expiry,
     Inspection,
     Audit,
+    Reports,
     Roles,
 ):
     """One catalog: a database of repositories, over SQLite or PostgreSQL.

@@ -40,6 +40,7 @@ from lakeops.catalog.tables import (
     PASSED_CHECK,
     QUEUE,
     REFLOG,
+    REPORT,
     REPOSITORY,
     RETIRED,
     STAGED,
@@ -59,6 +60,7 @@ _ALL = "INSERT, UPDATE, DELETE"
 
 _WRITES: Sequence[tuple[str, Table]] = (
     *((_ALL, table) for table in (BRANCH, TAG, STAGED, STAGED_TALLY, TALLY, RETIRED, QUEUE, UPLOAD)),
+    (_ALL, REPORT),  # what a check found
     *(("INSERT", table) for table in (COMMIT, REFLOG, KEY, PASSED_CHECK)),
     ("UPDATE (row_digest)", REPOSITORY),  # to lock it
     ("UPDATE (state, row_digest)", MARK),  # to fail one that takes too long

@@ -122,6 +122,10 @@ MARK = Table(
     number("created"), number("cutoff"), number("rows"), number("objects"), number("bytes"), number("listed"),
     number("swept"), number("refused"), json("failures"), digest("row_digest"), open_index("lakeops_mark"),
 )
+REPORT = Table(
+    "lakeops_report", METADATA, text("repository_id", key=True), text("kind", key=True), number("at", key=True),
+    text("actor"), json("found"),
+)
 TALLY = Table(
     "lakeops_tally", METADATA, text("repository_id", key=True), text("shard", key=True), number("commit"),
     number("branch"), number("tag"), number("protection"), number("passed_check"), number("retired_token"),

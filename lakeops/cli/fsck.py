@@ -31,7 +31,8 @@ def fsck(
 ) -> None:
     """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
 
-    Changes nothing. Leaves with exit code 1 when there are errors. Warnings and information leave it at 0.
+    Changes nothing. Leaves with exit code 1 when there are errors. Warnings and information leave it at 0. The result
+    stays on record, for the page of checks.
     """
     repository = session.repository(uri)
     severities: Counter[Severity] = Counter()
@@ -47,6 +48,7 @@ def fsck(
                 for pieces in finding_lines(finding):
                     session.line(*pieces)
             session.line(*_result(check, severities))
+        check.note()
     if severities[Severity.ERROR]:
         raise typer.Exit(1)
 

@@ -15,6 +15,7 @@ from lakeops.model.mirrors import Registration
 from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, AuditRecord, Protection, ReflogRecord
 from lakeops.model.records import Ref as RefRecord
 from lakeops.model.records import Repository as RepositoryRecord
+from lakeops.model.reports import Report, ReportKind
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
 from lakeops.ops.resolve import require_branch
@@ -256,6 +257,14 @@ class Repository:
         self._ctx.catalog.set_read_only(self.id, read_only)
 
     # --- upkeep ---
+
+    def last_check(self) -> Report | None:
+        """What the last ``fsck`` found that left its result on record; None before the first."""
+        return next(iter(self._ctx.catalog.reports(self.id, ReportKind.CHECK)[-1:]), None)
+
+    def lags(self) -> list[Report]:
+        """How far this mirror was behind, as its passes saw it, oldest first. The newest 300 stay on record."""
+        return self._ctx.catalog.reports(self.id, ReportKind.LAG)
 
     fsck: Final = verb(lambda: ops.fsck.check.fsck)
     owner: Final = verb(lambda: ops.owner.find_owner)

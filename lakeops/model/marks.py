@@ -43,6 +43,10 @@ class MarkState(StrEnum):
     RESTORED = "restored"
 
 
+SWEEPABLE = frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.INCOMPLETE})
+"""Marks that a sweep may begin with, or go on with."""
+
+
 UNPROVED = "unproved"
 """Stands in place of a mark where a fail-over expired commits that nobody has looked at since."""
 

@@ -10,13 +10,11 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import (
     CommitExpired,
     InvalidInput,
     InvalidRef,
     LakeopsError,
-    NotAMirror,
     NotReplicated,
     RefNotFound,
 )
@@ -26,6 +24,7 @@ from lakeops.web.objects import ObjectPages
 from lakeops.web.page import Moved
 from lakeops.web.render import SHORT
 from lakeops.web.sums import Sums
+from lakeops.web.upkeep import UpkeepPages
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
 REFS = 30
 """Branches or tags of a page."""
 COMMITS = 40
-RECORDS = 100
 REPOSITORIES = 50
 MOST_LANES = 20
 
 
-class Pages(ObjectPages):
+class Pages(ObjectPages, UpkeepPages):
     """All pages of a lake."""
 
     # --- of the lake ---
@@ -60,21 +58,6 @@ class Pages(ObjectPages):
         except LakeopsError as error:
             problem = error.message
         return {"repository": repository, "head": head, "problem": problem, "read_only": record.read_only}
-
-    def audit(self) -> str:
-        """Who changed what, in all repositories or in one."""
-        name = self._path.get("repository")
-        actor = self._asked("actor")
-        before = self._asked("before")
-        if before and not before.isdigit():
-            raise InvalidInput("the place in the audit is a number")
-        read = self._lake.audit(name, actor=actor or None, amount=None)
-        records = list(islice((one for one in read if not before or one.sequence < int(before)), RECORDS + 1))
-        more = records[RECORDS - 1].sequence if len(records) > RECORDS else None
-        values: dict[str, Any] = {"records": records[:RECORDS], "next_before": more, "actor": actor}
-        if name is None:
-            return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
-        return self._of_repository("audit.html", "Audit", self._lake.repository(name), tab="audit", **values)
 
     # --- of a repository ---
 
@@ -200,42 +183,6 @@ class Pages(ObjectPages):
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def collection(self) -> str:
-        """Garbage collection: the rules in words, and the marks."""
-        repository = self._repository()
-        marks = repository.gc.marks()[:RECORDS]
-        most = max((mark.bytes for mark in marks), default=0)
-        return self._of_repository(
-            "gc.html",
-            "Garbage collection",
-            repository,
-            tab="gc",
-            rules=repository.gc.rules(),
-            grace=repository.gc.grace(),
-            marks=marks,
-            most=most,
-            registrations=repository.registrations(),
-        )
-
-    def mirror(self) -> str:
-        """How far a mirror is."""
-        repository = self._repository()
-        try:
-            status = Mirror.of(repository).status()
-        except NotAMirror:
-            status = None
-        refs = [] if status is None else [*status.branches.values(), *status.tags.values()]
-        return self._of_repository(
-            "mirror.html",
-            "Mirror",
-            repository,
-            tab="mirror",
-            status=status,
-            refs=sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS],
-            count=len(refs),
-            registrations=repository.registrations(),
-        )
-
     def _sums(self, repository: Repository, way: str, left: str, right: str) -> Sums:
         prefix, after = self._asked("prefix"), self._asked("after")
         return Sums.of(repository, way, left, right, prefix=prefix, after=after)
@@ -265,6 +212,8 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
     ("/{repository}/diff", Pages.compare),
     ("/{repository}/gc", Pages.collection),
     ("/{repository}/mirror", Pages.mirror),
+    ("/{repository}/checks", Pages.checks),
+    ("/{repository}/moves", Pages.moves),
     ("/{repository}/audit", Pages.audit),
 )
 """The pages below a lake's address. No repository's name begins with an underscore."""

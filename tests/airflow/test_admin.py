@@ -53,6 +53,19 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"action": "delete", "branch": "wip"},
         r"deletes branch lakefs://flights/wip, at commit .* 'add b'; it has uncommitted changes, 'd/1' for one: that",
     ),
+    "move-branch": (
+        "lakeops_branch",
+        {"action": "move", "branch": "dev", "source": "v1"},
+        (
+            r"moves branch lakefs://flights/dev from commit \w{16} to commit \w{16} \(v1\) 'add a'\n"
+            r"0 commits come into its history, and 2 commits go out of it"
+        ),
+    ),
+    "move-tag": (
+        "lakeops_tag",
+        {"action": "move", "tag": "v1", "ref": "main"},
+        r"moves tag lakefs://flights/v1 from commit \w{16} to commit \w{16} \(main\) 'add b'$",
+    ),
     "merge": (
         "lakeops_merge",
         {"source": "dev"},
@@ -196,6 +209,8 @@ BETWEEN: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
     "branch-in-use": ("lakeops_branch", {"action": "delete", "branch": "wip"}, more, False),
     "tag-moving-ref": ("lakeops_tag", {"action": "create", "tag": "v2"}, on_main, True),
     "tag-elsewhere": ("lakeops_tag", {"action": "delete", "tag": "v1"}, tag_elsewhere, False),
+    "move-branch-elsewhere": ("lakeops_branch", {"action": "move", "branch": "dev", "source": "v1"}, dev_moves, False),
+    "move-tag-elsewhere": ("lakeops_tag", {"action": "move", "tag": "v1", "ref": "dev"}, tag_elsewhere, False),
     "reset-more": ("lakeops_reset", {"branch": "wip"}, more, False),
     "import-beside": ("lakeops_import", {"prefix": "a/", "source": "{lying}"}, on_main, True),
     "import-over": ("lakeops_import", {"source": "{lying}", "prefix": None}, on_main, False),
@@ -236,7 +251,23 @@ def test_a_form_does_what_it_has_shown_or_nothing(
 
 
 def test_every_verb_has_a_form() -> None:
-    assert {name.replace("-", " ") for name in FORMS} == set(VERBS)
+    assert {name.replace("-", " ") for name in FORMS} | {"sweep"} == set(VERBS)
+
+
+def test_a_mark_is_shown_and_only_then_swept(
+    history: Repository, forms: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+    mark = history.gc.mark()
+    given = {"repository": "flights", "mark": mark.id}
+    run = forms["lakeops_sweep"].test(run_conf=given)
+    shown = run.get_task_instance("preview").xcom_pull(task_ids="preview", key="preview")
+    assert shown.startswith(f"deletes what mark {mark.id} holds\nlakefs://flights: 0 of ")
+    assert [one.state.value for one in history.gc.marks()] == ["marked"]
+    assert str(forms["lakeops_sweep"].test(run_conf={**given, "dry_run": False}).state) == "success"
+    assert [one.state.value for one in history.gc.marks()] == ["swept"]
+    with pytest.raises(AirflowFailException, match="is swept, so there is nothing to sweep"):
+        preview("sweep", given, lakeops_conn_id="lakeops_default")
 
 
 @pytest.mark.parametrize(
@@ -250,6 +281,9 @@ def test_every_verb_has_a_form() -> None:
         ("merge", {"source": "gone", "destination": None, "strategy": "fail"}, "ref_not_found.*'gone'"),
         ("merge", {"source": "main", "destination": "wip", "strategy": "fail"}, "dirty_branch: branch 'wip'"),
         ("revert", {"branch": "main", "ref": "main~2", "parent_number": None}, "invalid_ref.*'main~2'.*initial"),
+        ("move branch", {"branch": "wip", "source": "v1"}, "dirty_branch: branch 'wip'"),
+        ("move tag", {"tag": "v9", "ref": "v1"}, "ref_not_found.*'v9'"),
+        ("sweep", {"mark": "nosuch"}, "mark_not_found"),
         ("create tag", {"tag": "v1", "ref": None}, "already_exists: tag 'v1' exists"),
         ("delete tag", {"tag": "v9"}, "ref_not_found.*'v9'"),
         ("reset", {"branch": "gone", "prefix": None}, "ref_not_found.*'gone'"),

@@ -357,12 +357,18 @@ def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None
     head = history.ref("main").commit_id
     history.create_branch("gone")
     history.delete_branch("gone")
+    mark = history.gc.mark()
     wanted = {
         f"flights/commit/{head}": {"revert": {"ref": head, "branch": "main"}, "tag": {"ref": head, "action": "create"}},
         "flights/ref/dev": {"branch": {"branch": "dev", "action": "delete"}},
         "flights/ref/gone": {"branch": {"branch": "gone", "source": head, "action": "create"}},
         "flights/uncommitted/dev": {"reset": {"branch": "dev", "prefix": None}},
         "flights/diff?left=main&right=dev": {"merge": {"source": "dev", "destination": "main", "strategy": "fail"}},
+        "flights": {"merge": {"source": "dev", "destination": "main"}},
+        "flights/tags": {"tag": {"tag": "v1", "action": "delete"}},
+        "flights/moves?of=main": {"branch": {"branch": "main", "action": "move"}},
+        "flights/checks": {"fsck": {"data": False}},
+        f"flights/gc?mark={mark.id}": {"sweep": {"mark": mark.id, "force": False}},
         "flights/gc": {"gc": {"force": False, "ask_above_gib": None}},
     }
     for path, kinds in wanted.items():

@@ -21,9 +21,11 @@ from lakeops.catalog.tables import METADATA
 from lakeops.model.errors import RepositoryNotFound
 from lakeops.model.findings import Severity
 
-FOR_NO_READER = {"lakeops_audit", "lakeops_catalog", "lakeops_clock", "lakeops_owner", "lakeops_queue"}
-"""What nothing rests on that a reader gets: the audit, the latest time seen, the queue of publishers for fairness, and
-who may delete."""
+FOR_NO_READER = {
+    *("lakeops_audit", "lakeops_catalog", "lakeops_clock", "lakeops_owner", "lakeops_queue", "lakeops_report"),
+}
+"""What nothing rests on that a reader gets: the audit, the latest time seen, the queue of publishers for fairness, who
+may delete, and what runs reported."""
 LOSS = ("delete", "change repository_id")
 EXCEPTIONS = {
     # How a sum is called that is one of several. Nothing is looked up by it.

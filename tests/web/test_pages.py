@@ -17,7 +17,8 @@ import pytest
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
-from lakeops.web import objects, pages, preview, sums
+from lakeops.model.reports import ReportKind
+from lakeops.web import objects, pages, preview, sums, upkeep
 from lakeops.web.render import HEADERS, address
 from lakeops.web.serve import application, listening
 
@@ -115,8 +116,9 @@ def test_branches_say_how_far_they_are_from_the_default_one(flights: Repository,
 
 
 def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("REFS", "COMMITS", "RECORDS"):
+    for name in ("REFS", "COMMITS"):
         monkeypatch.setattr(pages, name, 2)
+    monkeypatch.setattr(upkeep, "RECORDS", 2)
     for name in ("OBJECTS", "STAGED", "TRACED"):
         monkeypatch.setattr(objects, name, 2)
     monkeypatch.setattr(sums, "LISTED", 1)
@@ -149,6 +151,8 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     listed = every("/flights/diff?left=main~2&right=main&two_way=true", r'class="path" title="([^"]*)"')
     assert listed == [change.path for change in flights.diff("main~2", "main")]
     assert len(every("/flights/audit", r'<td class="num"><time')) == len(list(flights.audit()))
+    assert len(every("/flights/moves", r'<td class="num"><time')) == len(flights.reflog())
+    assert len(every("/flights/moves?of=dev", r'<td class="num"><time')) == len(flights.reflog("dev"))
 
 
 def test_a_commit_sums_up_what_it_changed(flights: Repository, ask: Any) -> None:
@@ -309,6 +313,34 @@ def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: A
     assert "lakeops branch create" in text
 
 
+def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
+    assert "never checked" in shown(ask("/flights/checks"))
+    check = flights.fsck()
+    assert list(check) == []
+    assert check.note()
+    assert "everything is in order" in shown(ask("/flights/checks"))
+    entry = next(iter(flights.ref("main").list("flights/")))
+    Path(entry.physical_address.removeprefix("file://")).unlink()
+    check = flights.fsck(data=True)
+    list(check)
+    check.note()
+    text = shown(ask("/flights/checks"))
+    for told in ("1 error", "object_missing", entry.path, "restore the object from a version", "Do not sweep"):
+        assert told in text
+    assert len(flights._ctx.catalog.reports("flights", ReportKind.CHECK)) == 1
+
+
+def test_garbage_is_drawn_and_stands_in_a_table(flights: Repository, ask: Any) -> None:
+    assert "Bytes over time" not in shown(ask("/flights/gc"))
+    mark = flights.gc.mark()
+    answer = ask("/flights/gc")
+    assert re.search(r'<svg [^>]*role="img" aria-labelledby="garbage-title garbage-text"><title', answer.text)
+    assert answer.text.count('<rect class="open"') == 1
+    assert mark.id in shown(answer)
+    flights.gc.sweep(mark.id)
+    assert ask("/flights/gc").text.count('<rect class="done"') == 1
+
+
 def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
     answer = ask("/flights/go?ref=+main~1+", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/flights/ref/main~1")
@@ -326,6 +358,8 @@ def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
         ("/flights/diff?left=main&right=nosuch", 404, "nosuch"),
         ("/flights/object/main?path=nosuch", 404, "nosuch"),
         ("/flights/object/main", 400, "path"),
+        ("/flights/audit?before=x", 400, "a time and a number"),
+        ("/flights/moves?before=x", 400, "a number"),
         ("/flights/uncommitted/v1", 404, "v1"),
         ("/flights/change?before=main&after=dev&path=nosuch", 404, "neither before nor after"),
         ("/flights/change?before=nosuch&after=dev&path=README.md", 404, "nosuch"),

@@ -6,7 +6,8 @@ A file in Airflow's DAG folder needs one line to have them:
 
 Airflow takes each DAG that is among a file's names, so name those that you want. ``lakeops_gc`` collects garbage,
 ``lakeops_mirror`` keeps mirrors up to date and ``lakeops_fsck`` checks repositories. ``lakeops_branch``,
-``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``, ``lakeops_reset`` and ``lakeops_import`` are forms for people.
+``lakeops_merge``, ``lakeops_revert``, ``lakeops_tag``, ``lakeops_reset``, ``lakeops_sweep`` and ``lakeops_import`` are
+forms for people.
 
 Each has a function that makes it with another schedule, connection, owner, and so on; ``admin_dags`` makes all forms:
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         merge_dag,
         reset_dag,
         revert_dag,
+        sweep_dag,
         tag_dag,
     )
     from lakeops.airflow.dags.fsck import fsck_dag
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     lakeops_mirror: DAG
     lakeops_reset: DAG
     lakeops_revert: DAG
+    lakeops_sweep: DAG
     lakeops_tag: DAG
 
 __all__ = [
@@ -61,11 +64,13 @@ __all__ = [
     "lakeops_mirror",
     "lakeops_reset",
     "lakeops_revert",
+    "lakeops_sweep",
     "lakeops_tag",
     "merge_dag",
     "mirror_dag",
     "reset_dag",
     "revert_dag",
+    "sweep_dag",
     "tag_dag",
 ]
 

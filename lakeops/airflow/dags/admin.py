@@ -1,4 +1,4 @@
-"""Forms for people: branch, merge, revert, tag, reset and import, each in Airflow's *Trigger* dialog.
+"""Forms for people: branch, merge, revert, tag, reset, sweep and import, each in Airflow's *Trigger* dialog.
 
 Every form first shows what it would do, in the log of the task ``preview`` and in its XCom. With *Dry run* on, which it
 is unless somebody turns it off, nothing else happens. Otherwise exactly that is done: refs mean the commits that they
@@ -21,8 +21,11 @@ from lakeops.airflow.operators import (
     LakeopsCreateTagOperator,
     LakeopsDeleteBranchOperator,
     LakeopsDeleteTagOperator,
+    LakeopsGcSweepOperator,
     LakeopsImportOperator,
     LakeopsMergeOperator,
+    LakeopsMoveBranchOperator,
+    LakeopsMoveTagOperator,
     LakeopsOperator,
     LakeopsResetBranchOperator,
     LakeopsRevertOperator,
@@ -99,7 +102,7 @@ def do_one_of(noun: str, actions: dict[str, tuple[type[LakeopsOperator], dict[st
 
 
 def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
-    """Create or delete a branch.
+    """Create, move or delete a branch.
 
     The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
     """
@@ -108,10 +111,14 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
         dag_id,
         arguments,
         action=action(
-            "Deleting drops uncommitted changes too; commits stay until retention takes them.", "create", "delete"
+            "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
+            "commits stay until retention takes them.",
+            "create",
+            "move",
+            "delete",
         ),
-        branch=text("Branch", "The branch to create or delete.", pattern=NAME),
-        source=maybe("Source", "For a new branch: the ref that it starts at. Empty: the default branch.", pattern=REF),
+        branch=text("Branch", "The branch to create, move or delete.", pattern=NAME),
+        source=maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
     ) as dag:
         do_one_of(
             "branch",
@@ -119,6 +126,10 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
                 "create": (
                     LakeopsCreateBranchOperator,
                     {"branch": "{{ params.branch }}", **pinned("source")},
+                ),
+                "move": (
+                    LakeopsMoveBranchOperator,
+                    {"branch": "{{ params.branch }}", "ref": pinned("source")["source"], **pinned("shown")},
                 ),
                 "delete": (LakeopsDeleteBranchOperator, {"branch": "{{ params.branch }}", **pinned("shown")}),
             },
@@ -195,7 +206,7 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
 
 
 def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
-    """Create or delete a tag.
+    """Create, move or delete a tag.
 
     The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
     """
@@ -203,14 +214,15 @@ def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
         tag_dag,
         dag_id,
         arguments,
-        action=action("Tags do not move: to move one, delete and create it.", "create", "delete"),
-        tag=text("Tag", "The tag to create or delete.", pattern=NAME),
-        ref=maybe("Ref", "For a new tag: what it names. Empty: the default branch's head.", pattern=REF),
+        action=action("Who reads by a tag's name sees the other commit once it is moved.", "create", "move", "delete"),
+        tag=text("Tag", "The tag to create, move or delete.", pattern=NAME),
+        ref=maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
     ) as dag:
         do_one_of(
             "tag",
             {
                 "create": (LakeopsCreateTagOperator, {"tag": "{{ params.tag }}", **pinned("ref")}),
+                "move": (LakeopsMoveTagOperator, {"tag": "{{ params.tag }}", **pinned("ref", "shown")}),
                 "delete": (LakeopsDeleteTagOperator, {"tag": "{{ params.tag }}", **pinned("shown")}),
             },
         )
@@ -236,6 +248,22 @@ def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
             prefix="{{ params.prefix or '' }}",
             **pinned("shown"),
         )
+    return dag
+
+
+def sweep_dag(dag_id: str = "lakeops_sweep", **arguments: Any) -> DAG:
+    """Delete what a mark of garbage collection holds.
+
+    The task `preview` shows what that is; with *Dry run*, which is on at first, that is all.
+    """
+    with form(
+        sweep_dag,
+        dag_id,
+        arguments,
+        mark=text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
+        force=Param(False, type="boolean", title="Force", description="Also a mark that holds most of the repository."),
+    ) as dag:
+        do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
     return dag
 
 
@@ -270,11 +298,11 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
 
 
 def admin_dags(prefix: str = "lakeops_", **arguments: Any) -> list[DAG]:
-    """All forms: branch, merge, revert, tag, reset and import.
+    """All forms: branch, merge, revert, tag, reset, sweep and import.
 
     Args:
         prefix: what their names begin with.
         **arguments: ``connection`` and ``repository`` that the forms begin with, and arguments of Airflow's ``DAG``.
     """
-    forms = (branch_dag, merge_dag, revert_dag, tag_dag, reset_dag, import_dag)
+    forms = (branch_dag, merge_dag, revert_dag, tag_dag, reset_dag, sweep_dag, import_dag)
     return [make(prefix + make.__name__.removesuffix("_dag"), **arguments) for make in forms]

@@ -12,6 +12,8 @@ from lakeops.airflow.operators.branch import (
     LakeopsDeleteBranchOperator,
     LakeopsDeleteRepositoryOperator,
     LakeopsDeleteTagOperator,
+    LakeopsMoveBranchOperator,
+    LakeopsMoveTagOperator,
     LakeopsProtectBranchOperator,
     LakeopsResetBranchOperator,
 )
@@ -61,6 +63,8 @@ __all__ = [
     "LakeopsMergeOperator",
     "LakeopsMirrorDiscoverOperator",
     "LakeopsMirrorPromoteOperator",
+    "LakeopsMoveBranchOperator",
+    "LakeopsMoveTagOperator",
     "LakeopsOperator",
     "LakeopsProtectBranchOperator",
     "LakeopsPublishOperator",

@@ -129,6 +129,34 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
         return {"id": branch.id, "commit_id": branch.commit_id, "reset": count}
 
 
+class LakeopsMoveBranchOperator(LakeopsBranchOperator):
+    """Points a branch at another commit, also one that does not descend from its head; returns its ref record.
+
+    It undoes whatever happened to a branch: the reflog has where it was. A task that runs again moves nothing more.
+
+    Args:
+        branch: the branch. One with uncommitted changes stays.
+        ref: the ref expression to point it at.
+        shown: the head that a preview has shown. A branch that is elsewhere by now stays.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    branch: str
+    ref: str
+    shown: str | None = None
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The branch's ref record."""
+
+        def check(head: str) -> None:
+            require_shown(head, self.shown, f"branch {self.branch!r}")
+
+        key = run.key("move-branch", self.branch, self.ref)
+        moved = repository.branch(self.branch).move(self.ref, force=True, idempotency_key=key, on_head=check)
+        self.log.info("Branch lakefs://%s/%s is at %s", repository.id, self.branch, moved.commit_id)
+        return {"id": self.branch, "commit_id": moved.commit_id}
+
+
 class LakeopsProtectBranchOperator(LakeopsOperator):
     """Protects branches from direct changes; returns ``pattern`` and all ``protections`` of the repository.
 
@@ -170,6 +198,32 @@ class LakeopsCreateTagOperator(LakeopsOperator):
         tag = idempotent.create_tag(repository, self.tag, self.ref or repository.default_branch, run)
         self.log.info("Tag lakefs://%s/%s is at %s", repository.id, tag.id, tag.commit_id)
         return tag.to_json()
+
+
+class LakeopsMoveTagOperator(LakeopsOperator):
+    """Points a tag at another commit; returns its ref record (``id``, ``commit_id``).
+
+    Who reads by the tag's name sees the other commit from then on. A task that runs again moves nothing more.
+
+    Args:
+        tag: a tag that exists.
+        ref: the ref expression to point it at.
+        shown: the commit that a preview has shown it at. A tag that is elsewhere by now stays.
+        kwargs: see ``LakeopsOperator``.
+    """
+
+    tag: str
+    ref: str
+    shown: str | None = None
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """The tag's ref record."""
+        now, there = repository.tag(self.tag).commit_id, repository.ref(self.ref).commit_id
+        if now != there:  # else an earlier try has moved it
+            require_shown(now, self.shown, f"tag {self.tag!r}")
+        moved = repository.move_tag(self.tag, self.ref, idempotency_key=run.key("move-tag", self.tag, self.ref))
+        self.log.info("Tag lakefs://%s/%s is at %s", repository.id, moved.id, moved.commit_id)
+        return moved.to_json()
 
 
 class LakeopsDeleteTagOperator(LakeopsOperator):

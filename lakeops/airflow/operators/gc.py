@@ -166,6 +166,7 @@ class LakeopsFsckOperator(LakeopsOperator):
             level("%s %s: %s; %s", finding.kind, safe(finding.where), safe(finding.message), finding.advice)
             if len(first) < self.max_findings:
                 first.append(finding)
+        check.note()
         record = {
             "ok": not severities[Severity.ERROR],
             "severities": {severity.value: severities[severity] for severity in Severity},

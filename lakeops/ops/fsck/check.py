@@ -5,7 +5,7 @@ whatever the catalog refers to and the listing does not have is asked for once m
 is missing is damage only while a commit that needs it is live, by a second look at the catalog: garbage collection
 may have expired it meanwhile. And files that nothing refers to are information, whatever their age.
 
-Nothing is written: not to the store, not to the catalog.
+The check writes nothing: not to the store, not to the catalog. Whoever ran it may leave its result on record.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from lakeops.catalog.records import Records, StagedLine
 from lakeops.model.errors import Corrupted, LakeopsError
 from lakeops.model.findings import Finding, Severity, found
+from lakeops.model.reports import ReportKind
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.history import check_history, split_flaw
 from lakeops.ops.fsck.inventory import Inventory, check_claim, check_owner, leftovers
@@ -40,6 +41,9 @@ from lakeops.store.base import StoredObject
 PAGE = 10_000
 """Staged rows that are read at a time."""
 
+NOTED = 50
+"""Findings that stay on record, the worst ones."""
+
 
 def fsck(ctx: Context, *, data: bool = False) -> Fsck:
     """Check everything from the refs down to the ranges. Changes nothing.
@@ -59,14 +63,39 @@ class Fsck(Iterator[Finding]):
     Attributes:
         checked: how much was looked at so far: ``files`` (listed), ``commits``, ``metaranges``, ``ranges``,
             ``entries``, ``staged`` and, with ``data``, ``objects``.
+        severities: how many findings there were so far, by severity.
     """
 
     def __init__(self, ctx: Context, *, data: bool) -> None:
         self.checked: Counter[str] = Counter()
+        self.severities: Counter[Severity] = Counter()
+        self._ctx = ctx
+        self._data = data
+        self._worst: dict[Severity, list[Finding]] = {severity: [] for severity in Severity}
         self._findings = _check(ctx, self.checked, data=data)
 
     def __next__(self) -> Finding:
-        return next(self._findings)
+        finding = next(self._findings)
+        self.severities[finding.severity] += 1
+        kept = self._worst[finding.severity]
+        if len(kept) < NOTED:
+            kept.append(finding)
+        return finding
+
+    def note(self) -> bool:
+        """Leave on record what was found, as the last check of the repository; False where that cannot be written."""
+        worst = [finding.to_json() for severity in Severity for finding in self._worst[severity]][:NOTED]
+        found = {
+            "severities": {severity.value: self.severities[severity] for severity in Severity},
+            "checked": dict(self.checked),
+            "findings": worst,
+            "data": self._data,
+        }
+        try:
+            self._ctx.catalog.add_report(self._ctx.repository_id, ReportKind.CHECK, found, actor=self._ctx.actor)
+        except LakeopsError:  # a login that may only read, say: what was found is told all the same
+            return False
+        return True
 
     def close(self) -> None:
         """End the check early, and give back what it holds."""

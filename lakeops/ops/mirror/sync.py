@@ -33,6 +33,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, MirrorStatus, RefKind, RefName
 from lakeops.model.records import Commit
+from lakeops.model.reports import ReportKind
 from lakeops.ops.context import Context
 from lakeops.ops.mirror import gate
 from lakeops.ops.mirror.create import fresh_registration
@@ -99,6 +100,9 @@ ROUNDS = 2
 _REASON = 500
 """Characters of a reason that are kept."""
 
+LAG_EVERY = 300
+"""Seconds of which one lag is kept, the largest."""
+
 TRIES = 8
 """How often heads are read again when the source or another pass went on meanwhile."""
 
@@ -125,7 +129,7 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
             _note_refused(ctx, before.mirror, errors)
         if errors:
             raise errors[0]
-    return status(ctx)
+    return _told(ctx)
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
@@ -143,7 +147,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
                 _observe(ctx, source, initial, metadata)
-    return status(ctx)
+    return _told(ctx)
 
 
 def due(ctx: Context, reach: Reach) -> bool:
@@ -219,6 +223,21 @@ def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str
         raise
     if before.mirror.error is not None:
         ctx.catalog.note_sync(ctx.repository_id, None)
+
+
+def _told(ctx: Context) -> MirrorStatus:
+    """The status; how far the mirror is behind is left on record, for the chart of its page."""
+    found = status(ctx)
+    refs = [*found.branches.values(), *found.tags.values()]
+    lag = {
+        "seconds": max((ref.lag_seconds for ref in refs), default=0),
+        "objects": sum(ref.missing_objects for ref in refs if ref.candidate),
+        "bytes": sum(ref.missing_bytes for ref in refs if ref.candidate),
+        "refs": sum(ref.candidate is not None for ref in refs),
+    }
+    with contextlib.suppress(LakeopsError):  # what a pass has done does not depend on it
+        ctx.catalog.add_report(ctx.repository_id, ReportKind.LAG, lag, actor=ctx.actor, every=LAG_EVERY)
+    return found
 
 
 def _observe(

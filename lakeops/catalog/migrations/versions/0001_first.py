@@ -245,6 +245,13 @@ def upgrade() -> None:
         _number("row_digest", nullable=True),
     )
     op.create_table(
+        "lakeops_report",
+        *_key("kind"),
+        sa.Column("at", sa.BigInteger(), primary_key=True, autoincrement=False),
+        _text("actor"),
+        _json("found"),
+    )
+    op.create_table(
         "lakeops_clock",
         _text("id", primary_key=True),
         _number("seen"),

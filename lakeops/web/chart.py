@@ -1,0 +1,146 @@
+"""Charts over time as SVG, drawn on the server: bars for what happened once, an area for what went on.
+
+Only numbers, moments and words of lakeops get here. Whoever shows a chart shows the numbers as a table beneath.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from lakeops.model.words import human_size, span
+
+WIDTH, HEIGHT = 960, 200
+LEFT, RIGHT, TOP, BOTTOM = 84, 12, 10, 26
+_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_SPANS = (
+    *(_MINUTE * many for many in (1, 2, 5, 10, 20, 30)),
+    *(_HOUR * many for many in (1, 2, 4, 8, 12)),
+    *(_DAY * many for many in (1, 2, 4, 7, 14, 30, 60, 120, 365)),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A number at a moment.
+
+    Attributes:
+        at: Unix seconds.
+        value: the number, not negative.
+        kind: the class of a bar: ``done`` or ``open``.
+        text: what a pointer over a bar reads.
+    """
+
+    at: int
+    value: int
+    kind: str = "done"
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a chart, in the units of the picture."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a template draws, in the units of the picture.
+
+    Attributes:
+        title: what it is.
+        text: what it says, for whoever does not see it.
+        heights: lines across, each with its label.
+        moments: labels below, each with its place and how it is aligned.
+        bars: bars, where it has them.
+        line: the upper edge of an area as an SVG path, where it has one; ``area`` is the area.
+    """
+
+    title: str
+    text: str
+    heights: tuple[tuple[float, str], ...]
+    moments: tuple[tuple[float, str, str], ...]
+    bars: tuple[Bar, ...] = ()
+    line: str = ""
+    area: str = ""
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+
+
+def size_bars(title: str, text: str, points: Sequence[Point]) -> Chart:
+    """Bars of bytes."""
+    scale = _Scale(points, _size_top(max((point.value for point in points), default=0)))
+    width = max(3.0, min(28.0, (WIDTH - LEFT - RIGHT) / max(1, len(points)) * 0.6))
+    bars = []
+    for point in points:
+        y = scale.y(point.value)
+        x = min(max(scale.x(point.at) - width / 2, LEFT), WIDTH - RIGHT - width)
+        bars.append(Bar(round(x, 1), y, round(width, 1), round(scale.bottom - y, 1), point.kind, point.text))
+    return Chart(title, text, scale.heights(human_size), scale.moments(), tuple(bars))
+
+
+def lag_area(title: str, text: str, points: Sequence[Point]) -> Chart:
+    """An area of seconds. Each number holds until the next one."""
+    scale = _Scale(points, _span_top(max((point.value for point in points), default=0)))
+    steps = [f"M{scale.x(points[0].at)} {scale.y(points[0].value)}"] if points else []
+    steps += [f"H{scale.x(after.at)}V{scale.y(after.value)}" for _, after in pairwise(points)]
+    line = "".join(steps)
+    area = f"{line}V{scale.bottom}H{scale.x(points[0].at)}Z" if points else ""
+    return Chart(title, text, scale.heights(span), scale.moments(), line=line, area=area)
+
+
+class _Scale:
+    """From moments and numbers to places in the picture."""
+
+    bottom = HEIGHT - BOTTOM
+
+    def __init__(self, points: Sequence[Point], top: int) -> None:
+        times = [point.at for point in points] or [0]
+        self._first, self._last, self._top = min(times), max(times), top
+
+    def x(self, at: int) -> float:
+        part = (at - self._first) / (self._last - self._first) if self._last > self._first else 0.5
+        return round(LEFT + part * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: int) -> float:
+        return round(self.bottom - min(value / self._top, 1) * (self.bottom - TOP), 1)
+
+    def heights(self, said: Callable[[int], str]) -> tuple[tuple[float, str], ...]:
+        return tuple((self.y(value), said(value) if value else "0") for value in (0, self._top // 2, self._top))
+
+    def moments(self) -> tuple[tuple[float, str, str], ...]:
+        length = self._last - self._first
+        form = "%H:%M" if length < _DAY else "%b %d" if length > 3 * _DAY else "%b %d %H:%M"
+        if self._first == self._last:
+            return ((self.x(self._first), _said(self._first, "%b %d %H:%M"), "middle"),)
+        middle = (self._first + self._last) // 2
+        places = ((self._first, "start"), (middle, "middle"), (self._last, "end"))
+        return tuple((self.x(at), _said(at, form), anchor) for at, anchor in places)
+
+
+def _said(at: int, form: str) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime(form)
+
+
+def _size_top(most: int) -> int:
+    unit = 1
+    while True:
+        for step in _STEPS:
+            if step * unit >= max(most, 2):
+                return step * unit
+        unit *= 1000
+
+
+def _span_top(most: int) -> int:
+    return next((one for one in _SPANS if one >= most), most)
