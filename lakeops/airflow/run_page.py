@@ -19,11 +19,12 @@ from sqlalchemy import select
 
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink, LakeopsPageLink
 from lakeops.model.errors import LakeopsError
-from lakeops.web.sums import Sums
+from lakeops.web.sums import summed
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake
     from lakeops.model.records import Commit
+    from lakeops.ops.sums import Sums
 
 ROWS = 200
 """Tasks that are listed."""
@@ -94,7 +95,7 @@ def did(
                     lakes[connection] = stack.enter_context(opened(connection))
                 found = lakes[connection].repository(repository)
                 commit = found.ref(commit_id).commit
-                sums = Sums.of(found, "two-way", commit.parents[0], commit.id) if commit.parents else None
+                sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
                 rows.append(Did(name, pages, commit, sums))
             except LakeopsError as error:
                 rows.append(Did(name, pages, problem=error.message))

@@ -8,7 +8,8 @@ left live.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Join, Select, Table, and_, bindparam, insert, literal, select, update
@@ -28,10 +29,19 @@ from lakeops.catalog.guards import (
     under,
 )
 from lakeops.catalog.records import BranchState, History
-from lakeops.catalog.rows import COMMIT_COLUMNS, branch_record, commit_record, registration_record, ticks
+from lakeops.catalog.rows import (
+    COMMIT_COLUMNS,
+    AnyRow,
+    branch_record,
+    commit_record,
+    registration_record,
+    text_list,
+    ticks,
+)
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import CommitExpired, MirrorOvertaken, RefNotFound
+from lakeops.model.lineage import Node
 from lakeops.model.marks import Grace
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit
@@ -324,6 +334,41 @@ class Commits(Transitions):
             return found[:limit]
 
         return self.database.read(work)
+
+    def stretch(self, repository_id: str, commit_id: str, generations: int) -> list[Node]:
+        """The nodes of all commits of so many generations, from that of a commit down; none where it is not there."""
+        here = COMMIT.c.repository_id == repository_id
+        top = select(COMMIT.c.generation).where(here, COMMIT.c.id == commit_id).scalar_subquery()
+        columns = (COMMIT.c.id, COMMIT.c.parents, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
+        query = select(*columns).where(here, COMMIT.c.generation <= top, COMMIT.c.generation > top - generations)
+
+        def work(conn: Connection) -> list[Node]:
+            rows = conn.execute(query)
+            return [Node(row[0], tuple(row[1]), *row[2:]) for row in rows if isinstance(row[1], list)]
+
+        return self.database.read(work)
+
+    def descending(self, repository_id: str, top: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Ids and parents of all commits of a generation and below, by generation, the highest first.
+
+        They are read a stretch of generations at a time, while you iterate.
+        """
+        query = select(COMMIT.c.id, COMMIT.c.parents).where(
+            COMMIT.c.repository_id == repository_id,
+            COMMIT.c.generation <= bindparam("top"),
+            COMMIT.c.generation > bindparam("low"),
+        )
+        query, length = query.order_by(COMMIT.c.generation.desc()), 2_000
+        while top > 0:
+            low = max(0, top - length)
+            read = partial(self._stretch_of, query, {"top": top, "low": low})
+            for commit_id, parents in self.database.read(read):
+                yield commit_id, text_list(parents)
+            top, length = low, min(2 * length, 16_000)
+
+    @staticmethod
+    def _stretch_of(query: Select[Any], values: Mapping[str, int], conn: Connection) -> Sequence[AnyRow]:
+        return conn.execute(query, values).all()
 
     def history(self, repository_id: str) -> History:
         """Every ref and every commit of a repository at one instant."""

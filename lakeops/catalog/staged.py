@@ -6,11 +6,11 @@ order of its index and the newest row of a path wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, and_, bindparam, select
+from sqlalchemy import Connection, and_, bindparam, exists, literal, select, union_all
 
 from lakeops.catalog.commits import BRANCHES_AND_HEADS, find_branch_and_head, look_at_branch, with_head
 from lakeops.catalog.guards import Transitions, find_branch, find_repository
@@ -113,6 +113,20 @@ class StagedRows(Transitions):
                 STAGED.c.repository_id == repository_id, STAGED.c.token.in_(state.tokens)
             )
             return conn.execute(query.limit(1)).first() is not None
+
+        return self.database.read(work)
+
+    def with_staged(self, repository_id: str, branches: Collection[str]) -> frozenset[str]:
+        """Those of the branches on which any row is staged, effective or not. Two statements, however many."""
+
+        def work(conn: Connection) -> frozenset[str]:
+            here = select(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches))
+            names = {token: record.id for record in map(branch_record, conn.execute(here)) for token in record.tokens}
+            if not names:
+                return frozenset()
+            mine = STAGED.c.repository_id == repository_id
+            found = [select(literal(token)).where(exists().where(mine, STAGED.c.token == token)) for token in names]
+            return frozenset(names[token] for token in conn.execute(union_all(*found)).scalars())
 
         return self.database.read(work)
 

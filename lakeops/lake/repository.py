@@ -192,6 +192,7 @@ class Repository:
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)
+    sums: Final = verb(lambda: ops.sums.sums)
     merge: Final = verb(lambda: ops.merge.merge)
     preview_merge: Final = verb(lambda: ops.merge.preview_merge)
     cherry_pick: Final = verb(lambda: ops.merge.cherry_pick)

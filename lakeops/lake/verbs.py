@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     import lakeops.ops.resolve
     import lakeops.ops.snapshot
     import lakeops.ops.stage
+    import lakeops.ops.sums
     import lakeops.ops.view  # noqa: F401 - all of them are used as attributes of ops
     from lakeops import ops as ops  # noqa: PLC0414 - says that it is exported
 else:

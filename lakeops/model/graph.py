@@ -85,32 +85,83 @@ def merge_bases(get: CommitSource, lefts: Iterable[str], rights: Iterable[str]) 
     return sorted(found, key=lambda commit: (commit.creation_date, commit.generation, commit.id))
 
 
+def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, right: str) -> set[str]:
+    """The ids that ``merge_bases`` gives for two commits, from a stream of ids and parents.
+
+    The stream is by generation, the highest first, and begins at the higher one of the two. It may hold commits of
+    others, and is read as far as it has to be. It is the quicker way where two commits are far from what they share.
+    """
+    sides = {left: _LEFT}
+    sides[right] = sides.get(right, 0) | _RIGHT
+    waiting = Counter(sides.values())
+    found: set[str] = set()
+    for commit_id, parents in commits:
+        if not (waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT])):
+            break
+        side = sides.pop(commit_id, 0)
+        if not side:
+            continue
+        waiting[side] -= 1
+        if side == _BOTH:
+            found.add(commit_id)
+            side |= _BELOW
+        for parent in parents:
+            before = sides.get(parent, 0)
+            if before:
+                waiting[before] -= 1
+            sides[parent] = before | side
+            waiting[before | side] += 1
+    # What is left was pruned: it is in no stream.
+    return found or {commit_id for commit_id, side in sides.items() if side == _BOTH}
+
+
 def divergence(get: CommitSource, left: str, right: str, *, most: int) -> tuple[int, int] | None:
     """How many commits ``left`` has that ``right`` does not, and the other way round.
 
     None where more than ``most`` commits would have to be looked at.
     """
-    if left == right:
-        return 0, 0
-    sides = {left: _LEFT, right: _RIGHT}
-    queue = [_by_generation(get(commit_id)) for commit_id in sides]
+    return divergences(get, right, [left], most=most)[0]
+
+
+def divergences(get: CommitSource, base: str, heads: Sequence[str], *, most: int) -> list[tuple[int, int] | None]:
+    """Of each head, how many commits it has that ``base`` does not, and how many it lacks of ``base``.
+
+    All of them are found in one walk, so commits that several heads lack are looked at once. None for a head where more
+    than ``most`` commits would have to be looked at; one that is further than that from the base by its generation
+    alone takes no part in the walk.
+    """
+    starts = {one: get(one) for one in dict.fromkeys((base, *heads))}
+    top = starts[base].generation
+    near = [one for one, commit in starts.items() if one != base and abs(commit.generation - top) <= most]
+    bits = {one: 2 << number for number, one in enumerate(near)}
+    every = (2 << len(near)) - 1
+    # By commit, what reaches it: bit 0 is the base. What all reach tells nothing about any of them.
+    sides = {base: 1, **bits}
+    queue = [_by_generation(starts[commit_id]) for commit_id in sides]
     heapq.heapify(queue)
-    counts = {_LEFT: 0, _RIGHT: 0, _BOTH: 0}
-    single = 2
-    while single:  # commits wait that only one side reaches so far
-        if sum(counts.values()) >= most:
-            return None
+    seen: Counter[int] = Counter()
+    looked, waiting = 0, len(sides) if near else 0  # how many wait that not all reach
+    while waiting and looked < most + len(near):
         commit = heapq.heappop(queue)[-1]
         side = sides.pop(commit.id)
-        counts[side] += 1
-        single -= side != _BOTH
+        seen[side] += 1
+        looked += 1
+        waiting -= side != every
         for parent in dict.fromkeys(commit.parents):
             before = sides.get(parent)
             if before is None:
                 heapq.heappush(queue, _by_generation(get(parent)))
             sides[parent] = (before or 0) | side
-            single += (sides[parent] != _BOTH) - (before is not None and before != _BOTH)
-    return counts[_LEFT], counts[_RIGHT]
+            waiting += (sides[parent] != every) - (before is not None and before != every)
+    open_sides = {side for side in sides.values() if side != every}
+    found: dict[str, tuple[int, int] | None] = {base: (0, 0)}
+    for one, bit in bits.items():
+        if any(bool(side & 1) != bool(side & bit) for side in open_sides):
+            continue
+        ahead = sum(count for side, count in seen.items() if side & bit and not side & 1)
+        behind = sum(count for side, count in seen.items() if side & 1 and not side & bit)
+        found[one] = (ahead, behind)
+    return [found.get(one) for one in heads]
 
 
 def walk(get: CommitSource, starts: Iterable[str], amount: int) -> tuple[list[Commit], list[str]]:
@@ -277,6 +328,10 @@ FIRST_SIDES, MOST_SIDES = 8, 256
 """Further parents of merges that are loaded together: at the first miss, and at most."""
 
 
+class FarApart(Exception):
+    """A walk goes further than it was to go."""
+
+
 class ReadAhead:
     """Commits by id, as a ``CommitSource``. Cheap to make. Use one for one call, so that it never grows stale.
 
@@ -286,6 +341,7 @@ class ReadAhead:
         ahead: how many the first miss loads, where it is known how many will be asked for.
         load_some: gives those of some commits that exist. With it the further parents of merges come together: a branch
             that many others were merged into has as many of them, and one statement each is a round trip each.
+        most: how often something is loaded before ``FarApart`` is raised. 0 is no end.
     """
 
     def __init__(
@@ -293,6 +349,7 @@ class ReadAhead:
         load: Callable[[str, int], list[Commit]],
         ahead: int = 1,
         load_some: Callable[[Sequence[str]], Iterable[Commit]] | None = None,
+        most: int = 0,
     ) -> None:
         self._load = load
         self._load_some = load_some
@@ -300,6 +357,9 @@ class ReadAhead:
         self._sides_at_once = FIRST_SIDES
         self._foretold: dict[str, Commit] = {}
         self._ahead = max(1, min(ahead, LONGEST_RUN))
+        self.loads = 0
+        """How often something was loaded."""
+        self._most = most
         self._asked = 0
         self._kept: dict[str, Commit] = {}
         self._goes_on: dict[str, int] = {}  # where a run ended: the commit behind it, and how long the run was
@@ -309,6 +369,8 @@ class ReadAhead:
         self._asked += 1
         commit = self._kept.get(commit_id) or self._foretold.get(commit_id)
         if commit is None:
+            if self._most and self.loads >= self._most:
+                raise FarApart
             if len(self._kept) >= MOST_KEPT:
                 self._kept.clear()
                 self._goes_on.clear()
@@ -318,11 +380,16 @@ class ReadAhead:
         if commit is None:
             run = self._length(commit_id)
             loaded = self._load(commit_id, run)
+            self.loads += 1
             self._keep(loaded)
             for parent in loaded[-1].parents[:1]:
                 self._goes_on[parent] = run
             commit = self._kept[commit_id]
         return commit
+
+    def __contains__(self, commit_id: object) -> bool:
+        """Whether the commit is at hand."""
+        return commit_id in self._kept or commit_id in self._foretold
 
     def foretell(self, commits: Iterable[Commit]) -> None:
         """Take these commits for given: they are going to be published by this process."""
@@ -343,6 +410,7 @@ class ReadAhead:
         self._sides_at_once = min(2 * self._sides_at_once, MOST_SIDES)
         for one in wanted:
             self._sides.pop(one)
+        self.loads += 1
         self._keep(self._load_some(wanted))
 
     def _length(self, commit_id: str) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from lakeops.engine.ancestor import merged_base, needed
 from lakeops.engine.local import LocalEngine
@@ -24,11 +25,15 @@ from lakeops.model.records import Change, Commit, Strategy
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import lookup, watched
+from lakeops.ops.shape import merge_bases
 from lakeops.ranges.diff import changes
 from lakeops.ranges.merge import MergePlan, foretold
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.store import scratch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DEEPEST = 50
 """Levels of bases of bases."""
@@ -172,9 +177,7 @@ def sides_of_merge(
         NoMergeBase: they share no history.
         CommitExpired: what they share was pruned.
     """
-    get = lookup(ctx).get
-    get.foretell(coming)
-    bases = ctx.catalog.in_snapshot(lambda: graph.merge_bases(get, [destination.id], [source.id]))
+    bases = merge_bases(ctx, destination.id, source.id, coming)
     if not bases:
         raise NoMergeBase(f"{names[0]!r} and {names[1]!r} share no history")
     for base in bases:
@@ -202,11 +205,18 @@ def _metaranges(ctx: Context, sides: Sides) -> list[Metarange]:
 
 def foretell(ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "") -> Iterator[Change]:
     """What ``decide`` would change in the destination, by path, and its conflicts; read as it is asked for."""
+    return chain.from_iterable(map(changes, foretold_tables(ctx, sides, strategy, prefix=prefix)))
 
-    def found() -> Iterator[Change]:
+
+def foretold_tables(
+    ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "", after: str = ""
+) -> Iterator[pa.Table]:
+    """The same as tables of ``ranges.diff.DIFF_SCHEMA``. Ranges that lie before ``after`` are left out, unread."""
+
+    def found() -> Iterator[pa.Table]:
         new, here = _metaranges(ctx, sides)
         base = ancestor(ctx, sides.bases, sides.source, sides.destination)
-        batches = foretold(base.reader, base.metarange, new, here, strategy, prefix=prefix)
-        yield from chain.from_iterable(changes(batch) for batch in batches)
+        before, new, here = (side.behind(after) for side in (base.metarange, new, here))
+        yield from foretold(base.reader, before, new, here, strategy, prefix=prefix)
 
     return watched(ctx, sides.commits, found())

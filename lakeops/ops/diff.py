@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary
 from lakeops.model.requests import check_amount
-from lakeops.ops.ancestor import check_strategy, foretell, sides_of_merge
+from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, overtaken, resolve_both, watched
 from lakeops.ranges.diff import changes, diff, staged_changes, summary
@@ -24,34 +24,81 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def two_way(ctx: Context, left: str, right: str, *, prefix: str = "") -> Iterator[Change]:
-    """What differs between two refs' commits, from left to right, by path. It is read while you iterate."""
+def two_way(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[Change]:
+    """What differs between two refs' commits, from left to right, by path. It is read while you iterate.
+
+    Args:
+        prefix: what the paths begin with.
+        after: only paths behind this one.
+    """
+    return chain.from_iterable(map(changes, two_way_tables(ctx, left, right, prefix=prefix, after=after)))
+
+
+def two_way_tables(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
+    """The same as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
+    check_prefix(after)
     commits = resolve_both(ctx, left, right)
 
-    def found() -> Iterator[Change]:
-        pair = ctx.metaranges(*commits)
+    def found() -> Iterator[pa.Table]:
+        pair = (side.behind(after) for side in ctx.metaranges(*commits))
         seen = 0
         for batch in diff(ctx.reader, *pair, prefix=prefix):
             seen += batch.num_rows
             ctx.progress("comparing", seen, 0)
-            yield from changes(batch)
+            yield batch
 
-    return watched(ctx, commits, found())
+    return watched(ctx, commits, behind(found(), after))
 
 
 def since_merge_base(
-    ctx: Context, left: str, right: str, *, prefix: str = "", strategy: StrategyName | Strategy | None = None
+    ctx: Context,
+    left: str,
+    right: str,
+    *,
+    prefix: str = "",
+    after: str = "",
+    strategy: StrategyName | Strategy | None = None,
 ) -> Iterator[Change]:
     """What merging ``right`` into ``left`` would change there, by path, with its conflicts.
 
     A path that both sides changed differently since their merge base is a conflict, unless ``strategy`` settles it. A
     path that ``left`` has the same way already is left out.
+
+    Args:
+        prefix: what the paths begin with.
+        after: only paths behind this one.
+        strategy: the side that settles conflicts.
     """
+    tables = since_merge_base_tables(ctx, left, right, prefix=prefix, after=after, strategy=strategy)
+    return chain.from_iterable(map(changes, tables))
+
+
+def since_merge_base_tables(
+    ctx: Context,
+    left: str,
+    right: str,
+    *,
+    prefix: str = "",
+    after: str = "",
+    strategy: StrategyName | Strategy | None = None,
+) -> Iterator[pa.Table]:
+    """The same as tables of ``ranges.diff.DIFF_SCHEMA``."""
     check_prefix(prefix)
+    check_prefix(after)
     settle = check_strategy(strategy)
     ours, theirs = resolve_both(ctx, left, right)
-    return foretell(ctx, sides_of_merge(ctx, theirs, ours, (right, left)), settle, prefix=prefix)
+    sides = sides_of_merge(ctx, theirs, ours, (right, left))
+    return behind(foretold_tables(ctx, sides, settle, prefix=prefix, after=after), after)
+
+
+def behind(tables: Iterable[pa.Table], after: str) -> Iterator[pa.Table]:
+    """The rows of tables whose paths are behind one."""
+    for table in tables:
+        # Paths are compared by their bytes, as Arrow compares them.
+        kept = table.filter(pc.greater(table.column("path"), after)) if after else table
+        if kept.num_rows:
+            yield kept
 
 
 def summary_of(ctx: Context, commit: Commit) -> Summary:

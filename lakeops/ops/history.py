@@ -10,11 +10,12 @@ from itertools import count, islice
 
 from lakeops.model import graph
 from lakeops.model.errors import CommitExpired, InvalidInput
-from lakeops.model.names import check_path, check_prefix
+from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import Commit, Head, Ref
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
-from lakeops.ops.resolve import lookup, overtaken, resolve_commit
+from lakeops.ops.resolve import lookup, overtaken, resolve_commit, resolve_id
+from lakeops.ops.shape import Shape
 
 
 def log(
@@ -130,12 +131,10 @@ def divergence(ctx: Context, base: str, refs: Sequence[str]) -> list[tuple[int, 
 
     None where they are very far apart.
     """
-    names = lookup(ctx, ahead=100)
 
     def found() -> list[tuple[int, int] | None]:
-        at = resolve_commit(ctx, base, live=False, names=names).id
-        ids = [resolve_commit(ctx, ref, live=False, names=names).id for ref in refs]
-        return [graph.divergence(names.get, commit_id, at, most=FAR) for commit_id in ids]
+        at, *ids = (one if COMMIT_ID.fullmatch(one) else resolve_id(ctx, one) for one in (base, *refs))
+        return graph.divergences(Shape(ctx, ahead=100, known=ids), at, ids, most=FAR)
 
     return ctx.catalog.in_snapshot(found)
 
@@ -158,14 +157,14 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
 
     At most so many refs of either kind are looked at, and those that are very far ahead are left out.
     """
-    names = lookup(ctx, ahead=100)
 
     def found() -> tuple[list[Ref], bool]:
-        commit = names.get(commit_id)
+        commit = ctx.catalog.commit(ctx.repository_id, commit_id)
         kinds = [listing(ctx.repository_id, limit=most + 1) for listing in (ctx.catalog.branches, ctx.catalog.tags)]
         listed = [ref for refs in kinds for ref in refs[:most]]
-        near = [ref for ref in listed if names.get(ref.commit_id).generation - commit.generation <= FAR]
+        get = Shape(ctx, ahead=100, known=[commit_id, *(ref.commit_id for ref in listed)])
+        near = [ref for ref in listed if get(ref.commit_id).generation - commit.generation <= FAR]
         whole = all(len(refs) <= most for refs in kinds) and len(near) == len(listed)
-        return [ref for ref in near if graph.is_ancestor(names.get, commit_id, ref.commit_id)], whole
+        return [ref for ref in near if graph.is_ancestor(get, commit_id, ref.commit_id)], whole
 
     return ctx.catalog.in_snapshot(found)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchAt
-from lakeops.model import graph
 from lakeops.model.errors import InvalidRef, NoMergeBase, NotFound, NotReplicated, ObjectNotFound, RefNotFound
 from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID
@@ -88,12 +87,13 @@ class CatalogLookup:
         return self._catalog.commits_with_prefix(self._repository_id, prefix)
 
 
-def history_of(catalog: Catalog, repository_id: str, ahead: int = 1) -> ReadAhead:
+def history_of(catalog: Catalog, repository_id: str, ahead: int = 1, most: int = 0) -> ReadAhead:
     """The commits of a repository, for walks: one that was pruned comes as ``gone``, where its line ends."""
     return ReadAhead(
         lambda commit_id, count: line_of(catalog, repository_id, commit_id, count),
         ahead,
         lambda ids: catalog.commits(repository_id, ids).values(),
+        most,
     )
 
 
@@ -183,13 +183,13 @@ def require_stageable(ctx: Context, name: str) -> BranchAt:
 
 def merge_base(ctx: Context, left: str, right: str) -> Commit:
     """A best common ancestor of two refs. Raises ``NoMergeBase``."""
+    from lakeops.ops.shape import merge_bases  # late: it asks for names, as this room gives them
 
-    def found() -> Commit | None:
-        get = lookup(ctx).get
-        base = graph.merge_base(get, *(resolve_commit(ctx, ref, live=False).id for ref in (left, right)))
-        return None if base is None else get(base)
+    def found() -> list[Commit]:
+        return merge_bases(ctx, *(resolve_commit(ctx, ref, live=False).id for ref in (left, right)))
 
-    base = ctx.catalog.in_snapshot(found)
-    if base is None:
+    bases = ctx.catalog.in_snapshot(found)
+    if not bases:
         raise NoMergeBase(f"{left!r} and {right!r} share no history")
+    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
     return require_live(base) if base.is_gone else base

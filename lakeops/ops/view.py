@@ -182,6 +182,8 @@ def _is_vouched_for(store: ObjectStore, key: str, checksum: str) -> bool:
 
 PAGE = 1000
 """Staged rows a window holds."""
+FEW = 32
+"""Staged rows of the first window behind a folder that was passed over: the next folder may be passed over too."""
 
 LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 """Appended to a prefix, this is at or after every path under it."""
@@ -355,6 +357,7 @@ class BranchCursor:
         self._rows: Sequence[Staged] = ()
         self._next = 0
         self._bound: str | None = None
+        self._size = PAGE
         self._load(after)
 
     @property
@@ -365,6 +368,7 @@ class BranchCursor:
             if row is None or (base is not None and base < row.path):
                 if base is not None or self._bound is None:
                     return base
+                self._size = PAGE
                 self._load(self._bound)
             elif row.entry is not None:
                 return row.path
@@ -383,6 +387,7 @@ class BranchCursor:
         """Go to the first path that is not under a prefix. The catalog is asked only where the window ends before."""
         last = prefix + LAST
         if self._bound is not None and self._bound <= last:
+            self._size = FEW
             self._load(last)
             return
         self._next = bisect_right(self._rows, last, key=_PATH)
@@ -417,10 +422,10 @@ class BranchCursor:
     def _load(self, after: str) -> None:
         """Take the window that begins behind ``after``: a page of staged rows, and the head of the same instant."""
         page = self._ctx.catalog.staged_page(
-            self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=PAGE
+            self._ctx.repository_id, self._branch, prefix=self._prefix, after=after, limit=self._size
         )
         if self._committed is None or self._committed.commit_id != page.state.commit_id:
             self._committed = CommitCursor(self._ctx, page.head, self._prefix)
         self._committed.seek(after)
         self._rows, self._next = page.rows, 0
-        self._bound = page.rows[-1].path if len(page.rows) == PAGE else None
+        self._bound = page.rows[-1].path if len(page.rows) == self._size else None

@@ -233,6 +233,10 @@ class Metarange:
         found: npt.NDArray[np.bool_] = overlaps.to_numpy().astype(np.bool_)
         return found
 
+    def behind(self, after: str) -> Metarange:
+        """The ranges that may hold paths behind one; all of them for an empty path."""
+        return self.only(np.arange(*self.overlapping(after=after))) if after else self
+
     def only(self, which: Rows) -> Metarange:
         """Some of the ranges, by ascending row numbers."""
         return Metarange(self.table.take(pa.array(which)))

@@ -23,7 +23,7 @@ from lakeops.web import graph
 from lakeops.web.objects import ObjectPages
 from lakeops.web.page import Moved
 from lakeops.web.render import SHORT
-from lakeops.web.sums import Sums
+from lakeops.web.sums import Shown, apart, base_of, differing
 from lakeops.web.upkeep import UpkeepPages
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ REFS = 30
 COMMITS = 40
 REPOSITORIES = 50
 MOST_LANES = 20
+OFFERED = 100
+"""Branches, and tags, that a field offers to choose from."""
 
 
 class Pages(ObjectPages, UpkeepPages):
@@ -65,22 +67,24 @@ class Pages(ObjectPages, UpkeepPages):
         """The branches, with how far each is from the default one."""
         repository = self._repository()
         q, after = self._asked("q"), self._asked("after")
-        found = list(islice(repository.branches(prefix=q, after=after), REFS + 1))
+        found = self._lake.catalog.branches(repository.id, prefix=q, after=after, limit=REFS + 1)
         shown = found[:REFS]
         if not q and not after:  # the default branch comes first, wherever its name would be
             first = repository.default_branch
-            own = [ref for ref in islice(repository.branches(prefix=first), 1) if ref.id == first]
-            shown = [*own, *(ref for ref in shown if ref.id != first)]
+            mine = [ref for ref in self._lake.catalog.branches(repository.id, prefix=first, limit=1) if ref.id == first]
+            shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in shown])
-        apart = repository.divergence(repository.default_branch, [ref.commit_id for ref in shown])
+        own = repository.ref(f"{repository.default_branch}@").commit_id
+        far = apart(repository, own, [ref.commit_id for ref in shown])
+        staged = self._lake.catalog.with_staged(repository.id, [ref.id for ref in shown])
         rows = [
             {
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
-                "apart": far,
-                "staged": self._lake.catalog.has_staged(repository.id, ref.id),
+                "apart": distance,
+                "staged": ref.id in staged,
             }
-            for ref, far in zip(shown, apart, strict=True)
+            for ref, distance in zip(shown, far, strict=True)
             if ref.commit_id in commits
         ]
         more = found[REFS - 1].id if len(found) > REFS else None
@@ -92,7 +96,7 @@ class Pages(ObjectPages, UpkeepPages):
         """The tags."""
         repository = self._repository()
         q = self._asked("q")
-        found = list(islice(repository.tags(prefix=q, after=self._asked("after")), REFS + 1))
+        found = self._lake.catalog.tags(repository.id, prefix=q, after=self._asked("after"), limit=REFS + 1)
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in found[:REFS]])
         rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
         more = found[REFS - 1].id if len(found) > REFS else None
@@ -138,7 +142,7 @@ class Pages(ObjectPages, UpkeepPages):
         sums, expired = None, None
         try:
             if commit.parents:
-                sums = self._sums(repository, "two-way", commit.parents[0], commit.id)
+                sums = self._differing(repository, commit.parents[0], commit.id, two_way=True)
         except (CommitExpired, NotReplicated) as error:
             expired = error.message
         refs, whole = repository.containing(commit.id)
@@ -149,7 +153,7 @@ class Pages(ObjectPages, UpkeepPages):
             tab="branches",
             crumbs=[(f"commit {commit.id[:SHORT]}", None)],
             commit=commit,
-            sums=sums,
+            shown=sums,
             expired=expired,
             refs=refs,
             whole=whole,
@@ -162,18 +166,17 @@ class Pages(ObjectPages, UpkeepPages):
         repository = self._repository()
         left, right = self._asked("left") or repository.default_branch, self._asked("right")
         two_way = self._asked("two_way").lower() in {"1", "true", "on", "yes"}
-        names = [ref.id for ref in islice(repository.branches(), 200)] + [
-            ref.id for ref in islice(repository.tags(), 100)
-        ]
-        values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "sums": None}
+        catalog, known = self._lake.catalog, repository.id
+        names = [ref.id for refs in (catalog.branches, catalog.tags) for ref in refs(known, limit=OFFERED)]
+        values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
         sides = left, right
         if right:
             heads = [repository.ref(ref).commit for ref in (left, right)]
             ids = heads[0].id, heads[1].id
-            sides = ids if two_way else (repository.merge_base(*ids).id, heads[1].id)
-            values["sums"] = self._sums(repository, "two-way" if two_way else "since", *ids)
+            sides = ids if two_way else (base_of(repository, *ids), heads[1].id)
+            values["shown"] = self._differing(repository, *ids, two_way=two_way)
             values["heads"] = heads
-            values["apart"] = repository.divergence(heads[0].id, [heads[1].id])[0]
+            values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
         return self._of_repository(
             "compare.html",
             "Compare",
@@ -183,9 +186,9 @@ class Pages(ObjectPages, UpkeepPages):
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def _sums(self, repository: Repository, way: str, left: str, right: str) -> Sums:
+    def _differing(self, repository: Repository, left: str, right: str, *, two_way: bool) -> Shown:
         prefix, after = self._asked("prefix"), self._asked("after")
-        return Sums.of(repository, way, left, right, prefix=prefix, after=after)
+        return differing(repository, left, right, two_way=two_way, prefix=prefix, after=after)
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
         """How a list of changes links to others: folders below, what follows, and what happened to one object."""

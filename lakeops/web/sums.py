@@ -1,15 +1,15 @@
-"""What differs between two commits, summed up: by kind and by folder, with bytes, before any list."""
+"""Sums of what differs between two commits, kept by the commits' ids; and the list of it, page by page."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from lakeops.model.records import Change, ChangeType
+from lakeops.model.records import Change
+from lakeops.ops.sums import Counts, Sums
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -19,82 +19,95 @@ COUNTED = 50_000
 LISTED = 100
 FOLDERS = 50
 """Folders that are listed; the others are summed up as one."""
-KINDS = tuple(kind.value for kind in ChangeType)
 _KEPT = 128
+_PAIRS = 4096
+T = TypeVar("T")
 
 
-@dataclass
-class Counts:
-    """How many paths changed in which way, and the bytes of the objects that are there now, or were removed."""
-
-    by_kind: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
-    bytes: int = 0
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self.by_kind.values())
-
-    def add(self, change: Change) -> None:
-        """Count one more."""
-        self.by_kind[change.type.value] += 1
-        self.bytes += change.size_bytes
-
-
-@dataclass(frozen=True)
-class Sums:
-    """The differences under a prefix.
+class Shown(NamedTuple):
+    """What a page shows of a difference.
 
     Attributes:
-        all: of every path.
-        folders: by what follows the prefix up to a slash: prefixes that end with one, and objects.
-        others: what more than ``FOLDERS`` of them hold.
-        listed: the first changes behind ``after``.
+        sums: all of it, summed up.
+        listed: the changes of this page.
         next_after: the path behind which the next page begins; None at the end.
-        exact: False when there were more changes than were to be counted.
     """
 
-    prefix: str
-    all: Counts
-    folders: dict[str, Counts]
-    others: Counts
+    sums: Sums
     listed: list[Change]
     next_after: str | None
-    exact: bool
 
-    @classmethod
-    def of(cls, repository: Repository, way: str, left: str, right: str, *, prefix: str = "", after: str = "") -> Sums:
-        """The sums between two commits: ``two-way``, or ``since`` their merge base. Kept by the commits' ids."""
-        key = (repository.storage_namespace, way, left, right, prefix, after)
-        with _lock:
-            if key in _known:
-                _known.move_to_end(key)
-                return _known[key]
-        find = repository.diff if way == "two-way" else repository.compare
-        found = cls._counted(find(left, right, prefix=prefix), prefix, after)
-        with _lock:
-            _known[key] = found
-            while len(_known) > _KEPT:
-                _known.popitem(last=False)
-        return found
-
-    @classmethod
-    def _counted(cls, changes: Iterator[Change], prefix: str, after: str) -> Sums:
-        everything, others = Counts(), Counts()
-        folders: dict[str, Counts] = {}
-        listed: list[Change] = []
-        for change in islice(changes, COUNTED):
-            everything.add(change)
-            name = change.path[: change.path.find("/", len(prefix)) + 1] or change.path
-            if name in folders or len(folders) < FOLDERS:
-                folders.setdefault(name, Counts()).add(change)
-            else:
-                others.add(change)
-            if change.path > after and len(listed) <= LISTED:
-                listed.append(change)
-        more = listed[LISTED - 1].path if len(listed) > LISTED else None
-        return cls(prefix, everything, folders, others, listed[:LISTED], more, everything.total < COUNTED)
+    @property
+    def all(self) -> Counts:
+        """The sums of every path."""
+        return self.sums.all
 
 
+def differing(
+    repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "", after: str = ""
+) -> Shown:
+    """What differs between two commits, or what the right one changed since their merge base.
+
+    The sums are kept by the commits' ids. A later page is read from where the one before has ended.
+    """
+    found = summed(repository, left, right, two_way=two_way, prefix=prefix)
+    listed = found.first
+    if after:
+        find = repository.diff if two_way else repository.compare
+        listed = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
+    more = listed[LISTED - 1].path if len(listed) > LISTED else None
+    return Shown(found, listed[:LISTED], more)
+
+
+def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
+    """The sums of what differs between two commits, by their ids."""
+    key = (repository.storage_namespace, str(two_way), left, right, prefix)
+    with _lock:
+        if key in _known:
+            _known.move_to_end(key)
+            return _known[key]
+    found = repository.sums(
+        left, right, two_way=two_way, prefix=prefix, most=COUNTED, folders=FOLDERS, first=LISTED + 1
+    )
+    with _lock:
+        _known[key] = found
+        while len(_known) > _KEPT:
+            _known.popitem(last=False)
+    return found
+
+
+def base_of(repository: Repository, left: str, right: str) -> str:
+    """The id of the merge base of two commits. Raises what ``Repository.merge_base`` raises."""
+    key = (repository.storage_namespace, left, right)
+    with _lock:
+        if key in _bases:
+            return _bases[key]
+    found = repository.merge_base(left, right).id
+    _keep(_bases, {key: found})
+    return found
+
+
+def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tuple[int, int] | None]:
+    """How far each commit is from another one, as ``Repository.divergence`` tells it."""
+    place = repository.storage_namespace
+    with _lock:
+        known = {one: _distances[place, base, one] for one in commits if (place, base, one) in _distances}
+    missing = [one for one in dict.fromkeys(commits) if one not in known]
+    if missing:
+        found = dict(zip(missing, repository.divergence(base, missing), strict=True))
+        _keep(_distances, {(place, base, one): far for one, far in found.items()})
+        known |= found
+    return [known[one] for one in commits]
+
+
+def _keep(kept: OrderedDict[tuple[str, str, str], T], found: Mapping[tuple[str, str, str], T]) -> None:
+    with _lock:
+        kept.update(found)
+        while len(kept) > _PAIRS:
+            kept.popitem(last=False)
+
+
+_bases: OrderedDict[tuple[str, str, str], str] = OrderedDict()
+_distances: OrderedDict[tuple[str, str, str], tuple[int, int] | None] = OrderedDict()
 _known: OrderedDict[tuple[str, ...], Sums] = OrderedDict()
 _lock = Lock()

@@ -78,7 +78,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "create-tag": (
         "lakeops_tag",
-        {"action": "create", "tag": "v2"},
+        {"action": "create", "tag": "v2", "ref": None},
         r"creates tag lakefs://flights/v2 at commit \w{16} 'add b'$",
     ),
     "delete-tag": (

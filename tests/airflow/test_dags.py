@@ -50,7 +50,7 @@ def test_fields_may_begin_with_other_values() -> None:
 def test_every_form_has_a_text_of_its_own_and_shows_first() -> None:
     forms = admin_dags("production_", connection="production", repository="flights", tags=["ours"])
     assert [form.dag_id for form in forms] == [
-        f"production_{name}" for name in ("branch", "merge", "revert", "tag", "reset", "import")
+        f"production_{name}" for name in ("branch", "merge", "revert", "tag", "reset", "sweep", "import")
     ]
     assert len({form.description for form in forms}) == len({form.doc_md for form in forms}) == len(forms)
     for form in (*forms, gc_dag("collect")):

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from support.histories import History, make_history, random_dates, random_parents
 
 from lakeops.model.errors import RefNotFound
-from lakeops.model.graph import divergence, first_parents, is_ancestor, log, merge_base, walk
+from lakeops.model.graph import (
+    divergence,
+    divergences,
+    first_parents,
+    is_ancestor,
+    log,
+    merge_base,
+    merge_bases,
+    merge_bases_of,
+    walk,
+)
 from lakeops.model.records import Commit
 
 LONG = 20_000
@@ -183,6 +193,30 @@ def test_how_far_two_commits_are_apart_is_counted_in_what_only_one_has(seed: int
     left, right = (commit.id for commit in source.choices(commits, k=2))
     own = ancestors(history, left), ancestors(history, right)
     assert divergence(history, left, right, most=1000) == (len(own[0] - own[1]), len(own[1] - own[0]))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_how_far_many_are_from_one_is_found_in_one_walk(seed: int) -> None:
+    source = random.Random(seed)
+    commits = make_history(random_parents(source, 60))
+    base, *heads = (commit.id for commit in source.choices(commits, k=8))
+    history = History(commits)
+    found = divergences(history, base, heads, most=1000)
+    assert found == [divergence(History(commits), one, base, most=1000) for one in heads]
+    assert max(history.reads.values()) == 1
+    for most in (1, 5, 20):  # what is told is right, however early the walk ends
+        some = divergences(History(commits), base, heads, most=most)
+        assert all(one in (None, whole) for one, whole in zip(some, found, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_merge_bases_are_the_same_from_a_stream(seed: int) -> None:
+    source = random.Random(seed)
+    commits = make_history(random_parents(source, 60))
+    left, right = (commit.id for commit in source.choices(commits, k=2))
+    ordered = sorted(commits, key=lambda commit: -commit.generation)
+    found = merge_bases_of([(commit.id, commit.parents) for commit in ordered], left, right)
+    assert found == {base.id for base in merge_bases(History(commits), [left], [right])}
 
 
 def test_commits_that_are_very_far_apart_are_not_counted(long_line: list[Commit]) -> None:

@@ -196,9 +196,10 @@ def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypat
 
 
 def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = sums.Sums.of(flights, "two-way", flights.ref("main~1").commit_id, flights.ref("main").commit_id)
-    monkeypatch.setattr(Repository, "diff", None)
-    again = sums.Sums.of(flights, "two-way", flights.ref("main~1").commit_id, flights.ref("main").commit_id)
+    pair = flights.ref("main~1").commit_id, flights.ref("main").commit_id
+    first = sums.summed(flights, *pair, two_way=True)
+    monkeypatch.setattr(Repository, "sums", None)
+    again = sums.summed(flights, *pair, two_way=True)
     assert again is first
 
 
