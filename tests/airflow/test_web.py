@@ -65,7 +65,7 @@ def forms(airflow_database: None) -> None:
     """The ready-made DAGs, known to Airflow."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    for name in ("admin", "gc"):
+    for name in ("admin", "gc", "fsck"):
         bag = DagBag(dag_folder=str(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py"))
         sync_bag_to_db(bag, "dags-folder", None)
 

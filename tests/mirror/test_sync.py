@@ -106,3 +106,17 @@ def test_a_mirror_shows_the_metadata_of_its_source(pair):
     pair.mirror.promote_writable()
     own = pair.there.repository(pair.mirror.id)
     assert own.update_metadata({"owner": "grace"}) == {"owner": "grace"}
+
+
+def test_how_far_it_was_behind_stays_on_record_while_it_waits(pair):
+    pair.mirror.sync()
+    assert pair.mirror.lags() == [], "a pass that waits for nothing leaves nothing"
+    pair.commit(a="1")
+    pair.mirror.sync()
+    pair.clock.advance(seconds=100)
+    pair.mirror.sync()
+    assert [one.number("seconds") for one in pair.mirror.lags()] == [100], "of five minutes the largest"
+    pair.clock.advance(seconds=900)
+    pair.replicator.settle()
+    pair.mirror.sync()
+    assert [(one.number("seconds"), one.number("objects")) for one in pair.mirror.lags()] == [(100, 1), (0, 0)]

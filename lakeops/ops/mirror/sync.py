@@ -129,7 +129,7 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
             _note_refused(ctx, before.mirror, errors)
         if errors:
             raise errors[0]
-    return _told(ctx)
+    return _told(ctx, before)
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
@@ -147,7 +147,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
                 _observe(ctx, source, initial, metadata)
-    return _told(ctx)
+    return _told(ctx, before)
 
 
 def due(ctx: Context, reach: Reach) -> bool:
@@ -225,10 +225,15 @@ def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str
         ctx.catalog.note_sync(ctx.repository_id, None)
 
 
-def _told(ctx: Context) -> MirrorStatus:
-    """The status; how far the mirror is behind is left on record, for the chart of its page."""
+def _told(ctx: Context, before: MirrorState) -> MirrorStatus:
+    """The status; how far the mirror is behind is left on record, for the chart of its page.
+
+    A pass that waited for nothing leaves nothing.
+    """
     found = status(ctx)
     refs = [*found.branches.values(), *found.tags.values()]
+    if not any(ref.candidate for ref in (*before.refs, *refs)):
+        return found
     lag = {
         "seconds": max((ref.lag_seconds for ref in refs), default=0),
         "objects": sum(ref.missing_objects for ref in refs if ref.candidate),
