@@ -177,7 +177,7 @@ def sides_of_merge(
         NoMergeBase: they share no history.
         CommitExpired: what they share was pruned.
     """
-    bases = merge_bases(ctx, destination.id, source.id, coming)
+    bases = merge_bases(ctx, destination.id, source.id, tuple(coming))
     if not bases:
         raise NoMergeBase(f"{names[0]!r} and {names[1]!r} share no history")
     for base in bases:
