@@ -186,7 +186,8 @@ def merge_base(ctx: Context, left: str, right: str) -> Commit:
     from lakeops.ops.shape import merge_bases  # late: it asks for names, as this room gives them
 
     def found() -> list[Commit]:
-        return merge_bases(ctx, *(resolve_commit(ctx, ref, live=False).id for ref in (left, right)))
+        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
+        return merge_bases(ctx, one, other)
 
     bases = ctx.catalog.in_snapshot(found)
     if not bases:

@@ -232,7 +232,7 @@ def _told(ctx: Context, before: MirrorState) -> MirrorStatus:
     """
     found = status(ctx)
     refs = [*found.branches.values(), *found.tags.values()]
-    if not any(ref.candidate for ref in (*before.refs, *refs)):
+    if not any(ref.candidate for ref in before.refs) and not any(ref.candidate for ref in refs):
         return found
     lag = {
         "seconds": max((ref.lag_seconds for ref in refs), default=0),
