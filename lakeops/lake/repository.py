@@ -188,7 +188,7 @@ class Repository:
     bisection: Final = verb(lambda: ops.bisection.bisection)
     mark_bisect: Final = verb(lambda: ops.bisection.mark_bisect)
     end_bisect: Final = verb(lambda: ops.bisection.end_bisect)
-    merge_base: Final = verb(lambda: ops.resolve.merge_base)
+    merge_base: Final = verb(lambda: ops.shape.merge_base)
     diff: Final = verb(lambda: ops.diff.two_way)
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     import lakeops.ops.replicate
     import lakeops.ops.repository
     import lakeops.ops.resolve
+    import lakeops.ops.shape
     import lakeops.ops.snapshot
     import lakeops.ops.stage
     import lakeops.ops.sums

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchAt
-from lakeops.model.errors import InvalidRef, NoMergeBase, NotFound, NotReplicated, ObjectNotFound, RefNotFound
+from lakeops.model.errors import InvalidRef, NotFound, NotReplicated, ObjectNotFound, RefNotFound
 from lakeops.model.graph import ReadAhead
 from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit, gone
@@ -179,18 +179,3 @@ def require_stageable(ctx: Context, name: str) -> BranchAt:
         RefNotFound, ReadOnlyRepository, ProtectedBranch.
     """
     return ctx.catalog.stageable(ctx.repository_id, check_name(name))
-
-
-def merge_base(ctx: Context, left: str, right: str) -> Commit:
-    """A best common ancestor of two refs. Raises ``NoMergeBase``."""
-    from lakeops.ops.shape import merge_bases  # late: it asks for names, as this room gives them
-
-    def found() -> list[Commit]:
-        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
-        return merge_bases(ctx, one, other)
-
-    bases = ctx.catalog.in_snapshot(found)
-    if not bases:
-        raise NoMergeBase(f"{left!r} and {right!r} share no history")
-    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
-    return require_live(base) if base.is_gone else base

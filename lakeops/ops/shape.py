@@ -11,10 +11,11 @@ from collections.abc import Collection
 from typing import Any
 
 from lakeops.model import graph
+from lakeops.model.errors import NoMergeBase
 from lakeops.model.lineage import Node
 from lakeops.model.records import Commit
-from lakeops.ops.context import Context
-from lakeops.ops.resolve import history_of, lookup
+from lakeops.ops.context import Context, require_live
+from lakeops.ops.resolve import history_of, lookup, resolve_commit
 
 NEAR = 12
 """Statements for single lines of history, before stretches are read."""
@@ -89,3 +90,17 @@ def merge_bases(ctx: Context, left: str, right: str, coming: Collection[Commit] 
             return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
 
     return ctx.catalog.in_snapshot(found)
+
+
+def merge_base(ctx: Context, left: str, right: str) -> Commit:
+    """A best common ancestor of two refs. Raises ``NoMergeBase``."""
+
+    def found() -> list[Commit]:
+        one, other = (resolve_commit(ctx, ref, live=False).id for ref in (left, right))
+        return merge_bases(ctx, one, other)
+
+    bases = ctx.catalog.in_snapshot(found)
+    if not bases:
+        raise NoMergeBase(f"{left!r} and {right!r} share no history")
+    base = min(bases, key=lambda one: (-one.generation, -one.creation_date, one.id))
+    return require_live(base) if base.is_gone else base
