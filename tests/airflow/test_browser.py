@@ -63,7 +63,10 @@ def flights(lake_home: Path) -> Iterator[Repository]:
         dev.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
         dev.put("later/a", b"1")
         repo.create_tag("v1", "main~1")
-        repo.gc.mark(dry_run=True)
+        repo.gc.mark()
+        check = repo.fsck()
+        list(check)
+        check.note()
         yield repo
 
 
@@ -168,6 +171,8 @@ def pages(repo: Repository) -> dict[str, str]:
         "compare": f"{root}/flights/diff?left=main&right=dev",
         "collection": f"{root}/flights/gc",
         "mirror": f"{root}/flights/mirror",
+        "checks": f"{root}/flights/checks",
+        "moves": f"{root}/flights/moves",
         "audit": f"{root}/flights/audit",
         "missing": f"{root}/flights/ref/nosuch",
     }
