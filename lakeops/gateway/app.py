@@ -139,7 +139,7 @@ class Gateway:
             pass
         except (LakeopsError, EOFError) as error:
             # The status is sent already. The server breaks the connection off, so the client misses bytes and says so.
-            log.error("%s: broken off: %s", _shown(scope), error)  # noqa: TRY400 - it is foreseen
+            log.error("%s: broken off: %s", _for_log(scope), error)  # noqa: TRY400 - it is foreseen
 
     def _chunks(self, scope: Scope) -> Chunks | None:
         """What takes the body of a writing request apart, where it comes in chunks. Raises ``Refused``."""
@@ -163,7 +163,7 @@ class Gateway:
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
             refused = _refused(error)
             if refused.status in {500, 503}:
-                log.error("%s: %s", _shown(scope), refused.message)  # noqa: TRY400 - the message says it
+                log.error("%s: %s", _for_log(scope), refused.message)  # noqa: TRY400 - the message says it
             # An answer to HEAD has no body, and one to a request for what has not changed has none either.
             bare = scope["method"] == "HEAD" or refused.status == 304
             path = safe(unquote(scope["raw_path"].decode("latin-1")))
@@ -270,7 +270,7 @@ def _object(repository: Repository, asked: Asked) -> Response:
     if entry is None:
         raise Refused(404, "NoSuchKey", f"no object {path!r} at {name!r} of repository {repository.id!r}")
     objects.check_conditions(entry, asked.headers)
-    part = objects.part_of(entry, asked.headers.get("range"))
+    part = objects.range_of(entry, asked.headers.get("range"))
     status, headers = 206 if part.is_range else 200, objects.headers_of(entry, part, asked.headers)
     if asked.signed.method == "HEAD":
         return Response(None, status, headers)
@@ -291,6 +291,6 @@ def _refused(error: Exception) -> Refused:
     return Refused(500, "InternalError", masked(f"unexpected {type(error).__name__}: {error}"))
 
 
-def _shown(scope: Scope) -> str:
+def _for_log(scope: Scope) -> str:
     """A request in the log: without its query, which may hold a signature."""
     return safe(f"{scope['method']} {scope['raw_path'].decode('latin-1')}")

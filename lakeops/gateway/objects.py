@@ -22,7 +22,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ByteRange:
     """The bytes that a request asks for."""
 
     start: int
@@ -30,7 +30,7 @@ class Part:
     is_range: bool
 
 
-def headers_of(entry: Entry, part: Part, asked: Mapping[str, str]) -> dict[str, str]:
+def headers_of(entry: Entry, part: ByteRange, asked: Mapping[str, str]) -> dict[str, str]:
     """All headers of an object's answer."""
     headers = {**object_headers(entry), "content-length": str(part.length)}
     if part.is_range:
@@ -41,7 +41,7 @@ def headers_of(entry: Entry, part: Part, asked: Mapping[str, str]) -> dict[str, 
     return headers
 
 
-def part_of(entry: Entry, wanted: str | None) -> Part:
+def range_of(entry: Entry, wanted: str | None) -> ByteRange:
     """What a ``Range`` header means for an object; one that is not understood counts for nothing, as in S3.
 
     Raises:
@@ -50,14 +50,14 @@ def part_of(entry: Entry, wanted: str | None) -> Part:
     size = entry.size_bytes
     found = _RANGE.fullmatch(wanted.strip()) if wanted else None
     if found is None or not any(found.groups()) or (all(found.groups()) and int(found[1]) > int(found[2])):
-        return Part(0, size, is_range=False)
+        return ByteRange(0, size, is_range=False)
     if found[1]:
         start, end = int(found[1]), min(int(found[2]) + 1 if found[2] else size, size)
     else:
         start, end = max(size - int(found[2]), 0), size
     if start >= end:
         raise Refused(416, "InvalidRange", "the object has no byte of this range", {"content-range": f"bytes */{size}"})
-    return Part(start, end - start, is_range=True)
+    return ByteRange(start, end - start, is_range=True)
 
 
 def check_conditions(entry: Entry, asked: Mapping[str, str]) -> None:
@@ -94,7 +94,7 @@ def _is_later(entry: Entry, date: str | None) -> bool | None:
         return None
 
 
-def contents(ref: Ref, entry: Entry, part: Part) -> bytes | Iterator[bytes]:
+def contents(ref: Ref, entry: Entry, part: ByteRange) -> bytes | Iterator[bytes]:
     """The bytes of a part: at once when they are few, otherwise piece by piece.
 
     What can be checked is checked before this returns: size and, of a small whole object, the contents. A larger object

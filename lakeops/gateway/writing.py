@@ -86,16 +86,16 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Part:
+class UploadPart:
     """A part of an upload: where it lies in the upload's file, and its ETag without quotes."""
 
     start: int
     size: int
-    mark: str
+    etag: str
 
 
 @dataclass
-class Upload:
+class MultipartUpload:
     """An object on its way in parts, one behind the other in a file without a name, which ends with the process."""
 
     place: tuple[str, str]
@@ -103,7 +103,7 @@ class Upload:
     metadata: dict[str, str]
     file: BinaryIO
     lock: Lock = field(default_factory=Lock)
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, UploadPart] = field(default_factory=dict)
 
     def add(self, number: int, body: BinaryIO) -> str:
         """Keep a part, which takes the place of an earlier one; returns its ETag."""
@@ -113,8 +113,8 @@ class Upload:
             while piece := body.read(_PIECE):
                 digest.update(piece)
                 self.file.write(piece)
-            part = self.parts[number] = Part(start, self.file.tell() - start, digest.hexdigest())
-        return f'"{part.mark}"'
+            part = self.parts[number] = UploadPart(start, self.file.tell() - start, digest.hexdigest())
+        return f'"{part.etag}"'
 
     def join(self, numbers: list[int], whole: BinaryIO) -> None:
         """Write parts one behind the other to a file."""
@@ -130,7 +130,7 @@ class Writing:
     def __init__(self) -> None:
         self._ids = Ids()
         self._lock = Lock()
-        self._uploads: dict[str, Upload] = {}
+        self._uploads: dict[str, MultipartUpload] = {}
 
     def answer(self, repository: Repository, asked: Request) -> Answer:
         """Do what a request asks for. Raises ``Refused`` and lakeops' errors."""
@@ -158,7 +158,7 @@ class Writing:
     def _begin(self, repository: Repository, asked: Request) -> Answer:
         _place(repository, asked.key)
         name = self._ids.new()
-        upload = Upload(
+        upload = MultipartUpload(
             (repository.id, asked.key), asked.headers.get("content-type"), _metadata(asked.headers), _file()
         )
         with self._lock:
@@ -183,7 +183,7 @@ class Writing:
         numbers = [number for number, _ in listed]
         if not listed or numbers != sorted(set(numbers)):
             raise Refused(400, "InvalidPartOrder", "the parts are listed in ascending order, and there is at least one")
-        known = {number: part.mark for number, part in upload.parts.items()}
+        known = {number: part.etag for number, part in upload.parts.items()}
         if any(known.get(number) != mark for number, mark in listed):
             raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
         with cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES)) as whole:
@@ -193,7 +193,7 @@ class Writing:
         self._end(asked.query["uploadId"])
         return _xml("CompleteMultipartUploadResult", Bucket=repository.id, Key=asked.key, ETag=etag(entry))
 
-    def _upload(self, repository: Repository, asked: Request) -> Upload:
+    def _upload(self, repository: Repository, asked: Request) -> MultipartUpload:
         found = self._uploads.get(asked.query["uploadId"])
         if found is None or found.place != (repository.id, asked.key):
             raise Refused(404, "NoSuchUpload", "no such upload of this key is under way; begin again")

@@ -202,7 +202,7 @@ def test_damage_is_never_sent_as_a_whole_object(lake: Lake, repo: Repository, as
 
 def test_large_objects_go_out_in_pieces(repo: Repository) -> None:
     entry = repo.ref("v1").stat("big.bin")
-    body = objects.contents(repo.ref("v1"), entry, objects.part_of(entry, None))
+    body = objects.contents(repo.ref("v1"), entry, objects.range_of(entry, None))
     assert not isinstance(body, bytes)
     sizes = [len(piece) for piece in body]
     assert (sum(sizes), max(sizes)) == (len(BIG), objects.PIECE)
