@@ -90,7 +90,7 @@ def document(name: str, inner: Iterable[str]) -> bytes:
 
 
 def error_document(refused: Refused, resource: str, request_id: str) -> bytes:
-    """A refusal; S3 writes it without a namespace."""
+    """A refusal. S3 writes it without a namespace."""
     inner = (
         element("Code", refused.code),
         element("Message", refused.message),

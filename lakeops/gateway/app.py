@@ -83,12 +83,12 @@ class Asked:
 
     @cached_property
     def query(self) -> dict[str, str]:
-        """The parameters; the last of equal ones counts."""
+        """The parameters. The last of equal ones counts."""
         return dict(self.signed.query)
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """The headers; the last of equal ones counts."""
+        """The headers. The last of equal ones counts."""
         return dict(self.signed.headers)
 
 

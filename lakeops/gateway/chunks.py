@@ -90,7 +90,7 @@ def check_digest(name: str, digest: Digest, given: str) -> None:
 
 
 def chunks_of(headers: Mapping[str, str], seed: Seed) -> Chunks | None:
-    """What takes the chunks of a request's body apart; None when it does not come in chunks. Raises ``Refused``."""
+    """What takes the chunks of a request's body apart. None when it does not come in chunks. Raises ``Refused``."""
     kind = headers.get("x-amz-content-sha256", "")
     if not kind.startswith(STREAMING):
         if "aws-chunked" in headers.get("content-encoding", ""):
@@ -118,9 +118,9 @@ class Chunks:
     """Takes a body apart while it comes in.
 
     Args:
-        seed: what the first chunk's signature continues; None for chunks without signatures.
+        seed: what the first chunk's signature continues. None for chunks without signatures.
         size: how many bytes the chunks hold in all.
-        trailing: the digests whose values follow the last chunk; None where nothing follows.
+        trailing: the digests whose values follow the last chunk. None where nothing follows.
     """
 
     def __init__(self, seed: Seed | None, size: int, trailing: dict[str, Digest] | None) -> None:

@@ -42,7 +42,7 @@ def headers_of(entry: Entry, part: ByteRange, asked: Mapping[str, str]) -> dict[
 
 
 def range_of(entry: Entry, wanted: str | None) -> ByteRange:
-    """What a ``Range`` header means for an object; one that is not understood counts for nothing, as in S3.
+    """What a ``Range`` header means for an object. One that is not understood counts for nothing, as in S3.
 
     Raises:
         Refused: the object has no byte of the range.
@@ -87,7 +87,7 @@ def _names(given: str, mark: str) -> bool:
 
 
 def _is_later(entry: Entry, date: str | None) -> bool | None:
-    """Whether an object is newer than a date; None without a date that can be read."""
+    """Whether an object is newer than a date. None without a date that can be read."""
     try:
         return None if date is None else entry.mtime > parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):

@@ -39,7 +39,7 @@ def keys_of(settings: Settings) -> Credentials | None:
 
 @contextmanager
 def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[socket.socket]:
-    """A socket that takes connections at an address; without keys only one that no other machine reaches.
+    """A socket that takes connections at an address. Without keys only one that no other machine reaches.
 
     Raises:
         InvalidInput: it cannot be listened there.

@@ -152,7 +152,7 @@ def _presigned(request: Signed, now: datetime) -> tuple[_Claim, str]:
 
 
 def _covered(request: Signed, listed: str) -> frozenset[str]:
-    """The headers that the signature covers; it must cover ``Host`` and every ``x-amz-`` header that came."""
+    """The headers that the signature covers. It must cover ``Host`` and every ``x-amz-`` header that came."""
     covered = frozenset(listed.split(";"))
     came = {name for name, _ in request.headers}
     needed = {"host"} | {name for name in came if name.startswith("x-amz-")}

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Branch, Repository
 
 SPOOL_BYTES = 4 << 20
-"""How much of a body is kept in memory; a larger one goes to the disk."""
+"""How much of a body is kept in memory. A larger one goes to the disk."""
 MOST_UPLOADS = 200
 """Uploads in parts that are under way at once. The oldest gives way to another one, and its client begins again."""
 MOST_DOCUMENT = 2 << 20
@@ -106,7 +106,7 @@ class MultipartUpload:
     parts: dict[int, UploadPart] = field(default_factory=dict)
 
     def add(self, number: int, body: BinaryIO) -> str:
-        """Keep a part, which takes the place of an earlier one; returns its ETag."""
+        """Keep a part, which takes the place of an earlier one. Returns its ETag."""
         digest = hashlib.sha256()
         with self.lock:
             start = self.file.seek(0, os.SEEK_END)
@@ -226,7 +226,7 @@ def _put(repository: Repository, asked: Request) -> Answer:
 
 
 def _copy(repository: Repository, asked: Request) -> Answer:
-    """Stage what another key of the repository shows; nothing is copied. Hadoop renames files so."""
+    """Stage what another key of the repository shows. Nothing is copied. Hadoop renames files so."""
     bucket, _, key = unquote(asked.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
     ref, _, source = key.partition("/")
     if bucket != repository.id or not source or any(name.startswith("if-") for name in asked.headers):

@@ -29,12 +29,12 @@ class Bisection:
 
     Attributes:
         repository: its repository.
-        bad: the earliest commit that is known to be bad; None before one was named.
+        bad: the earliest commit that is known to be bad. None before one was named.
         good: commits that are known to be good.
         skipped: commits of which nothing could be told.
         first_parent: whether what was merged is left out.
-        left: how many commits may still be the first bad one; 0 until a good and a bad one are known.
-        next: the commit to look at; None when the search is over, or waits for a good or a bad one.
+        left: how many commits may still be the first bad one. 0 until a good and a bad one are known.
+        next: the commit to look at. None when the search is over, or waits for a good or a bad one.
         first_bad: the first bad commit, once it is found.
     """
 
@@ -57,8 +57,8 @@ def start_bisect(ctx: Context, bad: str | None = None, *good: str, first_parent:
     """Begin a search by hand, in place of one that is under way.
 
     Args:
-        bad: a ref that is bad; it can be named later.
-        good: refs that are good; they can be named later.
+        bad: a ref that is bad. It can be named later.
+        good: refs that are good. They can be named later.
         first_parent: look at merges as a whole, and leave out what was merged.
 
     Raises:
@@ -81,11 +81,11 @@ def bisection(ctx: Context) -> Bisection:
 
 
 def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
-    """Say of commits that they are good or bad, or that nothing can be told of them; gives what comes next.
+    """Say of commits that they are good or bad, or that nothing can be told of them. Gives what comes next.
 
     Args:
         verdict: ``good``, ``bad`` or ``skip``.
-        refs: which ones; the commit to look at when left out.
+        refs: which ones. The commit to look at when left out.
 
     Raises:
         NotFound: no search is under way; or nothing can be told of all commits that are left.

@@ -36,18 +36,18 @@ from lakeops.store.location import split_address
 ABSOLUTE = r"^[a-z][a-z0-9+.-]*://"
 """How an address that lies outside the namespace begins, as a regular expression."""
 MAX_ADDRESS_BYTES = 8192
-"""A path of Linux takes 4,095 bytes, and up to three times as many where it is percent-encoded; few do."""
+"""A path of Linux takes 4,095 bytes, and up to three times as many where it is percent-encoded. Few do."""
 _ENCODED = "%2[0-9A-Da-d]|%[3-6][0-9A-Fa-f]|%7[0-9A-Ea-e]"
 _NAME = f"(?:[^%./]|{_ENCODED})(?:[^%/]|{_ENCODED})*"
 _PLAIN_URL = rf"^(?:(?:s3|gs|az)://[A-Za-z0-9][A-Za-z0-9_-]{{1,253}}[A-Za-z0-9]/.|file:///(?:{_NAME}/)*{_NAME}$)"
-"""URLs that are an object's without a closer look; what they encode is ASCII. Others need not be wrong."""
+"""URLs that are an object's without a closer look. What they encode is ASCII. Others need not be wrong."""
 
 
 def check_entries(table: pa.Table) -> None:
     """Raise ``InvalidPath`` or ``InvalidInput``, naming the path, for an entry that no object has.
 
     Args:
-        table: the columns of an entry, addresses as they are stored; no nulls but in values of metadata.
+        table: the columns of an entry, addresses as they are stored. No nulls but in values of metadata.
     """
     paths, size, mtime = table["path"], table["size_bytes"], table["mtime"]
     bad = pc.invert(_has_length(paths, 1, MAX_PATH_BYTES))

@@ -15,7 +15,7 @@ from typing import TypeAlias, Union
 from lakeops.store.base import Listing
 
 Step: TypeAlias = Callable[[], "Sequence[Found]"]
-"""Does one request; gives listings and further steps, in order."""
+"""Does one request. Gives listings and further steps, in order."""
 Found: TypeAlias = Union[Listing, "Step"]
 _Waiting: TypeAlias = "Found | Future[Sequence[Found]]"
 

@@ -115,7 +115,7 @@ class ObjectStore(Protocol):
         ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``; fewer at the end of the object. Raises ``ObjectNotFound``."""
+        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         ...
 
     def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -135,7 +135,7 @@ class ObjectStore(Protocol):
         ...
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        """Have the server copy an object of another store to the same key; False where no server can.
+        """Have the server copy an object of another store to the same key. False where no server can.
 
         A copy that is not what was listed is removed and raises ``Corrupted``. Raises ``ObjectNotFound``, and
         ``Transient`` when it is not what was listed any more.
@@ -143,11 +143,11 @@ class ObjectStore(Protocol):
         ...
 
     def make_directory(self, prefix: str) -> None:
-        """Make the place ready for programs that write files under ``prefix`` themselves; S3 needs nothing."""
+        """Make the place ready for programs that write files under ``prefix`` themselves. S3 needs nothing."""
         ...
 
     def sync(self, keys: Iterable[str]) -> None:
-        """Force to the disk what other programs wrote, as ``put`` does with its own; S3 needs nothing."""
+        """Force to the disk what other programs wrote, as ``put`` does with its own. S3 needs nothing."""
         ...
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
@@ -160,7 +160,7 @@ class ObjectStore(Protocol):
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Let a small object hold ``data``, if it holds ``expected`` now (None: if there is no such object).
 
-        Returns whether it holds ``data`` afterwards, whoever wrote that; False when it held something else and stays
+        Returns whether it holds ``data`` afterwards, whoever wrote that. False when it held something else and stays
         as it is. Of several that swap from the same contents, one succeeds. A server without conditional writes is
         looked at first, so there two that are at it at the same instant may both succeed.
         """
@@ -171,7 +171,7 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete many; what is not there counts as deleted. Returns what the store refused."""
+        """Delete many. What is not there counts as deleted. Returns what the store refused."""
         ...
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[StoredObject]:
@@ -190,7 +190,7 @@ class ObjectStore(Protocol):
         ...
 
     def keeps_versions(self) -> bool:
-        """Whether a deleted object lives on as a version (a versioned bucket); False where that cannot be told."""
+        """Whether a deleted object lives on as a version (a versioned bucket). False where that cannot be told."""
         ...
 
     def checksum(self, item: StoredObject) -> str:
@@ -215,16 +215,16 @@ class StoreSettings:
     """What every store of a process is opened with.
 
     Attributes:
-        endpoint_url: an S3-compatible server; AWS when None.
-        region: the region; what boto3's configuration says, or ``us-east-1``, when None.
+        endpoint_url: an S3-compatible server. AWS when None.
+        region: the region. What boto3's configuration says, or ``us-east-1``, when None.
         fsync: whether local files are forced to the disk before a put returns.
         max_attempts: how often one request is made in all before the store counts as unavailable.
         connect_timeout: seconds to wait for a connection.
         read_timeout: seconds to wait for the next bytes of an answer.
-        part_bytes: memory that one part of a big upload takes; contents up to this size go in one request.
+        part_bytes: memory that one part of a big upload takes. Contents up to this size go in one request.
         parallel_parts: parts of one upload that travel at the same time.
         max_connections: connections kept open to one endpoint by one process.
-        credentials: keys of S3; what boto3's chain has when None.
+        credentials: keys of S3. What boto3's chain has when None.
     """
 
     endpoint_url: str | None = None
@@ -264,7 +264,7 @@ def _check_endpoint(url: str) -> None:
 
 
 def pieces(data: bytes | BinaryIO, size: int) -> Iterator[bytes | memoryview]:
-    """The contents in pieces of ``size`` bytes, the last one shorter; nothing at all for empty contents.
+    """The contents in pieces of ``size`` bytes, the last one shorter. Nothing at all for empty contents.
 
     A file may answer with less than it was asked for, as pipes and sockets do. What it raises passes through.
     """

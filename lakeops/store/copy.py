@@ -21,7 +21,7 @@ def copy_object(source: ObjectStore, destination: ObjectStore, item: StoredObjec
     Raises:
         ObjectNotFound: the source has it no longer.
         Transient: it is another one than was listed, or a store did not answer.
-        Corrupted: what was read or written is not it; nothing is left of it at the destination.
+        Corrupted: what was read or written is not it. Nothing is left of it at the destination.
         StoreError: a store refused.
     """
     if destination.copy_from(source, item):

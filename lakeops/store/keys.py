@@ -25,7 +25,7 @@ def object_name(prefix: str, key: str) -> str:
 
 
 def listing_prefix(prefix: str, part: str) -> str:
-    """The beginning of names that a listing looks for; any text will do, but NUL and lone surrogates are refused."""
+    """The beginning of names that a listing looks for. Any text will do, but NUL and lone surrogates are refused."""
     try:
         raw = part.encode()
     except UnicodeError:

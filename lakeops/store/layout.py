@@ -59,7 +59,7 @@ def object_key(moment: datetime, ids: Ids) -> str:
 
 
 def output_prefix(moment: datetime, ids: Ids) -> str:
-    """A fresh directory for the files that an engine writes; ends with a slash."""
+    """A fresh directory for the files that an engine writes. Ends with a slash."""
     return object_key(moment, ids) + "/"
 
 

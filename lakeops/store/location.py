@@ -72,7 +72,7 @@ def normalise_namespace(url: str) -> str:
 def split_address(address: str) -> tuple[Location, str]:
     """The place that an absolute physical address lies in, and its key there.
 
-    The place is the bucket, or the file's directory. Keys are taken byte for byte; ``InvalidUri`` when there is none.
+    The place is the bucket, or the file's directory. Keys are taken byte for byte. ``InvalidUri`` when there is none.
     """
     scheme, rest = _scheme(address)
     if scheme in BUCKETS:
@@ -88,7 +88,7 @@ def split_address(address: str) -> tuple[Location, str]:
 
 
 def overlap(left: str, right: str) -> bool:
-    """Whether two locations are one, or one lies in the other; links on the way to a directory are followed."""
+    """Whether two locations are one, or one lies in the other. Links on the way to a directory are followed."""
     one, other = real_place(left), real_place(right)
     return lies_in(one, other) or lies_in(other, one)
 
@@ -144,9 +144,9 @@ def without_links(url: str) -> str:
 
 
 def relative_directory(namespace: str, folder: str) -> str | None:
-    """Where a directory lies in a namespace on disk: empty, or a key ending in a slash; None when it lies elsewhere.
+    """Where a directory lies in a namespace on disk: empty, or a key ending in a slash. None when it lies elsewhere.
 
-    Both are ``file://`` URLs (else ``InvalidUri``); links on the way to either are followed.
+    Both are ``file://`` URLs (else ``InvalidUri``). Links on the way to either are followed.
     """
     root = Path(real_place(parse_location(namespace).url))
     place = Path(os.path.realpath(_directory(folder, _scheme(folder)[1], allow_root=True)))

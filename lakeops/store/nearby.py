@@ -22,7 +22,7 @@ IN_FLIGHT = 16
 """Requests that are under way at once for one piece of work."""
 
 MOST_HELD = 64 * 1024 * 1024
-"""Bytes of files that wait to be written, at most; a larger file travels alone."""
+"""Bytes of files that wait to be written, at most. A larger file travels alone."""
 
 
 def nearby(store: ObjectStore, pieces: Pieces | None) -> ObjectStore:
@@ -39,7 +39,7 @@ def pieces_of(store: ObjectStore) -> Pieces | None:
 def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
     """The same store for a ``with``: what is put travels in the background, and is there when the ``with`` ends.
 
-    The end raises what the first put that failed raised. A put of bytes returns at once; reads see what was put.
+    The end raises what the first put that failed raised. A put of bytes returns at once. Reads see what was put.
     """
     return _travelling(store) if store.remote else nullcontext(store)
 
@@ -78,7 +78,7 @@ def giving_way(store: ObjectStore, slots: Slots) -> ObjectStore:
 
 
 class _Wrapped:
-    """Everything is the inner store's own; elsewhere it is the inner store."""
+    """Everything is the inner store's own. Elsewhere it is the inner store."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -151,7 +151,7 @@ class Travelling(_Wrapped):
         self._new: list[Future[Any]] = []
 
     def taken(self) -> list[Future[Any]]:
-        """The puts since the last call; each raises what its write raised."""
+        """The puts since the last call. Each raises what its write raised."""
         with self._room:
             new, self._new = self._new, []
             self._written = {key: put for key, put in self._written.items() if not put.done() or put.exception()}

@@ -17,7 +17,7 @@ from lakeops.store.policy import AddressPolicy
 __all__ = ["StoreSettings", "Stores", "normalise_namespace", "open_store"]
 
 _KEPT = 256
-"""Opened stores that a resolver remembers; they are light, and opened again when forgotten."""
+"""Opened stores that a resolver remembers. They are light, and opened again when forgotten."""
 
 
 def open_store(url: str, settings: StoreSettings | None = None) -> ObjectStore:
@@ -35,7 +35,7 @@ class Stores:
 
     Args:
         settings: what all of them are opened with.
-        wrap: put around every store that is opened; tests pass a store that fails or counts.
+        wrap: put around every store that is opened. Tests pass a store that fails or counts.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The owner records of a storage namespace, as a copier into it sees them; ``ops.owner`` is the owners' side.
+"""The owner records of a storage namespace, as a copier into it sees them. ``ops.owner`` is the owners' side.
 
 A namespace that nobody may write to but its mirror's replication has no record, or the source's, which a bucket's own
 replication may have brought along.
@@ -18,7 +18,7 @@ Known = frozenset[tuple[str, str]]
 
 
 def owners_at(store: ObjectStore) -> dict[str, Owner | None]:
-    """The records in a namespace by key; None for one that cannot be read."""
+    """The records in a namespace by key. None for one that cannot be read."""
     found: dict[str, Owner | None] = {}
     for item in store.list(OWNER):
         try:

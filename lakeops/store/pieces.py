@@ -117,7 +117,7 @@ class Pieces:
         return f"{self.folder}: {counted(found.files, 'file')}, {sizes}"
 
     def clear(self) -> Kept:
-        """Forget everything; returns how much that was. Raises ``OSError`` for what cannot be removed."""
+        """Forget everything. Returns how much that was. Raises ``OSError`` for what cannot be removed."""
         found = self.kept()
         for folder in self._folders():
             shutil.rmtree(folder)

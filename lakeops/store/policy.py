@@ -20,11 +20,11 @@ SETTING = "external_prefixes"
 
 @dataclass(frozen=True, slots=True)
 class AddressPolicy:
-    """The rule of one repository; plain data, for workers too.
+    """The rule of one repository. Plain data, for workers too.
 
     Attributes:
         namespace: its storage namespace.
-        prefixes: the locations that its entries may refer to besides; None for every one that can be named.
+        prefixes: the locations that its entries may refer to besides. None for every one that can be named.
         files: whether ``None`` stands for files of this machine too.
         managed: what repositories manage themselves: a repository's name and the real place of one of its folders.
     """

@@ -19,7 +19,7 @@ class RangeReader(io.RawIOBase):
 
     Args:
         size: the object's size in bytes.
-        fetch: ``fetch(start, length)`` gives that many bytes; it refuses to when the object was replaced meanwhile.
+        fetch: ``fetch(start, length)`` gives that many bytes. It refuses to when the object was replaced meanwhile.
     """
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
@@ -36,7 +36,7 @@ class RangeReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move; nothing is fetched."""
+        """Move. Nothing is fetched."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if start + offset < 0:
             raise ValueError(f"cannot seek to {start + offset}, before the start of the file")
@@ -48,7 +48,7 @@ class RangeReader(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fetch as much as the buffer takes, in one request; 0 at the end."""
+        """Fetch as much as the buffer takes, in one request. 0 at the end."""
         view = memoryview(buffer).cast("B")
         data = self._take(len(view))
         view[: len(data)] = data

@@ -1,7 +1,7 @@
 """Reading an object as it was recorded: what is short, too long or holds other bytes ends in an error.
 
 Every read of an object's contents comes through here. The size is compared always, and costs no request: the store
-tells it when it answers. The digest is compared by reads that reach the end of the object without leaving a gap; the
+tells it when it answers. The digest is compared by reads that reach the end of the object without leaving a gap. The
 last piece is given out only when it is right. A read of some ranges checks the size alone.
 """
 
@@ -35,7 +35,7 @@ class Recorded:
         address: where it lies, for messages.
         size_bytes: how large it is.
         checksum: its checksum.
-        algorithm: how to compute the checksum; None when it cannot be, or shall not be.
+        algorithm: how to compute the checksum. None when it cannot be, or shall not be.
         is_vouched_for: asked when the digest differs: whether the store knows these contents under that checksum all
             the same. (The ETag of an encrypted object looks like a digest and is none.)
     """
@@ -97,7 +97,7 @@ def _opened(store: ObjectStore, key: str, recorded: Recorded) -> BinaryIO:
 
 
 class ObjectFile(io.BufferedReader):
-    """An object that is open for reading; ``size`` is its size in bytes, which programs of fsspec ask a file for."""
+    """An object that is open for reading. ``size`` is its size in bytes, which programs of fsspec ask a file for."""
 
     def __init__(self, raw: io.RawIOBase, buffer_bytes: int, size: int) -> None:
         super().__init__(raw, buffer_bytes)
@@ -135,7 +135,7 @@ class _Checked(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill a buffer; gives the number of bytes, 0 at the end. Raises ``Corrupted``."""
+        """Fill a buffer. Gives the number of bytes, 0 at the end. Raises ``Corrupted``."""
         view = memoryview(buffer).cast("B")
         count = self._inner.readinto(view)
         self._take(view[:count], ended=not count and bool(view))

@@ -20,12 +20,12 @@ from lakeops.store.local import LocalStore
 
 
 def over(store: ObjectStore) -> ObjectStore:
-    """The same store for reading; what is put is kept in a fresh directory, and read from there."""
+    """The same store for reading. What is put is kept in a fresh directory, and read from there."""
     return cast("ObjectStore", _Scratch(store))
 
 
 class _Scratch:
-    """Reads and writes; everything else is the namespace's own."""
+    """Reads and writes. Everything else is the namespace's own."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class _Scratch:
         return LocalStore(Path(folder).resolve(), fsync=False)
 
     def put(self, key: str, data: bytes) -> PutResult:
-        """See ``ObjectStore.put``; the namespace stays as it is."""
+        """See ``ObjectStore.put``. The namespace stays as it is."""
         with self._making:
             own = self._own
         result = own.put(key, data)

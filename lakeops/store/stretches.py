@@ -33,7 +33,7 @@ def ends(names: Sequence[str], until: str | None, *, start: int, count: int) -> 
 
     Args:
         names: a page, in order.
-        until: the last name that may come; None for all.
+        until: the last name that may come. None for all.
         start: how many characters at the beginning of all names are no part of the numbers.
         count: how many ends at most.
     """

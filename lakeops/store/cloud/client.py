@@ -74,7 +74,7 @@ os.register_at_fork(after_in_child=_clients.forget)
 
 
 def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
-    """The process's client for a bucket; threads may share it. Raises ``Unsupported``, ``StoreError``."""
+    """The process's client for a bucket. Threads may share it. Raises ``Unsupported``, ``StoreError``."""
     return _clients.get(scheme, bucket, settings)
 
 

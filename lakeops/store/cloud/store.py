@@ -1,7 +1,7 @@
 """The store in a container of Azure Blob Storage or a bucket of Google Cloud Storage.
 
-How it keeps the seam's promises: both show an object when all of it arrived, and write on conditions; listings are
-checked to come in byte order; names are built in one place (``store.keys``). An instance holds settings only, so it
+How it keeps the seam's promises: both show an object when all of it arrived, and write on conditions. Listings are
+checked to come in byte order. Names are built in one place (``store.keys``). An instance holds settings only, so it
 pickles. obstore's clients have threads of their own and do not cross a fork: a process that was forked from one that
 had used them is told so.
 
@@ -59,8 +59,8 @@ class CloudStore:
     Args:
         scheme: ``az`` or ``gs``.
         bucket: the container's or bucket's name.
-        prefix: what all names start with, without slashes around it; empty for all of it.
-        settings: timeouts and sizes; credentials are what obstore finds.
+        prefix: what all names start with, without slashes around it. Empty for all of it.
+        settings: timeouts and sizes. Credentials are what obstore finds.
     """
 
     remote = True
@@ -89,7 +89,7 @@ class CloudStore:
         return self._read(key, {})
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``; fewer at the end of the object. Raises ``ObjectNotFound``."""
+        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         if length == 0:
@@ -111,11 +111,11 @@ class CloudStore:
             return list(pool.map(lambda span: self.get_range(key, *span), spans))
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
+        """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         return self._reader(key, self._meta(key))
 
     def open_checked(self, item: StoredObject) -> Opened:
-        """An object to be read once; its size is checked, and that it stays the one that was listed."""
+        """An object to be read once. Its size is checked, and that it stays the one that was listed."""
         import obstore
 
         with self._translated(item.key):
@@ -152,7 +152,7 @@ class CloudStore:
             )
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``; see ``ObjectStore.swap``."""
+        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._translated(key):
             return swap(self._client, self._name(key), data, expected)
 
@@ -161,7 +161,7 @@ class CloudStore:
         return _stored(key, self._meta(key))
 
     def delete(self, keys: Iterable[str]) -> list[DeleteFailure]:
-        """Delete many; what is not there counts as deleted. Returns what the store refused."""
+        """Delete many. What is not there counts as deleted. Returns what the store refused."""
         refused: list[DeleteFailure] = []
         source = iter(keys)
         while batch := list(islice(source, _BATCH)):
@@ -183,7 +183,7 @@ class CloudStore:
         return self._listing(root, wanted, start)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every object, or every one under a folder, in byte order; see ``ObjectStore.scan``.
+        """Every object, or every one under a folder, in byte order. See ``ObjectStore.scan``.
 
         Empty objects are looked at: obstore lists what marks a folder as an object that is not there.
         """
@@ -287,7 +287,7 @@ class CloudStore:
         folder, last = wanted.rpartition("/")[0], ""
         if not _addressable(folder, empty=True):
             return
-        # What obstore begins behind may be any name that comes before; the rest is left out here.
+        # What obstore begins behind may be any name that comes before. The rest is left out here.
         offset = max(_fit(start), _fit(wanted[:-1]))
         with self._translated(""):
             for page in obstore.list(self._client, folder or None, offset=offset or None, chunk_size=_PAGE):

@@ -1,7 +1,7 @@
 """Writing an object of any size from a stream, with little memory, whole or not at all; and the swap of a small one.
 
 Contents of one part go in one request, bigger ones as an upload in parts, which shows nothing until its last request.
-A key that must be new takes one request with a condition; a big object goes to another name first and is copied from
+A key that must be new takes one request with a condition. A big object goes to another name first and is copied from
 there on that condition. An answer can get lost: such an object carries a mark of its write, which tells whose it is.
 """
 
@@ -186,7 +186,7 @@ def swap(client: Client, name: str, data: bytes, expected: bytes | None) -> bool
 
 
 def _current(client: Client, name: str) -> tuple[bytes | None, dict[str, str]]:
-    """The object's contents and what tells this version from others; None where there is no object."""
+    """The object's contents and what tells this version from others. None where there is no object."""
     import obstore
 
     try:

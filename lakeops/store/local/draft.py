@@ -1,6 +1,6 @@
 """Hidden files that contents go to before they get their key's name.
 
-They lie under the store's own hidden directory, on the same file system. Whoever writes one removes it; what a crash
+They lie under the store's own hidden directory, on the same file system. Whoever writes one removes it. What a crash
 left behind goes once nobody has written to it for a day, judged by the file system's own clock.
 """
 
@@ -82,7 +82,7 @@ class Draft:
         self.mtime: float = os.fstat(self._file).st_mtime
 
     def fill(self, data: bytes | BinaryIO, *, fsync: bool) -> PutResult:
-        """Write the contents; what the caller's own file raises passes through as it is."""
+        """Write the contents. What the caller's own file raises passes through as it is."""
         digest, size = hashlib.sha256(), 0
         for piece in pieces(data, _PIECE):
             digest.update(piece)
@@ -96,7 +96,7 @@ class Draft:
         return PutResult(size, digest.hexdigest())
 
     def take_name(self, folder: int, name: bytes, *, if_absent: bool) -> None:
-        """Become the file ``name`` of a directory, in one step; a name in use raises when it must be new."""
+        """Become the file ``name`` of a directory, in one step. A name in use raises when it must be new."""
         with suppress(FileNotFoundError):
             mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
             refuse_link(mode, name)
@@ -144,7 +144,7 @@ class Drafts:
 
 
 def _sweep(hidden: int, before: float) -> None:
-    """Remove hidden files last written before a moment; a neighbour may be doing the same."""
+    """Remove hidden files last written before a moment. A neighbour may be doing the same."""
     for name in os.listdir(hidden):
         with suppress(FileNotFoundError):
             if os.stat(name, dir_fd=hidden, follow_symlinks=False).st_mtime < before:

@@ -1,6 +1,6 @@
 """Every file below a directory, in the order of whole keys, or a clear refusal.
 
-A listing for readers may leave out what no key can spell and what vanished meanwhile; whoever takes a directory into
+A listing for readers may leave out what no key can spell and what vanished meanwhile. Whoever takes a directory into
 a repository must not. So nothing is passed over here unless the caller said so, and a directory whose names change
 between its first and its last look (its own modification time tells) ends the scan.
 """
@@ -29,7 +29,7 @@ Names = tuple[bytes, ...]
 
 
 def scan(tree: Tree, url: str, under: str = "", *, skip_special: bool, moving: bool = False) -> Iterator[Listing]:
-    """All files below the root, or below a folder of it; see ``ObjectStore.scan``."""
+    """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
     scanning = _Scan(tree, url, skip_special=skip_special, moving=moving)
     start = tuple(name.encode() for name in under.split("/")[:-1])
     yield from in_order(partial(scanning.folder, start), threads=_THREADS, ahead=_AHEAD)

@@ -2,7 +2,7 @@
 
 How it keeps the seam's promises: contents go to a hidden file first, are forced to the disk, and only then get their
 name by one rename (or, if the key must be new, by one hard link), so a key appears whole or not at all. A crash
-leaves a hidden file at worst; a later put removes it once nobody has written to it for a day.
+leaves a hidden file at worst. A later put removes it once nobody has written to it for a day.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from lakeops.store.local.scan import scan
 from lakeops.store.local.tree import HIDDEN, Tree, split_key, walk
 
 _TRIES = 4
-"""Tries to name a file whose directory a concurrent delete removes as empty; the next one keeps deletes waiting."""
+"""Tries to name a file whose directory a concurrent delete removes as empty. The next one keeps deletes waiting."""
 
 _PRUNE = b"prune"
 """The lock of those who remove empty directories, and of a put that they were faster than."""
@@ -60,7 +60,7 @@ class LocalStore:
     """A directory as an object store.
 
     Args:
-        root: an absolute path; made when the first object is written.
+        root: an absolute path. Made when the first object is written.
         fsync: whether a put returns only when the object would survive a loss of power.
     """
 
@@ -92,11 +92,11 @@ class LocalStore:
             return file.read()
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``; fewer at the end of the object. Raises ``ObjectNotFound``."""
+        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         return self.get_ranges(key, [(start, length)])[0]
 
     def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length; the file is opened once."""
+        """What ``get_range`` gives for each start and length. The file is opened once."""
         for start, length in spans:
             if start < 0 or length < 0:
                 raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
@@ -109,7 +109,7 @@ class LocalStore:
             return os.fdopen(self._descriptor(key), "rb")
 
     def open_checked(self, item: StoredObject) -> Opened:
-        """An object to be read once; a file system keeps no checksum, so only its size is checked.
+        """An object to be read once. A file system keeps no checksum, so only its size is checked.
 
         Programs that write to an output directory themselves may still be at it.
         """
@@ -120,7 +120,7 @@ class LocalStore:
         return False
 
     def make_directory(self, prefix: str) -> None:
-        """Make the directory that programs write files to; one that is there already is fine."""
+        """Make the directory that programs write files to. One that is there already is fine."""
         with translated(self.url, prefix), self._tree.folder(split_key(prefix.rstrip("/")), create=True):
             pass
 
@@ -139,7 +139,7 @@ class LocalStore:
                 self._tree.sync(folder)
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
-        """Write an object, durably, whole or not at all; ``content_type`` is not kept.
+        """Write an object, durably, whole or not at all. ``content_type`` is not kept.
 
         Raises ``AlreadyExists`` with ``if_absent``, ``StoreError`` when the file system refuses, ``InvalidPath`` when
         it cannot hold the key beside what is there (``a/b`` beside ``a``).
@@ -153,7 +153,7 @@ class LocalStore:
         return result
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``; see ``ObjectStore.swap``."""
+        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._alone(b"swap"):
             try:
                 found = self.get(key)
@@ -193,7 +193,7 @@ class LocalStore:
         return self._listing(raw_prefix, raw_after)
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every file, in byte order, with its change mark; see ``ObjectStore.scan``."""
+        """Every file, in byte order, with its change mark. See ``ObjectStore.scan``."""
         with translated(self.url, ""):
             yield from scan(self._tree, self.url, under, skip_special=skip_special, moving=moving)
 
@@ -202,7 +202,7 @@ class LocalStore:
         return False
 
     def checksum(self, item: StoredObject) -> str:
-        """The SHA-256 of the contents in hex; reads them all."""
+        """The SHA-256 of the contents in hex. Reads them all."""
         with self._file(item.key) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -212,7 +212,7 @@ class LocalStore:
         raise Unsupported(f"{self.url}/{key} is a local file and has no presigned URL; read it through lakeops")
 
     def probe(self) -> Capabilities:
-        """What this file system can do; user metadata and ETags are nothing it has."""
+        """What this file system can do. User metadata and ETags are nothing it has."""
         return Capabilities(
             conditional_put=can_put_if_absent(self, self._ids),
             range_reads=can_read_ranges(self, self._ids),

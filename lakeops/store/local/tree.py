@@ -22,7 +22,7 @@ HIDDEN = b".lakeops"
 MAX_KEY_BYTES = 1024
 _MAX_NAME_BYTES = 255
 _REMEMBERED = 10_000
-"""Directories that are known to be on the disk; forgotten all at once, because that costs little."""
+"""Directories that are known to be on the disk. Forgotten all at once, because that costs little."""
 
 _ROOT = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -149,7 +149,7 @@ _PAGE = 1000
 def walk(tree: Tree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
     """Files whose key starts with ``prefix`` and comes after ``after``, in byte order.
 
-    What appears or vanishes meanwhile may be listed or not; everything else is listed once.
+    What appears or vanishes meanwhile may be listed or not. Everything else is listed once.
     """
     folders = prefix.split(b"/")[:-1]
     if b"\0" in prefix or any(name in {b"", b".", b"..", HIDDEN} for name in folders):
@@ -178,7 +178,7 @@ def _wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
 
 
 def _names(tree: Tree, folders: list[bytes]) -> list[bytes]:
-    """The names in one directory, those of directories with a slash behind; none when there is no such directory."""
+    """The names in one directory, those of directories with a slash behind. None when there is no such directory."""
     names = []
     try:
         with tree.folder(folders) as folder, os.scandir(folder) as entries:

@@ -70,7 +70,7 @@ def batch_command(job: Document, region: str) -> str:
 
 
 def start_job(control: Any, job: Document) -> str:  # noqa: ANN401 - boto3 makes the class while it runs
-    """Create the job with an ``s3control`` client; returns its id. Raises ``StoreError``."""
+    """Create the job with an ``s3control`` client. Returns its id. Raises ``StoreError``."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     from lakeops.store.s3.client import code_of
@@ -121,7 +121,7 @@ class Bucket:
 
     Args:
         name: the bucket.
-        settings: endpoint and region; credentials come from boto3's chain.
+        settings: endpoint and region. Credentials come from boto3's chain.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Bucket:
                     )
 
     def encrypts_with_kms(self) -> bool:
-        """Whether new objects are encrypted with KMS by default; False too where nobody may ask."""
+        """Whether new objects are encrypted with KMS by default. False too where nobody may ask."""
         try:
             answer = self._client.get_bucket_encryption(Bucket=self.name)
         except ClientError:

@@ -1,6 +1,6 @@
 """boto3 clients: one a process for equal settings, made when first needed.
 
-A store carries settings only, so it pickles and crosses a fork; a child process makes clients of its own, because
+A store carries settings only, so it pickles and crosses a fork. A child process makes clients of its own, because
 connections must not be shared between processes.
 """
 
@@ -65,7 +65,7 @@ os.register_at_fork(after_in_child=_clients.forget)
 
 
 def client(settings: StoreSettings) -> S3Client:
-    """The process's client for these settings; threads may share it."""
+    """The process's client for these settings. Threads may share it."""
     return _clients.get(settings)
 
 
@@ -112,7 +112,7 @@ def _connect(settings: StoreSettings) -> S3Client:
 
 
 def _keys(credentials: Credentials | None) -> dict[str, Any]:
-    """The keys as boto3's arguments; none where its own chain has them."""
+    """The keys as boto3's arguments. None where its own chain has them."""
     if credentials is None:
         return {}
     return {
@@ -250,7 +250,7 @@ _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
 def xml_part(name: str) -> str:
-    """The longest beginning of a name that XML can spell; it has no way to write control characters, for instance.
+    """The longest beginning of a name that XML can spell. It has no way to write control characters, for instance.
 
     Batch deletes and the answers to listings are XML, so only this part can go into their requests.
     """

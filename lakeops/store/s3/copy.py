@@ -40,13 +40,13 @@ def is_encrypted(head: Head) -> bool:
 
 
 def part_count(etag: str) -> int:
-    """How many parts an object was sent in; 0 when it came in one request."""
+    """How many parts an object was sent in. 0 when it came in one request."""
     found = _OF_PARTS.fullmatch(etag)
     return int(found[1]) if found else 0
 
 
 def part_sizes(client: S3Client, target: dict[str, Any], etag: str, size: int) -> list[int] | None:
-    """The sizes of the parts that an object was sent in, in bytes; None when the server does not tell.
+    """The sizes of the parts that an object was sent in, in bytes. None when the server does not tell.
 
     Two requests where all parts but the last are of one size, which is how most programs send them.
     """
@@ -123,7 +123,7 @@ class EtagProof:
 
 
 def proof_of(client: S3Client, target: dict[str, Any], head: Head) -> EtagProof | None:
-    """What tells whether contents are an object's, given what the server says of it; None when nothing does."""
+    """What tells whether contents are an object's, given what the server says of it. None when nothing does."""
     etag = head["ETag"].strip('"')
     if is_encrypted(head):
         return None
@@ -143,7 +143,7 @@ _MOST_AT_ONCE = 5 * 1024**3
 class ServerCopy:
     """One copy: from where to where, and what was listed there.
 
-    ``where`` is the copy's URL for messages; ``parallel`` is how many parts are under way at a time.
+    ``where`` is the copy's URL for messages. ``parallel`` is how many parts are under way at a time.
     """
 
     client: S3Client
@@ -154,7 +154,7 @@ class ServerCopy:
     parallel: int
 
     def make(self) -> bool:
-        """Copy; False when this server cannot. Raises botocore's errors, ``Transient`` and ``Corrupted``."""
+        """Copy. False when this server cannot. Raises botocore's errors, ``Transient`` and ``Corrupted``."""
         count = part_count(self.item.etag)
         sizes = part_sizes(self.client, self.source, self.item.etag, self.item.size_bytes) if count else None
         if sizes is None and self.item.size_bytes > _MOST_AT_ONCE:

@@ -17,7 +17,7 @@ OK = 200
 
 
 def moment(value: str) -> datetime:
-    """A time in an answer. botocore's own parser takes most of the time of a listing; this one knows its spelling."""
+    """A time in an answer. botocore's own parser takes most of the time of a listing. This one knows its spelling."""
     try:
         found = datetime.fromisoformat(value)
     except ValueError:

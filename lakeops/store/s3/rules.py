@@ -35,10 +35,10 @@ class Replication:
     Attributes:
         source: the bucket that is written to.
         destination: the bucket that follows.
-        prefix: what the names of the objects start with, in both; ends in a slash, or empty for the whole bucket.
-        role: the ARN of the IAM role that S3 replicates as; empty to keep the one that the bucket has.
+        prefix: what the names of the objects start with, in both. Ends in a slash, or empty for the whole bucket.
+        role: the ARN of the IAM role that S3 replicates as. Empty to keep the one that the bucket has.
         noncurrent_days: how long deleted or replaced objects are kept as versions, in both buckets.
-        replica_key: the ARN of a KMS key for the replicas; without one, objects encrypted with KMS are not replicated.
+        replica_key: the ARN of a KMS key for the replicas. Without one, objects encrypted with KMS are not replicated.
     """
 
     source: str
@@ -138,7 +138,7 @@ def merged_replication(found: Document | None, wish: Replication) -> Document:
 
 
 def without_replication(found: Document | None, wish: Replication) -> Document | None:
-    """The bucket's replication without our rule; None when no rule is left."""
+    """The bucket's replication without our rule. None when no rule is left."""
     rules = [rule for rule in (found or {}).get("Rules", ()) if rule.get("ID") != replication_id(wish)]
     return {**(found or {}), "Rules": rules} if rules else None
 
@@ -197,7 +197,7 @@ def lifecycle_dangers(bucket: str, found: Document | None, prefix: str) -> Itera
 
 
 def merged_versioning(found: Document | None) -> Document:
-    """The bucket's versioning, switched on; what it says of MFA stays."""
+    """The bucket's versioning, switched on. What it says of MFA stays."""
     return {**(found or {}), "Status": "Enabled"}
 
 
@@ -327,7 +327,7 @@ def _replaced(rules: Sequence[Document], rule: Document) -> list[Document]:
 
 
 def _rule_id(kind: str, prefix: str, *more: str) -> str:
-    """A name that people recognise and that no two prefixes share; S3 takes 255 characters."""
+    """A name that people recognise and that no two prefixes share. S3 takes 255 characters."""
     digest = hashlib.sha256("\n".join((prefix, *more)).encode()).hexdigest()[:10]
     words = re.sub(r"[^A-Za-z0-9]+", "-", "/".join((prefix, *more))).strip("-")[:80]
     return f"lakeops-{kind}-{words}-{digest}"

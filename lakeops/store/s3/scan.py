@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _THREADS = 16
 _ENOUGH = 16
-"""Folders on a page that keep all threads busy; fewer are taken apart once more."""
+"""Folders on a page that keep all threads busy. Fewer are taken apart once more."""
 _LEVELS = 3
 _FIRST, _MOST = 2, 16
 """Stretches that the rest of a folder is cut into: after its first page, and after many."""
@@ -39,7 +39,7 @@ _FIRST, _MOST = 2, 16
 def scan(
     client: S3Client, bucket: str, root: str, under: str = "", *, skip_special: bool, moving: bool = False
 ) -> Iterator[Listing]:
-    """All objects whose names begin with ``root`` (empty, or ending in a slash); keys are what follows it.
+    """All objects whose names begin with ``root`` (empty, or ending in a slash). Keys are what follows it.
 
     ``under`` is a folder below the root that holds all that is wanted.
     """
@@ -122,7 +122,7 @@ class _Scan:
         return found
 
     def _rest(self, rest: _Stretch, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
-        """Steps for what is behind a page. A token is the server's own way to go on; it takes the place of a name."""
+        """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
         guessed = ends([item["Key"] for item in page], rest.until, start=len(rest.prefix), count=rest.width)
         after = rest.after
         for end in guessed:
@@ -137,7 +137,7 @@ class _Scan:
         return self._client.list_objects_v2(Bucket=self._bucket, Prefix=xml_part(prefix), **more)
 
     def _wanted(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
-        """The page's objects below the prefix; an object that is the root's own name has no key."""
+        """The page's objects below the prefix. An object that is the root's own name has no key."""
         return [
             item for item in answer.get("Contents", ()) if item["Key"].startswith(prefix) and item["Key"] != self._root
         ]

@@ -1,7 +1,7 @@
 """The store in a bucket.
 
-How it keeps the seam's promises: S3 shows an object when all of it arrived; listings are checked to come in byte
-order; names are built in one place (``address``). An instance holds settings only, so it pickles and crosses a fork.
+How it keeps the seam's promises: S3 shows an object when all of it arrived. Listings are checked to come in byte
+order. Names are built in one place (``address``). An instance holds settings only, so it pickles and crosses a fork.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class S3Store:
 
     Args:
         bucket: the bucket's name.
-        prefix: what all names start with, without slashes around it; empty for the whole bucket.
-        settings: endpoint, region, timeouts; credentials come from boto3's chain.
+        prefix: what all names start with, without slashes around it. Empty for the whole bucket.
+        settings: endpoint, region, timeouts. Credentials come from boto3's chain.
     """
 
     remote = True
@@ -151,7 +151,7 @@ class S3Store:
         return self._read(key, {})
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``; fewer at the end of the object. Raises ``ObjectNotFound``."""
+        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         if start < 0 or length < 0:
             raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         if length == 0:
@@ -167,12 +167,12 @@ class S3Store:
             return list(pool.map(lambda span: self.get_range(key, *span), spans))
 
     def open(self, key: str) -> BinaryIO:
-        """A seekable, buffered file; reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
+        """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
         found = self.head(key)
         return self._reader(key, found.size_bytes, found.etag)
 
     def open_checked(self, item: StoredObject) -> Opened:
-        """An object to be read once, checked against its ETag where that is a digest; see ``ObjectStore``."""
+        """An object to be read once, checked against its ETag where that is a digest. See ``ObjectStore``."""
         with self._translated(item.key):
             head = self._client.head_object(**self._named(item.key))
             size, etag = head["ContentLength"], head["ETag"].strip('"')
@@ -183,7 +183,7 @@ class S3Store:
         return Opened(CheckedFile(reader, f"{self.url}/{item.key}", size, proof), head.get("ContentType", ""))
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
-        """Have the server copy an object, if it has both; see ``ObjectStore``."""
+        """Have the server copy an object, if it has both. See ``ObjectStore``."""
         if not isinstance(source, S3Store) or source.settings.endpoint_url != self.settings.endpoint_url:
             return False
         copy = ServerCopy(
@@ -220,7 +220,7 @@ class S3Store:
             return upload.write(data)
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
-        """Replace a small object on the condition that it holds ``expected``; see ``ObjectStore.swap``."""
+        """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._translated(key):
             return swap(self._client, self._named(key), data, expected)
 
@@ -262,7 +262,7 @@ class S3Store:
         return self._listing(listing_prefix(self.prefix, prefix), listing_prefix(self.prefix, after) if after else "")
 
     def scan(self, *, under: str = "", skip_special: bool = False, moving: bool = False) -> Iterator[Listing]:
-        """Every object, in byte order, with its ETag; see ``ObjectStore.scan``."""
+        """Every object, in byte order, with its ETag. See ``ObjectStore.scan``."""
         root = listing_prefix(self.prefix, "")
         with self._translated(""):
             yield from scan(self._client, self.bucket, root, under, skip_special=skip_special, moving=moving)
@@ -310,7 +310,7 @@ class S3Store:
         return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:
-        """The contents or a range of them; a connection that breaks half-way is tried again."""
+        """The contents or a range of them. A connection that breaks half-way is tried again."""
         params: dict[str, Any] = {"Bucket": self.bucket, "Key": object_name(self.prefix, key), **conditions}
         if length is not None:
             params["Range"] = f"bytes={start}-{start + length - 1}"

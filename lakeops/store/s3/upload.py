@@ -1,7 +1,7 @@
 """Writing an object of any size from a stream, with little memory, whole or not at all.
 
 Contents of one part go in one request. Bigger ones go as a multipart upload, a few parts at a time, which shows
-nothing until its last request; every failure on the way aborts it, so that no hidden parts are left to pay for.
+nothing until its last request. Every failure on the way aborts it, so that no hidden parts are left to pay for.
 
 An answer can get lost. Where that matters (a key that must be new, the last request of a multipart upload) the object
 carries a mark of this very write, and reading it back tells whose object is there.
@@ -149,7 +149,7 @@ class ObjectWrite:
     # --- who wrote what is there ---
 
     def _etag_if_ours(self, error: Exception) -> str | None:
-        """The ETag when the write went through in spite of its error; ``AlreadyExists`` when another's is there."""
+        """The ETag when the write went through in spite of its error. ``AlreadyExists`` when another's is there."""
         refused = isinstance(error, ClientError) and status_of(error) == 412
         try:
             found = self.client.head_object(**self._target())
@@ -249,7 +249,7 @@ def swap(client: S3Client, target: dict[str, Any], data: bytes, expected: bytes 
 
 
 def _current(client: S3Client, target: dict[str, Any]) -> tuple[bytes | None, str]:
-    """The object's contents and its ETag as the server spells it; None where there is no object."""
+    """The object's contents and its ETag as the server spells it. None where there is no object."""
     try:
         answer = client.get_object(**target)
     except ClientError as error:
