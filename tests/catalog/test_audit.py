@@ -47,6 +47,7 @@ SILENT = {
         "give_up_candidate",
         "record_arrivals",
     ),
+    "add_report",  # what a run found, for people to look at
     *("note_sync", "note_refused", "note_seen"),  # a mirror's memory: what it shows changes by ``promote`` alone
     *("upgrade", "cut"),
 }

@@ -20,6 +20,7 @@ from support.catalogs import (
 
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, NotFound, ReadOnlyRepository, RepositoryNotFound
 from lakeops.model.records import Repository, Split
+from lakeops.model.reports import ReportKind
 
 
 def test_creation_leaves_repository_commit_branch_and_reflog(empty):
@@ -77,6 +78,7 @@ def test_deletion_leaves_no_row_and_touches_no_neighbour(catalog):
     mark(catalog)
     catalog.take_owner(REPO, "a record")
     catalog.pass_check(REPO, FIRST.id, "quality")
+    catalog.add_report(REPO, ReportKind.CHECK, {}, actor="ada")
     assert {name for name, rows in everything(catalog).rows if not rows} == {"lakeops_queue"}
     catalog.delete_repository(REPO)
     assert of_repositories(catalog) == before
