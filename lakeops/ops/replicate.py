@@ -287,7 +287,9 @@ def _meaning(claim: bytes) -> object:
 def _listed(store: ObjectStore, prefix: str) -> Iterator[StoredObject]:
     """What is in a folder, in byte order, with several requests under way. Others write to it meanwhile."""
     for listing in store.scan(under=prefix, skip_special=True, moving=True):
-        yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes)
+        # A copy is made of what was listed and of nothing else. Remote stores tell it by the ETag.
+        etags = listing.marks if store.remote else [""] * len(listing.keys)
+        yield from map(StoredObject, listing.keys, listing.sizes, listing.mtimes, etags)
 
 
 def _side_by_side(

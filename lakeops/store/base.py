@@ -42,8 +42,8 @@ class StoredObject:
 class Listing:
     """Some objects by columns, all of one length: what a scan gives, made for millions.
 
-    ``marks`` are change marks that cost nothing to know: the ETag on S3, ``mtime-<ns>-<size>`` on local disks, which
-    says nothing of the contents.
+    ``marks`` are change marks that cost nothing to know: the ETag on remote stores, ``mtime-<ns>-<size>`` on local
+    disks, which says nothing of the contents.
     """
 
     keys: Sequence[str]

@@ -14,8 +14,10 @@ from services.s3 import S3_KINDS
 from support.http_answers import Answers, answer, error
 
 from lakeops.model.errors import Corrupted, ObjectNotFound, StoreError, Transient
+from lakeops.ops import replicate
 from lakeops.store.base import MIN_PART_BYTES, ObjectStore, StoredObject
 from lakeops.store.copy import CheckedFile, copy_object
+from lakeops.store.local import LocalStore
 from lakeops.store.s3 import S3Store
 from lakeops.store.s3.client import client
 from lakeops.store.s3.copy import EtagProof, part_count
@@ -319,3 +321,14 @@ def test_a_checked_file_reads_all_at_once_too():
         assert (file.readable(), file.read()) == (True, b"abc")
     with CheckedFile(io.BytesIO(b"abc"), "here", 4) as file, pytest.raises(Transient, match="3 bytes instead of 4"):
         file.read()
+
+
+@pytest.mark.parametrize("kind", ["local", "moto"])
+def test_replication_knows_of_an_object_all_that_the_store_tells(kind, tmp_path, make_s3):
+    """A copy rests on it: another object of the same name and size has another ETag."""
+    store = LocalStore(tmp_path / "place", fsync=False) if kind == "local" else make_s3("moto")
+    for number in range(3):
+        store.put(f"data/{number}/x", b"x" * number)
+    listed = list(replicate._listed(store, "data/"))
+    assert listed == list(store.list("data/"))
+    assert [bool(item.etag) for item in listed] == [store.remote] * 3

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Condition
+from threading import Condition, get_native_id
 
 from lakeops import Settings
 from lakeops.catalog.open import open_catalog
@@ -49,18 +49,33 @@ class Requests:
     def one(self, operation: str, key: str) -> Iterator[None]:
         """Make a request."""
         with self._changed:
-            mine = len(self.rounds)
+            mine, first = len(self.rounds), not self._waiting
             self._waiting.append(f"{operation} {key}")
             self._last = time.monotonic()
             while len(self.rounds) == mine:
                 left = self._last + self._quiet - time.monotonic()
-                if left <= 0:
+                if not first:
+                    self._changed.wait()
+                elif left > 0:
+                    self._changed.wait(left)
+                elif self._quiet and others_run():
+                    self._last = time.monotonic()  # on a busy machine they have not come to ask yet
+                else:
                     self.rounds.append(self._waiting)
                     self._waiting = []
                     self._changed.notify_all()
-                else:
-                    self._changed.wait(left)
         yield
+
+
+def others_run() -> bool:
+    """Whether another thread of this process uses a processor or waits for one."""
+    mine = str(get_native_id())
+    for task in Path("/proc/self/task").iterdir():
+        if task.name != mine:
+            with suppress(OSError):  # it has ended meanwhile
+                if (task / "stat").read_text().rpartition(")")[2].split()[0] == "R":
+                    return True
+    return False
 
 
 class FarStore(LocalStore):
