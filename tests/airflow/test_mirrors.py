@@ -234,7 +234,7 @@ def test_the_trigger_fires_for_mirrors_that_have_something_to_do(
 
     async def test() -> None:
         path, kwargs = triggers.LakeopsMirrorTrigger(poll_interval=0.001, rest=0.003).serialize()
-        async with aclosing(import_string(path)(**kwargs).run()) as events, asyncio.timeout(20):
+        async with aclosing(import_string(path)(**kwargs).run()) as events, asyncio.timeout(120):
             assert (await anext(events)).payload == {"mirrors": ["flights"]}
             assert (await anext(events)).payload == {"mirrors": ["flights"]}, "it goes on until there is nothing left"
             replicate(source, mirror)

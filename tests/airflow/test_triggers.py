@@ -25,7 +25,7 @@ from lakeops.airflow.triggers import CURSOR, LakeopsCommitTrigger, LakeopsCondit
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
-DEADLINE = 20
+DEADLINE = 120
 
 
 class AssetState(dict[str, Any]):
