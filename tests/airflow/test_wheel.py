@@ -18,7 +18,10 @@ import pytest
 pytest.importorskip("airflow.sdk")
 
 ROOT = Path(__file__).resolve().parents[2]
-ALL = [f"lakeops_{name}" for name in ("branch", "fsck", "gc", "import", "merge", "mirror", "reset", "revert", "tag")]
+ALL = [
+    f"lakeops_{name}"
+    for name in ("branch", "fsck", "gc", "import", "merge", "mirror", "reset", "revert", "sweep", "tag")
+]
 
 LOOK = """
 import json, sys
