@@ -360,14 +360,14 @@ class Transitions:
             AlreadyExists, CommitExpired, RefNotFound.
         """
         row = {"repository_id": values["repository"], "name": values["ref"], "commit_id": values["commit"], **more}
-        if conn.execute(new, {**values, DIGEST: row_digest(table, row)}).rowcount:
-            note_insert(conn, table, row)
-            return
         taken = select(table.c.name).where(table.c.repository_id == values["repository"], table.c.name == values["ref"])
-        if not conn.execute(taken).first():
+        while not conn.execute(new, {**values, DIGEST: row_digest(table, row)}).rowcount:
+            if conn.execute(taken).first():
+                word = "branch" if table is BRANCH else "tag"
+                raise AlreadyExists(f"{word} {values['ref']!r} exists already in repository {values['repository']!r}")
+            # One that passes was restored between the two looks, or the name became free.
             check_live(conn, values["repository"], [values["commit"]])
-        word = "branch" if table is BRANCH else "tag"
-        raise AlreadyExists(f"{word} {values['ref']!r} exists already in repository {values['repository']!r}")
+        note_insert(conn, table, row)
 
     def _record_move(
         self,

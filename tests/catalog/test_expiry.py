@@ -6,6 +6,7 @@ from datetime import timedelta
 from threading import Barrier, Thread
 
 import pytest
+from sqlalchemy import event
 from support.catalogs import FIRST, REPO, a_commit, commit_all, create, draft, everything, new_token
 from support.statements import ours, statements
 
@@ -277,6 +278,30 @@ def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, 
             assert (restored is None) is not bool(refused)
         elif other == "branch":
             assert live
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_a_ref_at_a_commit_that_is_restored_meanwhile_is_made(opened, postgres_url, kind):
+    """Between the statement that finds the commit expired and the look that says why. SQLite has no such between."""
+    catalog, second = opened(postgres_url), opened(postgres_url)
+    create(catalog)
+    first = catalog.branch(REPO, "main").commit_id
+    commit_all(catalog, "one")
+    expire(catalog, "m", begin(catalog, "m"), first)
+    finish(catalog, "m")
+    catalog.restore_mark(REPO, "m")
+    restored = []
+
+    def restore_now(_conn, _cursor, statement, *_rest):
+        if statement.startswith(f"INSERT INTO lakeops_{kind}") and not restored:
+            restored.append(second.restore_commits(REPO, "m")[1])
+
+    event.listen(catalog.database.engine, "after_cursor_execute", restore_now)
+    if kind == "tag":
+        catalog.create_tag(REPO, "v1", first, actor="ada")
+    else:
+        catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    assert restored == [1]
 
 
 def test_what_is_locked_for_does_not_grow_with_history(catalog):
