@@ -38,7 +38,7 @@ tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQL
 
 # Three workers for two cores: one of them is often waiting for Airflow or Spark.
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not browser"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not browser"
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"

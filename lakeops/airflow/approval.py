@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lakeops.model.records import Commit, StrategyName
 
 ASKED = "asked"
+ANSWERED = "answered "
 """The key of a task's state that says what somebody was asked about."""
 
 APPROVAL = "approval"
@@ -73,7 +74,7 @@ class Asking(LakeopsTask):
             about: what the question is about. An earlier try's answer to the same question counts.
         """
         store = context.get("task_state_store")
-        if store is not None and store.get(ASKED) == about:
+        if store is not None and store.get(ASKED) in {about, _answered(context, about)}:
             # The form still stands, with the answer if there is one. To ask would throw the answer away.
             self.log.info("This was asked before. An answer that was given counts")
             limit = self.response_timeout
@@ -128,7 +129,7 @@ class Asking(LakeopsTask):
         self.links: dict[str, str] = {link.name.lower(): page for link in self.operator_extra_links}
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """What the answer comes to. A task that is cleared after that asks again."""
+        """What the answer comes to. A task that is cleared after that asks again. One that Airflow failed does not."""
         self._link(self._left_by_asker(context, PAGE) or "")
         self.subject = self._left_by_asker(context, QUESTION) or self.subject
         try:
@@ -143,12 +144,22 @@ class Asking(LakeopsTask):
 
     def _settle(self, context: Context) -> None:
         store = context.get("task_state_store")
-        if store is not None:
-            store.set(ASKED, "answered")
+        about = "" if store is None else str(store.get(ASKED) or "")
+        if store is not None and not about.startswith(ANSWERED):
+            store.set(ASKED, _answered(context, about))
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What the answer comes to."""
         raise NotImplementedError
+
+
+def _answered(context: Context, about: str) -> str:
+    """What is noted of a question that was answered.
+
+    Airflow may fail a try that has gone by the answer already, when that try ended quickly. Clearing a task allows it
+    more tries, and a failed try does not: so their highest number tells the two apart.
+    """
+    return f"{ANSWERED}{context['ti'].max_tries} {about}"
 
 
 class LakeopsApprovalOperator(Asking, ApprovalOperator):

@@ -406,7 +406,7 @@ HEADER = ("| change | path | bytes |", "|---|---|---|")
 class Told(dict[str, Any]):
     """A task instance that keeps its XComs."""
 
-    task_id, map_index = "approve", -1
+    task_id, map_index, max_tries = "approve", -1, 3
 
     def xcom_push(self, *, key: str, value: Any) -> None:
         self[key] = value
@@ -490,7 +490,8 @@ class Store(dict[str, Any]):
 
 def test_an_answer_counts_though_airflow_has_failed_the_try(flights: Repository, asked: list[dict[str, Any]]) -> None:
     change(flights)
-    context = {**CONTEXT, "task_state_store": Store()}
+    told = Told()
+    context: Any = {**CONTEXT, "ti": told, "task_state_store": Store()}
     with pytest.raises(TaskAwaitingInput):
         approve().execute(context)
     with pytest.raises(TaskDeferred) as again:
@@ -508,7 +509,12 @@ def test_an_answer_counts_though_airflow_has_failed_the_try(flights: Repository,
         approve().execute(context)
     assert len(asked) == 2, "the answer was about something else"
     event = {"chosen_options": ["Approve"], "params_input": {}, "responded_at": datetime.now(UTC)}
-    approve().execute_complete(context, {**event, "responded_by_user": {"id": "7", "name": "ada"}})
+    for _ in range(2):
+        approve().execute_complete(context, {**event, "responded_by_user": {"id": "7", "name": "ada"}})
+        with pytest.raises(TaskDeferred):
+            approve().execute(context)
+        assert len(asked) == 2, "Airflow has failed a try that had gone by the answer"
+    told.max_tries = 4
     with pytest.raises(TaskAwaitingInput):
         approve().execute(context)
     assert len(asked) == 3, "a task that is cleared after its answer asks again"
