@@ -222,8 +222,7 @@ def replay(ctx: Context, move: Move) -> Commit | None:
 
 def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], None]) -> Published:
     """Publish to a clean branch in the company of other threads. Raises ``GoAlone`` where that cannot be."""
-    drafts: list[Draft] = []
-    asked: list[Publish] = []
+    asked: list[tuple[Publish, Draft]] = []
 
     def planned(ahead: Ahead) -> Publish:
         found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
@@ -232,17 +231,15 @@ def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], Non
         head = ahead.head or found.head
         state = replace(found.state, commit_id=head.id)
         attempt = Attempt(state, head, found.now, ctx.through(ahead.store), staged, ahead.coming)
-        drafts.append(plan(attempt))
-        asked.append(_asked(ctx, move, attempt, state, drafts[-1], None))
-        return asked[-1]
+        draft = plan(attempt)
+        asked.append((_asked(ctx, move, attempt, state, draft, None), draft))
+        return asked[-1][0]
 
     place = (ctx.repository_id, move.branch)
     if ctx.store.remote and ctx.companions.busy(place):
         waiting()
     published = ctx.companions.publish(ctx.catalog, place, ctx.reader.store, planned)
-    if _said(published) != _said(asked[-1].commit):
-        return Published(published, None, by_key=True)
-    return Published(published, drafts[-1].summary)
+    return _outcome(published, *asked[-1])
 
 
 def _attempt(
@@ -267,10 +264,16 @@ def _attempt(
         lambda hooks: ctx.catalog.publish(replace(asked, hooks=hooks)),
         after=lambda done: done.id if _said(done) == _said(commit) else None,
     )
-    if _said(published) != _said(commit):
-        return Published(published, None, by_key=True)
-    if asked.consumed:
+    outcome = _outcome(published, asked, draft)
+    if asked.consumed and not outcome.by_key:
         ctx.tidy(waiting=True)
+    return outcome
+
+
+def _outcome(published: Commit, asked: Publish, draft: Draft) -> Published:
+    """What a call has published. A commit that says something else is that of an earlier call under its key."""
+    if _said(published) != _said(asked.commit):
+        return Published(published, None, by_key=True)
     return Published(published, draft.summary)
 
 

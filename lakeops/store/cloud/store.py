@@ -34,6 +34,7 @@ from lakeops.store.base import (
     can_put_if_absent,
     can_read_ranges,
 )
+from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.cloud.client import client, no_bucket, translated
 from lakeops.store.cloud.upload import swap, write
 from lakeops.store.copy import CheckedFile
@@ -48,12 +49,10 @@ if TYPE_CHECKING:
 _BATCH = 1000
 _PAGE = 1000
 _AT_ONCE = 16
-_RANGES_AT_ONCE = 8
-_LONGEST_PRESIGN = 7 * 24 * 3600
 _UNFIT = re.compile(r"[\x00-\x1f\x7f]")
 
 
-class CloudStore:
+class CloudStore(BucketStore):
     """A container or bucket, or a prefix of one, as an object store.
 
     Args:
@@ -62,8 +61,6 @@ class CloudStore:
         prefix: what all names start with, without slashes around it. Empty for all of it.
         settings: timeouts and sizes. Credentials are what obstore finds.
     """
-
-    remote = True
 
     def __init__(self, scheme: str, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         self.scheme = scheme
@@ -88,13 +85,7 @@ class CloudStore:
         """The object's contents. Raises ``ObjectNotFound``."""
         return self._read(key, {})
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
-        if start < 0 or length < 0:
-            raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
-        if length == 0:
-            self.head(key)
-            return b""
+    def _get_range(self, key: str, start: int, length: int) -> bytes:
         try:
             return self._read(key, {"range": (start, start + length)})
         except LakeopsError as error:
@@ -102,13 +93,6 @@ class CloudStore:
             if isinstance(error, ObjectNotFound) or start < self.head(key).size_bytes:
                 raise
             return b""
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length, a request each, several at a time."""
-        if len(spans) < 2:
-            return [self.get_range(key, start, length) for start, length in spans]
-        with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), thread_name_prefix="range") as pool:
-            return list(pool.map(lambda span: self.get_range(key, *span), spans))
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
@@ -129,12 +113,6 @@ class CloudStore:
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:  # noqa: ARG002 - the protocol's
         """False: contents are read and written again."""
         return False
-
-    def make_directory(self, prefix: str) -> None:
-        """Nothing: a bucket has no directories."""
-
-    def sync(self, keys: Iterable[str]) -> None:
-        """Nothing: what a bucket acknowledged is durable."""
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
@@ -211,10 +189,6 @@ class CloudStore:
         """False: that cannot be told."""
         return False
 
-    def checksum(self, item: StoredObject) -> str:
-        """The ETag, which costs nothing when the item comes from a listing."""
-        return item.etag or self.head(item.key).etag
-
     def presign(self, key: str, expires: int = 900) -> str:
         """A URL that reads the object for ``expires`` seconds, a week at most.
 
@@ -222,8 +196,7 @@ class CloudStore:
         """
         import obstore
 
-        if not 0 < expires <= _LONGEST_PRESIGN:
-            raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
+        check_expiry(expires)
         with self._translated(key):
             return obstore.sign(self._client, "GET", self._name(key), timedelta(seconds=expires))
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.clock import Ids, retrying
-from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
+from lakeops.model.errors import InvalidPath, StoreError, Transient
 from lakeops.store.base import (
     Capabilities,
     DeleteFailure,
@@ -28,6 +27,7 @@ from lakeops.store.base import (
     StoredObject,
     StoreSettings,
 )
+from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.copy import CheckedFile
 from lakeops.store.keys import listing_prefix, object_name
 from lakeops.store.layout import PROBE
@@ -112,13 +112,8 @@ def _deletes_batches(client: S3Client, bucket: str, names: list[str]) -> bool:
 _BATCH = 1000
 """Most keys that one batch delete takes."""
 
-_RANGES_AT_ONCE = 8
-"""Ranges of one object that are asked for at a time."""
 
-_LONGEST_PRESIGN = 7 * 24 * 3600
-
-
-class S3Store:
+class S3Store(BucketStore):
     """A bucket, or a prefix of one, as an object store.
 
     Args:
@@ -126,8 +121,6 @@ class S3Store:
         prefix: what all names start with, without slashes around it. Empty for the whole bucket.
         settings: endpoint, region, timeouts. Credentials come from boto3's chain.
     """
-
-    remote = True
 
     def __init__(self, bucket: str, prefix: str = "", settings: StoreSettings | None = None) -> None:
         self.bucket = bucket
@@ -150,21 +143,8 @@ class S3Store:
         """The object's contents. Raises ``ObjectNotFound``."""
         return self._read(key, {})
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
-        if start < 0 or length < 0:
-            raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
-        if length == 0:
-            self.head(key)
-            return b""
+    def _get_range(self, key: str, start: int, length: int) -> bytes:
         return self._read(key, {}, start, length)
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length, a request each, several at a time."""
-        if len(spans) < 2:
-            return [self.get_range(key, start, length) for start, length in spans]
-        with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), thread_name_prefix="range") as pool:
-            return list(pool.map(lambda span: self.get_range(key, *span), spans))
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
@@ -196,12 +176,6 @@ class S3Store:
         )
         with translated(source.bucket, f"{source.url}/{item.key}"):
             return copy.make()
-
-    def make_directory(self, prefix: str) -> None:
-        """Nothing: a bucket has no directories."""
-
-    def sync(self, keys: Iterable[str]) -> None:
-        """Nothing: what a bucket acknowledged is durable."""
 
     def put(self, key: str, data: bytes | BinaryIO, *, if_absent: bool = False, content_type: str = "") -> PutResult:
         """Write an object of any size. Raises ``AlreadyExists`` with ``if_absent``."""
@@ -274,17 +248,12 @@ class S3Store:
         except (BotoCoreError, ClientError):
             return False
 
-    def checksum(self, item: StoredObject) -> str:
-        """The ETag, which costs nothing when the item comes from a listing."""
-        return item.etag or self.head(item.key).etag
-
     def presign(self, key: str, expires: int = 900) -> str:
         """A URL that reads the object for ``expires`` seconds, a week at most.
 
         Whoever has it may read the object, so it belongs in no log.
         """
-        if not 0 < expires <= _LONGEST_PRESIGN:
-            raise InvalidInput(f"a presigned URL is valid for 1 to {_LONGEST_PRESIGN} seconds, not {expires}")
+        check_expiry(expires)
         params = {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
         with self._translated(key):
             return self._client.generate_presigned_url("get_object", Params=params, ExpiresIn=expires)
