@@ -105,7 +105,7 @@ def test_a_task_asks_at_its_start(pair, shown):
 
 
 def test_a_worker_tells_the_driver_why_it_stopped():
-    said = explained("Traceback ...\nlakeops.model.errors.NotTheOwner: s3://b is written to by another\nmore")
+    said = explained("Traceback ...\nlakeops.model.errors.state.NotTheOwner: s3://b is written to by another\nmore")
     assert isinstance(said, NotTheOwner)
     assert said.message == "s3://b is written to by another"
 

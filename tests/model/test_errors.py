@@ -15,7 +15,7 @@ from lakeops.model.errors import AmbiguousRef, KeyReused, LakeopsError, MergeCon
 def tree(root: type[LakeopsError] = LakeopsError) -> Iterator[type[LakeopsError]]:
     yield root
     for child in root.__subclasses__():
-        if child.__module__ == root.__module__:
+        if child.__module__.startswith(f"{errors.__name__}."):
             yield from tree(child)
 
 

@@ -33,7 +33,7 @@ InArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _TRIES = "spark.task.maxFailures"
 _MISSING = re.compile(r"No module named '([\w.]+)'")
 _VERSIONS = re.compile(r"PYTHON_VERSION_MISMATCH\]\s*(.*)")
-_OURS = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(rf"^{re.escape(errors.__name__)}\.(?:\w+\.)?(\w+): (.+)$", re.MULTILINE)
 _LOST = (OSError, EOFError)
 """What Py4J lets through when the JVM is gone."""
 
