@@ -237,7 +237,7 @@ def transfer(
     After a failure, or Ctrl-C, no move begins, and those that run stop at their next read. The failure is raised, and
     a note says how many items were moved.
     """
-    from lakeops.ops.files import in_parallel
+    from lakeops.store.in_flight import in_parallel
 
     def failing(moved: int) -> None:
         if len(items) > 1:

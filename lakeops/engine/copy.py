@@ -8,7 +8,6 @@ store refuses again and again a task gives up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import TypeVar
@@ -17,6 +16,7 @@ from lakeops.engine.choose import RANGE_SECONDS
 from lakeops.model.errors import LakeopsError, ObjectNotFound, StoreError, StoreUnavailable, Unsupported
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.copy import copy_object
+from lakeops.store.in_flight import in_flight
 from lakeops.store.owners import Known, check_nobody_owns
 
 GIVE_UP = 20
@@ -154,13 +154,8 @@ def _each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple
         except LakeopsError as error:
             failures.append(Failure(item.key if isinstance(item, StoredObject) else str(item), error))
 
-    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="copy") as pool:
-        try:
-            for _ in pool.map(attempt, items):
-                pass
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    for _ in in_flight(attempt, items, _THREADS):
+        pass
     return done, failures
 
 

@@ -9,7 +9,8 @@ from itertools import islice
 
 from lakeops.engine.base import R, T
 from lakeops.store.base import ObjectStore
-from lakeops.store.nearby import IN_FLIGHT, Slots, giving_way
+from lakeops.store.in_flight import IN_FLIGHT
+from lakeops.store.nearby import Slots, giving_way
 
 _TASKS_PER_THREAD = 4
 _MOST_IN_A_TASK = 16

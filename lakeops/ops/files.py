@@ -1,4 +1,4 @@
-"""Files of this machine: walking a directory, reading and writing its files, and several of them at a time.
+"""Files of this machine: walking a directory, reading and writing its files.
 
 What the operating system refuses is ``InvalidInput`` that names the file. A file that is written appears whole or not
 at all.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError
@@ -20,9 +19,6 @@ from lakeops.model.text import excerpt
 
 PARALLELISM = 8
 """How many files are read or written at a time, unless a caller says otherwise."""
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 @contextmanager
@@ -90,34 +86,3 @@ def appearing(target: Path) -> Iterator[BinaryIO]:
         with suppress(FileNotFoundError):
             draft.unlink()
         raise
-
-
-def in_parallel(
-    items: Sequence[T],
-    work: Callable[[T], R],
-    *,
-    parallelism: int = PARALLELISM,
-    failing: Callable[[int], None] = lambda _: None,
-    stop: Callable[[], None] = lambda: None,
-) -> list[R]:
-    """What ``work`` returned for every item, in the items' order. After a failure no other work begins.
-
-    Args:
-        items: what to work on.
-        work: called in a thread for each item.
-        parallelism: how many threads there are at most.
-        failing: told after a failure how many items are done, before the failure is raised.
-        stop: called at the end, and after a failure or Ctrl-C, so that work under way may end early.
-    """
-    pool = ThreadPoolExecutor(max(1, min(parallelism, len(items))))
-    try:
-        futures = [pool.submit(work, item) for item in items]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        failed = next((future for future in futures if future in done and future.exception()), None)
-    finally:
-        stop()
-        pool.shutdown(cancel_futures=True)
-    if failed is not None:
-        failing(sum(1 for future in futures if not future.cancelled() and not future.exception()))
-        failed.result()
-    return [future.result() for future in futures]

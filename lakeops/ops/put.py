@@ -24,12 +24,13 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.files import in_parallel, reading, translated, walk
+from lakeops.ops.files import PARALLELISM, reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import holding_back, link_held_back
 from lakeops.ops.view import find, public
 from lakeops.store import layout
+from lakeops.store.in_flight import in_parallel
 
 
 def put(
@@ -314,4 +315,4 @@ def upload(
             ctx.progress("uploading files", next(sent), len(items))
             return entry
 
-        return in_parallel(items, send)
+        return in_parallel(items, send, parallelism=PARALLELISM)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from threading import Lock
 from typing import Any, Protocol, TypeVar
 
@@ -21,61 +20,8 @@ from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
+from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 from lakeops.store.layout import metarange_key
-from lakeops.store.nearby import IN_FLIGHT
-
-
-def prefetched(load: Callable[[S], T], items: Iterable[S], window: int = 8) -> Iterator[T]:
-    """What ``load`` gives for each item, in order, up to ``window`` of them loaded ahead in threads (0: none).
-
-    Starts with one and doubles, so that a reader who stops early has paid for little. No thread is started for the
-    sake of one or two items. Closing the iterator drops what was not begun.
-    """
-    source = iter(items)
-    for item in islice(source, 1):
-        yield load(item)
-    few = list(islice(source, 2 if window else 0))
-    rest = chain(few, source)
-    if len(few) < 2:
-        yield from map(load, rest)
-        return
-    with ThreadPoolExecutor(max_workers=window, thread_name_prefix="prefetch") as pool:
-        ahead: deque[Future[T]] = deque()
-        size = 1
-        try:
-            while True:
-                ahead.extend(pool.submit(load, item) for item in islice(rest, size - len(ahead)))
-                if not ahead:
-                    return
-                yield ahead.popleft().result()
-                size = min(2 * size, window)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def load_ahead(load: Callable[[S], T], items: Iterable[S], window: int = IN_FLIGHT) -> Iterator[T]:
-    """What ``load`` gives for each item, in order, ``window`` of them loaded ahead in threads from the start.
-
-    The first are begun by the call itself, before anything is asked of the iterator.
-    """
-    source = iter(items)
-    first = list(islice(source, 1))
-    if not first:
-        return iter(())
-    pool = ThreadPoolExecutor(max_workers=window, thread_name_prefix="ahead")
-    coming = deque(pool.submit(load, item) for item in chain(first, islice(source, window - 1)))
-
-    def results() -> Iterator[T]:
-        try:
-            while coming:
-                found = coming.popleft().result()
-                coming.extend(pool.submit(load, item) for item in islice(source, 1))
-                yield found
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    return results()
-
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
@@ -266,10 +212,10 @@ class RangeReader:
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
-        return self._each(load, items) if self.store.remote else prefetched(load, items, window=_AHEAD_NEAR)
+        return self._each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
 
     def _each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-        return load_ahead(load, items) if self.store.remote else map(load, items)
+        return in_flight(load, items) if self.store.remote else map(load, items)
 
     def table(self, row: RangeRow) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``. They are not remembered."""
@@ -319,7 +265,7 @@ class RangeReader:
             start += 1
         rows = (metarange.row(index) for index in range(start, stop))
         # A page ends soon, so the first ones are not fetched all at once.
-        for table in prefetched(self.table, rows, window=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
+        for table in read_ahead(self.table, rows, most=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
             yield from _below(table, above)
 
     def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[int, DecodedGroup, int]:

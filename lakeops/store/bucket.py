@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from lakeops.model.errors import InvalidInput
 from lakeops.store.base import StoredObject
+from lakeops.store.in_flight import in_flight
 
 _RANGES_AT_ONCE = 8
 """Ranges of one object that are asked for at a time."""
@@ -40,8 +40,7 @@ class BucketStore:
         """What ``get_range`` gives for each start and length, a request each, several at a time."""
         if len(spans) < 2:
             return [self.get_range(key, start, length) for start, length in spans]
-        with ThreadPoolExecutor(min(len(spans), _RANGES_AT_ONCE), thread_name_prefix="range") as pool:
-            return list(pool.map(lambda span: self.get_range(key, *span), spans))
+        return list(in_flight(lambda span: self.get_range(key, *span), spans, min(len(spans), _RANGES_AT_ONCE)))
 
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""

@@ -16,10 +16,8 @@ from threading import BoundedSemaphore, Condition, Lock, local
 from typing import Any, BinaryIO, cast
 
 from lakeops.store.base import ObjectStore, PutResult
+from lakeops.store.in_flight import IN_FLIGHT
 from lakeops.store.pieces import Pieces
-
-IN_FLIGHT = 16
-"""Requests that are under way at once for one piece of work."""
 
 MOST_HELD = 64 * 1024 * 1024
 """Bytes of files that wait to be written, at most. A larger file travels alone."""

@@ -9,11 +9,11 @@ number of objects by more than a tenth, however full the store is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 
 from lakeops.model.errors import ObjectNotFound
 from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.in_flight import IN_FLIGHT, in_flight
 
 LIST_FROM = 32
 """How many objects of one directory are worth a listing."""
@@ -21,17 +21,16 @@ LIST_FROM = 32
 SHOWN_FOR_ASKED = 100
 """How many names a listing may show for each object that it is searched for: a request for ten objects."""
 
-THREADS = 16
 _FEW = 4
 
 
-def present(store: ObjectStore, keys: Iterable[str], *, threads: int = THREADS) -> dict[str, StoredObject]:
+def present(store: ObjectStore, keys: Iterable[str], *, at_once: int = IN_FLIGHT) -> dict[str, StoredObject]:
     """Those of the keys that are there, and what the store tells of them.
 
     Args:
         store: where to look.
         keys: any keys, in any order.
-        threads: how many requests are made at a time.
+        at_once: how many requests are under way at a time.
     """
     wanted = sorted(set(keys))
     groups = [list(group) for _, group in groupby(wanted, key=_directory)]
@@ -40,16 +39,12 @@ def present(store: ObjectStore, keys: Iterable[str], *, threads: int = THREADS) 
     if not many and len(single) <= _FEW:
         return {item.key: item for key in single if (item := _head(store, key)) is not None}
     found: dict[str, StoredObject] = {}
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="presence") as pool:
-        try:
-            for listed, rest in pool.map(lambda group: _listed(store, group), many):
-                found.update(listed)
-                single += rest
-            for item in pool.map(lambda key: _head(store, key), single):
-                if item is not None:
-                    found[item.key] = item
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    for listed, rest in in_flight(lambda group: _listed(store, group), many, at_once):
+        found.update(listed)
+        single += rest
+    for item in in_flight(lambda key: _head(store, key), single, at_once):
+        if item is not None:
+            found[item.key] = item
     return found
 
 

@@ -49,7 +49,7 @@ def test_the_answer_is_what_asking_for_each_gives(there, asked, list_from, shown
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(presence, "LIST_FROM", list_from)
         patch.setattr(presence, "SHOWN_FOR_ASKED", shown)
-        found = present(store, [*asked, *asked], threads=2)  # type: ignore[arg-type]
+        found = present(store, [*asked, *asked], at_once=2)  # type: ignore[arg-type]
     assert found.keys() == there & asked
     assert all(item.key == key and item.size_bytes == len(key) for key, item in found.items())
 

@@ -26,9 +26,9 @@ from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
 from lakeops.ranges.bounds import proper
-from lakeops.ranges.read import prefetched
 from lakeops.ranges.split import path_hashes
 from lakeops.store.base import ObjectStore, StoredObject
+from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute
 from lakeops.store.location import is_bucket
 from lakeops.store.open import Stores
@@ -96,7 +96,7 @@ class ObjectCheck:
         known = listed_elsewhere(self._stores, self._policy, [item.address for item in elsewhere])
         wanted = [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
         self._settled[rows[listed]] = hashes[listed]
-        for flaw in prefetched(self._look, wanted):
+        for flaw in read_ahead(self._look, wanted):
             self.looked_at += 1
             if flaw is not None:
                 yield flaw

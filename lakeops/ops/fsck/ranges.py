@@ -20,7 +20,7 @@ from lakeops.model.text import excerpt
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
 from lakeops.ranges.format import METARANGE_SCHEMA
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.read import RangeReader, prefetched
+from lakeops.ranges.read import RangeReader
 from lakeops.ranges.split import path_hashes
 from lakeops.ranges.verify import Flaw, VerifyTask, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
@@ -143,7 +143,7 @@ def check_metaranges(
             sound.append(pointed)
         else:
             yield found("metarange_pointer_invalid", pointed.where, flaw, commits=pointed.commits)
-    for done, (pointed, loaded) in enumerate(prefetched(partial(_load, reader), sound), 1):
+    for done, (pointed, loaded) in enumerate(reader.ahead(partial(_load, reader), sound), 1):
         if isinstance(loaded, Metarange):
             flawed = order_flaw(loaded)
             if flawed is not None:

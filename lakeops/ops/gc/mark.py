@@ -35,7 +35,6 @@ from lakeops.ops.gc.report import Findings
 from lakeops.ops.mirror.prove import prove
 from lakeops.ops.owner import check_owner, take_turn
 from lakeops.ranges.metarange import Metarange
-from lakeops.ranges.read import prefetched
 from lakeops.store import layout
 
 AHEAD = timedelta(hours=1)
@@ -201,7 +200,7 @@ def _metaranges(ctx: Context, roots: Roots, used: _Files) -> Iterator[Metarange]
     commits = sorted(roots.commits, key=lambda commit: (commit.generation, commit.id))
     once = {commit.meta_range_file: commit for commit in commits if commit.meta_range_file}
     used.metaranges.update(layout.metarange_key(file) for file in once)
-    for done, metarange in enumerate(prefetched(ctx.reader.metarange, once.values()), 1):
+    for done, metarange in enumerate(ctx.reader.ahead(ctx.reader.metarange, once.values()), 1):
         ctx.progress("reading metaranges", done, len(once))
         yield metarange
 

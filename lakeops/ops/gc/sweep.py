@@ -8,7 +8,6 @@ mark holds it too, and once that one is swept this one is over. A sweep that ano
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ from lakeops.ops.gc.prune import prune
 from lakeops.ops.owner import check_owner
 from lakeops.ops.refs.dump import dump
 from lakeops.store.base import DeleteFailure
+from lakeops.store.in_flight import in_flight
 
 BATCH = 1000
 """Files of one request."""
@@ -174,8 +174,8 @@ class _Sweep:
     def _ask(self, keys: list[str]) -> list[DeleteFailure]:
         """Delete files, several requests at a time. What the store refused comes back."""
         requests = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="sweep") as pool:
-            return [failure for some in pool.map(self._ctx.store.delete, requests) for failure in some]
+        answers = in_flight(self._ctx.store.delete, requests, _THREADS)
+        return [failure for some in answers for failure in some]
 
     def _advance(self, swept: int) -> None:
         self.mark = self._ctx.catalog.advance_sweep(self._ctx.repository_id, self.mark.id, swept)

@@ -26,7 +26,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.apply import apply_changes
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
-from lakeops.ops.files import in_parallel, reading
+from lakeops.ops.files import PARALLELISM, reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
@@ -36,6 +36,7 @@ from lakeops.ops.publish import Attempt, Draft, Move, publish, require_clean
 from lakeops.ops.put import write
 from lakeops.ops.resolve import lookup, require_stageable, resolve_commit
 from lakeops.ops.view import committed
+from lakeops.store.in_flight import in_parallel
 
 MOST_ASKED = 1000
 """Objects that are asked for one by one; for more the prefix is listed."""
@@ -181,7 +182,7 @@ def _send(
             )
         return change.path, (entry, Known(entry.checksum, entry.size_bytes, status.st_mtime_ns, entry.checksum))
 
-    return dict(in_parallel(here, send))
+    return dict(in_parallel(here, send, parallelism=PARALLELISM))
 
 
 def _table(rows: Sequence[Staged]) -> pa.Table:

@@ -12,7 +12,6 @@ begins with it, and then gives up what is left: what such commits need may be ga
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,11 +27,10 @@ from lakeops.ops.mirror.inspection import terms
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.store import layout
+from lakeops.store.in_flight import IN_FLIGHT, in_flight
 
 STEP = 512
 """How many commits are looked at before those that are whole live again."""
-
-THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +63,15 @@ def prove(ctx: Context) -> Proved:
     look = _Look.at(ctx)
     known = look.newest_live(commits)
     proved = 0
-    with ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="prove") as pool:
-        for start in range(0, len(older), STEP):
-            some = older[start : start + STEP]
-            share = -(-len(some) // THREADS)
-            # Neighbours in history share most, so each thread goes along a stretch of it.
-            stretches = [some[first : first + share] for first in range(0, len(some), share)]
-            answers = list(pool.map(partial(look.along, known=known), stretches))
-            known = next((last for whole, last in reversed(answers) if whole), known)
-            proved += ctx.catalog.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
-            ctx.progress("proving commits", start + len(some), len(older))
+    for start in range(0, len(older), STEP):
+        some = older[start : start + STEP]
+        share = -(-len(some) // IN_FLIGHT)
+        # Neighbours in history share most, so each thread goes along a stretch of it.
+        stretches = [some[first : first + share] for first in range(0, len(some), share)]
+        answers = list(in_flight(partial(look.along, known=known), stretches))
+        known = next((last for whole, last in reversed(answers) if whole), known)
+        proved += ctx.catalog.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
+        ctx.progress("proving commits", start + len(some), len(older))
     return Proved(proved, len(unproved) - proved)
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from itertools import islice
@@ -38,6 +37,7 @@ from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.cloud.client import client, no_bucket, translated
 from lakeops.store.cloud.upload import swap, write
 from lakeops.store.copy import CheckedFile
+from lakeops.store.in_flight import in_flight
 from lakeops.store.keys import listing_prefix, object_name
 from lakeops.store.reader import BUFFER_BYTES, RangeReader
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 _BATCH = 1000
 _PAGE = 1000
-_AT_ONCE = 16
 _UNFIT = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -168,8 +167,7 @@ class CloudStore(BucketStore):
         del moving
         found = self.list(under)
         while page := list(islice(found, _PAGE)):
-            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan") as pool:
-                special = dict(pool.map(lambda item: (item.key, self._is_marker(item)), page))
+            special = dict(in_flight(lambda item: (item.key, self._is_marker(item)), page))
             kept = [item for item in page if not special[item.key]]
             if len(kept) < len(page) and not skip_special:
                 name = next(item.key for item in page if special[item.key])
@@ -296,8 +294,7 @@ class CloudStore(BucketStore):
             return []
         except LakeopsError:
             # The first object that is missing or refused ends a batch.
-            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="delete") as pool:
-                return [failure for failure in pool.map(self._delete_one, keys) if failure is not None]
+            return [failure for failure in in_flight(self._delete_one, keys) if failure is not None]
 
     def _delete_one(self, key: str) -> DeleteFailure | None:
         import obstore

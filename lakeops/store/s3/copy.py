@@ -9,16 +9,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from lakeops.model.errors import Corrupted, Transient
 from lakeops.store.base import StoredObject
+from lakeops.store.in_flight import in_flight
 from lakeops.store.s3.client import status_of
 
 if TYPE_CHECKING:
@@ -179,11 +179,9 @@ class ServerCopy:
         kept: dict[str, Any] = {"Metadata": head["Metadata"], "ContentType": head.get("ContentType", "")}
         upload = self.client.create_multipart_upload(**self.target, **kept)["UploadId"]
         try:
-            ends = [*accumulate(sizes)]
-            with ThreadPoolExecutor(self.parallel, thread_name_prefix="lakeops-copy") as pool:
-                etags = [
-                    *pool.map(lambda at: self._part(upload, at, ends[at] - sizes[at], ends[at]), range(len(sizes)))
-                ]
+            ends = accumulate(sizes)
+            spans = enumerate(pairwise([0, *ends]), 1)
+            etags = in_flight(lambda span: self._part(upload, span[0], *span[1]), spans, self.parallel)
             parts: list[Any] = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
             answer = self.client.complete_multipart_upload(
                 **self.target, UploadId=upload, MultipartUpload={"Parts": parts}
@@ -194,11 +192,11 @@ class ServerCopy:
             raise
         return answer.get("ETag") or self.client.head_object(**self.target)["ETag"]
 
-    def _part(self, upload: str, at: int, start: int, end: int) -> str:
+    def _part(self, upload: str, number: int, start: int, end: int) -> str:
         answer = self.client.upload_part_copy(
             **self.target,
             UploadId=upload,
-            PartNumber=at + 1,
+            PartNumber=number,
             CopySource=self._from,
             CopySourceRange=f"bytes={start}-{end - 1}",
             **self._unchanged,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -22,6 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import AlreadyExists
 from lakeops.store.base import PutResult, StoreSettings, pieces
+from lakeops.store.in_flight import in_flight
 from lakeops.store.s3.client import code_of, status_of
 
 if TYPE_CHECKING:
@@ -110,21 +110,9 @@ class ObjectWrite:
             raise
 
     def _send(self, upload: str, parts: Iterator[bytes]) -> list[CompletedPartTypeDef]:
-        sent: dict[int, Future[str]] = {}
-        with ThreadPoolExecutor(self.settings.parallel_parts, thread_name_prefix="lakeops-part") as pool:
-            travelling: set[Future[str]] = set()
-            try:
-                for number, part in enumerate(parts, 1):
-                    while len(travelling) >= self.settings.parallel_parts:
-                        arrived, travelling = wait(travelling, return_when=FIRST_COMPLETED)
-                        for one in arrived:
-                            one.result()
-                    sent[number] = pool.submit(self._send_part, upload, number, part)
-                    travelling.add(sent[number])
-                return [{"PartNumber": number, "ETag": one.result()} for number, one in sent.items()]
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        numbered = enumerate(parts, 1)
+        etags = in_flight(lambda part: self._send_part(upload, *part), numbered, self.settings.parallel_parts)
+        return [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
 
     def _send_part(self, upload: str, number: int, part: bytes) -> str:
         return self.client.upload_part(**self._target(), UploadId=upload, PartNumber=number, Body=part)["ETag"]
