@@ -96,10 +96,14 @@ class Rest:
         events = self._get("/assets/events", asset_id=found[0]["id"], order_by="timestamp")["asset_events"]
         return [event["extra"] for event in events]
 
+    def log(self, dag: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
+        """The log of a task's first try: an event a line, with ``error_detail`` where there is a traceback."""
+        log = self._get(f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}/logs/1", full_content=True)["content"]
+        return [line if isinstance(line, dict) else {"event": str(line)} for line in log]
+
     def failed_checks(self, dag: str, run_id: str, task_id: str) -> list[str]:
         """The rules that an audit task's log reports as broken."""
-        log = self._get(f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task_id}/logs/1", full_content=True)["content"]
-        lines = [str(line.get("event", "")) if isinstance(line, dict) else str(line) for line in log]
+        lines = [str(line.get("event", "")) for line in self.log(dag, run_id, task_id)]
         return [line.removeprefix("FAILED").strip() for line in lines if line.startswith("FAILED")]
 
     def _get(self, path: str, **query: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a query takes

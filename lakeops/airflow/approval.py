@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.providers.standard.triggers.hitl import HITLTrigger
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput, TaskDeferred
 
 from lakeops.airflow.changes import LISTED, NOTHING, OTHERS, DiffSummary, MergeOutcome
+from lakeops.airflow.compat import AirflowSkipException, TaskAwaitingInput, TaskDeferred
+from lakeops.airflow.failures import LakeopsFailure, failing_at_once
 from lakeops.airflow.links import LakeopsDiffLink, LakeopsPageLink, address, host
 from lakeops.airflow.operators.gc import summary
-from lakeops.airflow.task import LakeopsTask, failing_at_once, number, truth
+from lakeops.airflow.task import LakeopsTask, number, truth
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
 from lakeops.model.text import safe
 from lakeops.model.words import counted, human_size
@@ -234,15 +235,15 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
         """Who decided, when, and what.
 
         Raises:
-            AirflowFailException: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time.
+            LakeopsFailure: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time.
                 ``retries`` do not ask again: that is for people to decide.
         """
         try:
             answer = ApprovalOperator.execute_complete(self, context, event)
         except HITLRejectException:
-            raise AirflowFailException(f"{_person(event['responded_by_user'])} rejected it: {self.subject}") from None
+            raise LakeopsFailure(f"{_person(event['responded_by_user'])} rejected it: {self.subject}") from None
         except HITLTimeoutError:
-            raise AirflowFailException(f"nobody answered in time: {self.subject}") from None
+            raise LakeopsFailure(f"nobody answered in time: {self.subject}") from None
         user = answer["responded_by_user"]
         if user is not None and self.APPROVE in answer["chosen_options"]:
             self._passed(context, _person(user))

@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset, AssetAlias, AssetWatcher
 
+from lakeops.airflow.compat import require
 from lakeops.airflow.events import describe
 from lakeops.airflow.hook import DEFAULT_CONN_ID
 from lakeops.model.errors import InvalidInput, InvalidUri
@@ -64,6 +65,8 @@ def branch_asset(repo: str, branch: str = "main", *, partition_by: str | None = 
             partition keys, for DAGs with a ``PartitionedAssetTimetable``. The operator that commits or merges needs
             this asset among its ``outlets``.
     """
+    if partition_by is not None:
+        require((3, 3), "partition_by")
     uri = branch_uri(repo, branch)
     return Asset(name=uri, uri=uri, extra={} if partition_by is None else {"partition_by": partition_by})
 

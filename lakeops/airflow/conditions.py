@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from airflow.sdk.exceptions import AirflowNotFoundException
-
 from lakeops.airflow import idempotent
+from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.events import describe
 from lakeops.airflow.hook import source_of
 from lakeops.airflow.task import made_by_airflow

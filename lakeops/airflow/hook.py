@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, NotFound
 from lakeops.model.sources import SourceKind
 

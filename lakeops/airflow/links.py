@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf, get_current_context
+from airflow.sdk import BaseOperatorLink, get_current_context
+
+from lakeops.airflow.compat import conf
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -47,6 +49,16 @@ def point_to(kind: str, page: str) -> None:
     with suppress(RuntimeError):  # no task is running
         operator: Any = get_current_context()["task"]
         operator.links = {**getattr(operator, "links", {}), kind: page}
+
+
+def running_links() -> str:
+    """Where to look at what the running task is about: a sentence for the end of a message, or nothing."""
+    try:
+        links: dict[str, str] = getattr(get_current_context()["task"], "links", {})
+    except RuntimeError:  # no task is running
+        return ""
+    pages = [f"the {kind}: {host()}{page}" for kind, page in links.items() if page]
+    return f". See {' and '.join(pages)}" if pages else ""
 
 
 def linked(decorated: Any, *links: BaseOperatorLink) -> Any:  # noqa: ANN401 - what a TaskFlow decorator gives

@@ -13,8 +13,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow.sdk import conf
-from airflow.sdk.plugins_manager import AirflowPlugin
+from lakeops.airflow.compat import AirflowPlugin, conf
 
 PREFIX = "/lakeops"
 

@@ -20,9 +20,9 @@ from lakeops.airflow.changes import (
     objects_under,
     state_of,
 )
+from lakeops.airflow.failures import failing_at_once
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.links import address, point_to
-from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import (
     AlreadyExists,
     DefaultBranch,
@@ -71,7 +71,7 @@ def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> Preview:
         lakeops_conn_id: the connection.
 
     Raises:
-        AirflowFailException: the verb would be refused, with this message.
+        LakeopsFailure: the verb would be refused, with this message.
     """
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)

@@ -19,11 +19,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from airflow.sdk import TaskGroup, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from lakeops.airflow.changes import DiffSummary
+from lakeops.airflow.failures import LakeopsFailure
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
-from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, address, linked, point_to
+from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, address, linked, point_to, running_links
 from lakeops.airflow.operators import (
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
@@ -193,9 +193,8 @@ class WriteAuditPublish:
                 wrong = check(ref, *args, **kwargs)
                 found = [wrong] if isinstance(wrong, str) else [str(finding) for finding in wrong or ()]
             if found:
-                raise AirflowFailException(
-                    f"not published: {'; '.join(found)}. Branch {at['branch']!r} keeps the data for inspection"
-                )
+                kept = f"Branch {at['branch']!r} keeps the data for inspection{running_links()}"
+                raise LakeopsFailure(f"not published: {'; '.join(found)}. {kept}")
 
         made = linked(_task(run, check, {}), LakeopsCommitLink())
         at = {**self._common, "branch": self.branch, "commit": self._committed}

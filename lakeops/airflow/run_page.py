@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow.models.xcom import XComModel
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink, LakeopsPageLink
 from lakeops.model.errors import LakeopsError
 from lakeops.web.sums import summed

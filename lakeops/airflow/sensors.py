@@ -13,18 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, TaskInstanceState, conf
-from airflow.sdk.exceptions import (
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+
+from lakeops.airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferralError,
     TaskDeferred,
+    conf,
+    last_success,
+    require,
 )
-
 from lakeops.airflow.conditions import (
     NO_COMMIT,
     Condition,
@@ -35,6 +38,7 @@ from lakeops.airflow.conditions import (
     Replicated,
     TagExists,
 )
+from lakeops.airflow.failures import LakeopsFailure, LakeopsTimeout
 from lakeops.airflow.task import LakeopsTask, fixed
 from lakeops.airflow.triggers import LakeopsConditionTrigger
 from lakeops.model.errors import InvalidInput, RefNotFound, Transient
@@ -117,9 +121,9 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             raise self._deferral(name, condition)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - Airflow's
-        """What the trigger found. Raises ``AirflowFailException`` for an error that waiting cannot mend."""
+        """What the trigger found. Raises ``LakeopsFailure`` for an error that waiting cannot mend."""
         if event["status"] == "error":
-            raise AirflowFailException(event["message"])
+            raise LakeopsFailure(event["message"])
         result: dict[str, Any] = event["result"]
         self.log.info("%s: %s", self.awaited(), _seen(result))
         return result
@@ -162,7 +166,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         try:
             yield
         except AirflowSensorTimeout as error:
-            raise AirflowSensorTimeout(f"waited {self.timeout:g} s in vain until {self.awaited()}") from error
+            raise LakeopsTimeout(f"waited {self.timeout:g} s in vain until {self.awaited()}") from error
         except TaskDeferralError as error:
             raise AirflowException(
                 f"the triggerer could not go on waiting until {self.awaited()}; its log says why: {error}"
@@ -295,7 +299,7 @@ class LakeopsReplicationSensor(LakeopsSensor):
             problem = self._problem()
             if problem is None:
                 raise
-            raise AirflowFailException(problem) from skipped
+            raise LakeopsFailure(problem) from skipped
 
     def _problem(self) -> str | None:
         """What was wrong with the ref at the last check."""
@@ -327,6 +331,11 @@ class LakeopsCommitSensor(LakeopsSensor):
     branch: str | None = None
     since: str | None = None
 
+    def check_arguments(self) -> None:
+        """Refuse what would count from another commit at each look: nothing outlasts its process before Airflow 3.3."""
+        if self.since is None and self.mode == "reschedule" and not self.deferrable:
+            require((3, 3), 'LakeopsCommitSensor without since in mode="reschedule"')
+
     def condition_in(self, repository: Repository, context: Context) -> Condition:
         """A commit beyond ``since``."""
         return NewCommit(self.branch or repository.default_branch, self.since or self._last_seen(repository, context))
@@ -339,11 +348,14 @@ class LakeopsCommitSensor(LakeopsSensor):
     def _last_seen(self, repository: Repository, context: Context) -> str:
         """Where this run counts from. It is decided once, and kept with the task for later tries and pokes."""
         store = context.get("task_state_store")
-        seen = None if store is None else store.get(SINCE)
+        if store is None:  # before Airflow 3.3: it lasts as long as this process, which asks until the end
+            noted = cast("dict[str, Any]", context)
+            noted[SINCE] = noted.get(SINCE) or _last_result(context) or self._head(repository)
+            return str(noted[SINCE])
+        seen = store.get(SINCE)
         if seen is None:
             seen = _last_result(context) or self._head(repository)
-            if store is not None:
-                store.set(SINCE, seen)
+            store.set(SINCE, seen)
         return str(seen)
 
     def _head(self, repository: Repository) -> str:
@@ -360,8 +372,8 @@ def _last_result(context: Context) -> str | None:
     if context.get("logical_date") is None:
         return None
     index = -1 if task.map_index is None else task.map_index
-    before = task.get_previous_ti(state=TaskInstanceState.SUCCESS, map_index=index)
+    before = last_success(task, index)
     if before is None:
         return None
-    found = task.xcom_pull(task_ids=task.task_id, run_id=before.run_id, map_indexes=None if index < 0 else index)
+    found = task.xcom_pull(task_ids=task.task_id, run_id=before, map_indexes=None if index < 0 else index)
     return None if found is None else str(found["id"])

@@ -16,19 +16,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException
-
+from lakeops.airflow.compat import conf
+from lakeops.airflow.failures import failing_at_once
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.model.errors import (
-    AttemptExpired,
-    InvalidInput,
-    LakeopsError,
-    MergeConflict,
-    NotFound,
-    PreconditionFailed,
-    SweepIncomplete,
-    Transient,
-)
+from lakeops.model.errors import InvalidInput
 from lakeops.model.ids import RESERVED, Origin
 
 if TYPE_CHECKING:
@@ -143,28 +134,7 @@ def opened(repo: str | None, lakeops_conn_id: str) -> Iterator[Repository]:
         yield repository
 
 
-# --- errors, and values from templates ---
-
-
-@contextmanager
-def failing_at_once() -> Iterator[None]:
-    """Make errors that would come again fail the task without retry. Errors that may pass are retried.
-
-    The message of a merge conflict lists every conflicting path, one a line.
-    """
-    try:
-        yield
-    except (Transient, AttemptExpired, SweepIncomplete):
-        raise
-    except MergeConflict as conflict:
-        paths = "\n".join(conflict.conflicts)
-        raise AirflowFailException(f"{conflict.message}\nAll conflicting paths:\n{paths}") from None
-    except AirflowNotFoundException as error:
-        raise AirflowFailException(str(error)) from None
-    except (InvalidInput, NotFound, PreconditionFailed) as error:  # a user's mistake: its message says it all
-        raise AirflowFailException(f"{error.kind}: {error.message}") from None
-    except LakeopsError as error:  # damage, say: where it was met is worth showing
-        raise AirflowFailException(f"{error.kind}: {error.message}") from error
+# --- values from templates ---
 
 
 _TRUE = {"true", "yes", "1", "on"}
@@ -266,8 +236,6 @@ def made_by_airflow(metadata: Mapping[str, str]) -> bool:
 
 
 def _link(task: object) -> str | None:
-    from airflow.sdk.configuration import conf
-
     # Without its own address Airflow makes up a host, and the link would lead nowhere.
     url: str | None = getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None
     return url

@@ -17,13 +17,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import structlog
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 
+from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.conditions import Answer_co, HeadSince, MirrorsDue, Question, check_interval
 from lakeops.airflow.conditions import condition as read_condition
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.streams import AdvanceItem, AdvanceOutcome, SharedStreamProducer
 from lakeops.model.clock import pause_async
 from lakeops.model.errors import LakeopsError, Transient
 
@@ -284,14 +284,16 @@ class LakeopsCommitTrigger(RepositoryTrigger):
                 yield TriggerEvent(move.event)  # type: ignore[no-untyped-call]
 
     async def _load(self) -> str | None:
-        if self.asset_state_store is None:
+        store = getattr(self, "asset_state_store", None)  # since Airflow 3.3
+        if store is None:
             return None
-        found = await self.asset_state_store.aget(CURSOR)
+        found = await store.aget(CURSOR)
         return None if found is None else str(found)
 
     async def _save(self, head: str) -> None:
-        if self.asset_state_store is not None:
-            await self.asset_state_store.aset(CURSOR, head)
+        store = getattr(self, "asset_state_store", None)
+        if store is not None:
+            await store.aset(CURSOR, head)
 
 
 class LakeopsMirrorTrigger(BaseEventTrigger):

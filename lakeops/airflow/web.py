@@ -18,12 +18,11 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_connection
 from airflow.models.dag import DagModel
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowNotFoundException
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from lakeops.airflow.actions import form
+from lakeops.airflow.compat import AirflowNotFoundException, conf
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.run_page import ROWS, did
 from lakeops.lake import Lake

@@ -93,8 +93,9 @@ def seen(flights: Repository) -> dict[str, list[str]]:
 def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> None:
     with Rest(server.url, server.password) as rest, Lake.open(home=server.lake_home) as lake:
         flights = lake.create_repository("flights")
-        flights.create_branch("seen")
-        for dag in ("on_commit", "wait_for_tag", "publish_approved"):
+        for branch in ("seen", "told"):
+            flights.create_branch(branch)
+        for dag in ("on_commit", "wait_for_tag", "publish_approved", "mistake"):
             rest.wait_for_dag(dag, DEADLINE)
 
         def state(run: str, task: str = "wait", dag: str = "wait_for_tag") -> str:
@@ -103,6 +104,7 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         for tag in ("soon", "never", "late"):
             rest.trigger("wait_for_tag", tag, None, {"tag": tag})
         rest.trigger("publish_approved", "one", None, {})
+        rest.trigger("mistake", "one", None, {})
         until(lambda: rest.asset_state(ASSET).get(CURSOR), "the watcher has taken its first look")
 
         # A commit that Airflow knows nothing of starts the DAG that follows the branch.
@@ -116,6 +118,16 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         until(lambda: state("soon") == "success", "the tag was seen")
         assert rest.result("wait_for_tag", "soon", "wait") == {"id": "soon", "commit_id": first}
         until(lambda: rest.run_states("wait_for_tag")["never"] == "failed", "the run is failed by hand")
+
+        # A user's mistake is one line of the log, without a traceback and without a second try.
+        until(lambda: rest.run_states("mistake")["one"] == "failed", "the mistake is told")
+        log = rest.log("mistake", "one", "merge")
+        (line,) = (line for line in log if line.get("level") == "error")
+        assert line["event"].startswith("Task failed with exception: ref_not_found: no branch, tag or commit answers")
+        assert f"{server.url}/lakeops/lakeops_default/flights/diff?left=main&right=nosuch" in line["event"]
+        assert not line.get("error_detail")
+        assert "Traceback" not in str(log)
+        assert flights.branch("told").read("exception").startswith(b"LakeopsFailure('ref_not_found: no branch")
 
         # A person is shown the diff; the answer is in the merge, whose event starts the same DAG.
         ask = "publish.approve"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -89,6 +91,29 @@ def test_a_conflict_is_not_retried(flights: Repository, run_dag: RunDag) -> None
         LakeopsMergeOperator(task_id="merge", repo="flights", source="dev", retries=3, retry_delay=timedelta(seconds=0))
     assert run_dag(dag) == {"merge": ("failed", 1)}
     assert flights.ref("main").read("a") == b"ours"
+
+
+def test_a_mistake_is_one_line_that_names_the_page(
+    flights: Repository, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
+    told: list[BaseException] = []
+    with sdk.DAG("mistake", schedule=None) as dag:
+        LakeopsMergeOperator(
+            task_id="merge",
+            repo="flights",
+            source="nosuch",
+            retries=3,
+            retry_delay=timedelta(0),
+            on_failure_callback=lambda context: told.append(context["exception"]),
+        )
+    assert run_dag(dag) == {"merge": ("failed", 1)}
+    said = capfd.readouterr()
+    (line,) = (line for line in (said.out + said.err).splitlines() if "nosuch" in line)
+    assert "Task failed with exception: ref_not_found: no branch, tag or commit answers to 'nosuch'" in line
+    assert "http://127.0.0.1:8080/lakeops/lakeops_default/flights/diff?left=main&right=nosuch" in line
+    assert "Traceback" not in said.out + said.err
+    assert [type(error).__name__ for error in told] == ["LakeopsFailure"]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -4,6 +4,7 @@ Errors that would come again (a conflict, bad input, a protected branch) fail th
 ``retries`` are. Only errors that may pass are retried.
 """
 
+from lakeops.airflow.failures import failing_at_once
 from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled
 from lakeops.airflow.operators.branch import (
     LakeopsCreateBranchOperator,
@@ -41,7 +42,6 @@ from lakeops.airflow.operators.objects import (
     LakeopsDiffOperator,
     LakeopsUploadOperator,
 )
-from lakeops.airflow.task import failing_at_once
 
 __all__ = [
     "FailOn",

@@ -10,10 +10,11 @@ from airflow.sdk import BaseOperator
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
 from lakeops.airflow.changes import report_conflict
+from lakeops.airflow.failures import failing_at_once
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Trace
 from lakeops.airflow.links import LakeopsBranchLink, address, host
-from lakeops.airflow.task import LakeopsTask, TaskRun, failing_at_once
+from lakeops.airflow.task import LakeopsTask, TaskRun
 from lakeops.model.errors import MergeConflict
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from airflow.sdk import get_current_context
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from lakeops.airflow import idempotent
 from lakeops.airflow.changes import DiffSummary, MergeOutcome, importing, lying_at, objects_under, require_shown
+from lakeops.airflow.compat import AirflowSkipException
+from lakeops.airflow.failures import LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
@@ -306,7 +307,7 @@ class LakeopsMergeOperator(LakeopsOperator):
             if later is not None:
                 date = later.metadata["airflow_logical_date"]
                 said = f"the run of {date} has published {later.id[:16]} on {into!r} already; this run is older"
-                raise (AirflowSkipException if self.on_newer == "skip" else AirflowFailException)(said)
+                raise (AirflowSkipException if self.on_newer == "skip" else LakeopsFailure)(said)
             if self.shown:
                 source = repository.ref(self.source).commit_id
                 now = MergeOutcome.of(repository, head, source, strategy).shown

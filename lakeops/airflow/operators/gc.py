@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk.exceptions import AirflowFailException
-
+from lakeops.airflow.failures import LakeopsFailure
 from lakeops.airflow.links import LakeopsPageLink
 from lakeops.airflow.operators.base import LakeopsOperator
 from lakeops.airflow.task import fixed, truth
@@ -154,7 +153,7 @@ class LakeopsFsckOperator(LakeopsOperator):
             raise InvalidInput(f"fail_on is one of {', '.join(get_args(FailOn))}, not {self.fail_on!r}")
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        """The findings, counted. Raises ``AirflowFailException`` when they are bad enough."""
+        """The findings, counted. Raises ``LakeopsFailure`` when they are bad enough."""
         severities: Counter[Severity] = Counter()
         first: list[Finding] = []
         check = lake.repository(name).fsck(data=truth(self.data))
@@ -181,7 +180,7 @@ class LakeopsFsckOperator(LakeopsOperator):
             example = (
                 "" if worst is None else f"; {worst.kind} {safe(worst.where)}: {safe(worst.message)}; {worst.advice}"
             )
-            raise AirflowFailException(f"fsck of lakefs://{name} found {counts}{example}")
+            raise LakeopsFailure(f"fsck of lakefs://{name} found {counts}{example}")
         return record
 
     def _bad(self) -> tuple[Severity, ...]:

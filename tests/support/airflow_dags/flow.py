@@ -1,5 +1,5 @@
 """DAGs of the end-to-end run: one that follows a branch, one that waits, one that publishes when a person
-agrees, and one that looks after mirrors."""
+agrees, one that makes a mistake, and one that looks after mirrors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lakeops.airflow.assets import watched_branch
 from lakeops.airflow.dags import mirror_dag
 from lakeops.airflow.events import published
 from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.operators import LakeopsMergeOperator
 from lakeops.airflow.publish import WriteAuditPublish
 from lakeops.airflow.sensors import LakeopsTagSensor
 
@@ -49,7 +50,22 @@ def publish_approved() -> None:
         weather()
 
 
+def tell(context: Any) -> None:
+    """Leave what a callback is told of a failure."""
+    with LakeopsHook().repository("flights") as flights:
+        flights.branch("told").put("exception", repr(context["exception"]).encode())
+
+
+@dag(schedule=None, catchup=False)
+def mistake() -> None:
+    """Merge what does not exist."""
+    LakeopsMergeOperator(
+        task_id="merge", repo="flights", source="nosuch", retries=3, retry_delay=0, on_failure_callback=tell
+    )
+
+
 lakeops_mirror = mirror_dag()
 on_commit()
 wait_for_tag()
 publish_approved()
+mistake()

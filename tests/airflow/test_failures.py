@@ -1,0 +1,100 @@
+"""How failures are logged: mistakes by their message, anything else with its traceback."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+pytest.importorskip("airflow.sdk")
+
+from lakeops.airflow.compat import AirflowFailException, AirflowSensorTimeout
+from lakeops.airflow.failures import LakeopsFailure, LakeopsTimeout, failing_at_once, without_traceback
+from lakeops.model.errors import (
+    CatalogUnavailable,
+    Corrupted,
+    InvalidInput,
+    MergeConflict,
+    ReadOnlyRepository,
+    RefNotFound,
+)
+
+pytestmark = pytest.mark.xdist_group("airflow")
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What a logger writes that was made, and used, before anything failed, as Airflow's is."""
+    before = structlog.get_config()
+    written = io.StringIO()
+    tracebacks = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(use_rich=False))
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, tracebacks, structlog.processors.JSONRenderer()],
+        logger_factory=structlog.PrintLoggerFactory(written),
+        wrapper_class=structlog.make_filtering_bound_logger(0),
+        cache_logger_on_first_use=True,
+    )
+    yield written
+    structlog.configure(**before)
+
+
+def logged(error: Exception, log: io.StringIO) -> dict[str, Any]:
+    """How an error is logged that a task's work raises."""
+    logger = structlog.get_logger("task")
+    logger.info("begins")
+    try:
+        with failing_at_once():
+            raise error
+    except Exception:
+        logger.exception("Task failed")
+    found: dict[str, Any] = json.loads(log.getvalue().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvalidInput("no repository"), "invalid_input: no repository"),
+        (RefNotFound("no 'x'"), "ref_not_found: no 'x'"),
+        (ReadOnlyRepository("read-only"), "read_only_repository: read-only"),
+        (MergeConflict("dev", "main", ["a", "b"]), "'dev' conflicts with 'main' on 2 paths: a, b"),
+    ],
+)
+def test_a_mistake_is_its_message(log: io.StringIO, error: Exception, said: str) -> None:
+    line = logged(error, log)
+    assert line["event"].startswith(f"Task failed: {said}")
+    assert line.keys() == {"event", "level"}
+    assert line["level"] == "error"
+
+
+@pytest.mark.parametrize("kind", [LakeopsFailure, LakeopsTimeout])
+def test_so_is_a_failure_of_a_task_of_ours(log: io.StringIO, kind: type[Exception]) -> None:
+    assert logged(kind("waited 5 s in vain"), log) == {"event": "Task failed: waited 5 s in vain", "level": "error"}
+
+
+@pytest.mark.parametrize("error", [Corrupted("damaged"), CatalogUnavailable("no answer"), ZeroDivisionError("mine")])
+def test_anything_else_has_its_traceback(log: io.StringIO, error: Exception) -> None:
+    logged(InvalidInput("first"), log)
+    line = logged(error, log)
+    assert line["event"] == "Task failed"
+    assert line["exception"][-1]["frames"]
+
+
+def test_the_processor_is_put_in_once(log: io.StringIO) -> None:
+    for _ in range(2):
+        logged(InvalidInput("again"), log)
+    assert structlog.get_config()["processors"].count(without_traceback) == 1
+
+
+def test_processors_that_cannot_be_changed_stay(log: io.StringIO) -> None:
+    structlog.configure(processors=tuple(structlog.get_config()["processors"]))
+    assert logged(InvalidInput("first"), log)["exception"]
+
+
+def test_airflow_knows_what_they_are() -> None:
+    assert issubclass(LakeopsFailure, AirflowFailException)
+    assert issubclass(LakeopsTimeout, AirflowSensorTimeout)
