@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 REQUIRED = inspect.Parameter.empty
+MAY_BE_EMPTY = {"path", "prefix"}
+"""Required arguments that mean everything when they are empty."""
 
 
 # --- arguments ---
@@ -55,6 +57,7 @@ class Declared:
     template_fields: Any = ()
     _defaults: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[set[str]] = set()
+    _needed: ClassVar[set[str]] = set()
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's own
         super().__init__(**kwargs)
@@ -72,6 +75,9 @@ class Declared:
             setattr(cls, name, default)
         cls._defaults = {**cls._defaults, **own, **decided}
         cls._fixed = (cls._fixed - own.keys()) | decided.keys()
+        kinds = vars(cls).get("__annotations__", {})
+        needed = {name for name, default in own.items() if default is REQUIRED and "None" not in str(kinds[name])}
+        cls._needed = (cls._needed | needed) - MAY_BE_EMPTY
         if "template_fields" not in vars(cls):
             templates = (name for name in cls._defaults if name not in cls._fixed)
             cls.template_fields = (*getattr(airflows, "template_fields", ()), *templates)
@@ -81,6 +87,15 @@ class Declared:
     def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
         """The arguments for Airflow's class: those that the DAG gave, with the defaults of this class for others."""
         return given
+
+    def check_filled(self) -> None:
+        """Refuse to run with nothing in a required argument: a template may come to nothing. Raises ``InvalidInput``.
+
+        Nothing would mean the default branch, or the connection's default repository, which nobody has asked for.
+        """
+        empty = sorted(name for name in self._needed if not getattr(self, name))
+        if empty:
+            raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have come to nothing")
 
     def check_arguments(self) -> None:
         """Refuse, when the DAG is read, what can be seen to be wrong by then. Raises ``InvalidInput``."""

@@ -64,6 +64,7 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
             # Airflow makes an event for each outlet at every success, and this task may publish nothing.
             self.outlets = []
         with failing_at_once(), self._killable():
+            self.check_filled()
             hook = LakeopsHook(self.lakeops_conn_id)
             with hook.get_conn() as lake, hook.naming(lake):
                 return self.work(lake, hook.repository_name(self.repo), context)
