@@ -37,7 +37,7 @@ class FailOver(Transitions):
         def work(conn: Connection) -> Mirror:
             mirror, repository = lock_mirror(conn, repository_id, exclusive=True)
             check_alone(mirror, sequence)
-            _keep_shown(conn, repository_id)
+            _expire_unproved(conn, repository_id)
             _take_along(conn, mirror)
             conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(read_only=False))
             conn.execute(delete(MIRROR_ARRIVAL).where(MIRROR_ARRIVAL.c.repository_id == repository_id))
@@ -93,7 +93,7 @@ def _take_along(conn: Connection, mirror: Mirror) -> None:
         conn.execute(insert(PROTECTION).values(**here, kind=one.kind, pattern=one.pattern, check_name=one.check))
 
 
-def _keep_shown(conn: Connection, repository_id: str) -> None:
+def _expire_unproved(conn: Connection, repository_id: str) -> None:
     """Expire as unproved every commit that no ref shows, but those that hold nothing or just what a ref shows."""
     here = COMMIT.c.repository_id == repository_id
     refs = union(*(select(table.c.commit_id).where(table.c.repository_id == repository_id) for table in (BRANCH, TAG)))

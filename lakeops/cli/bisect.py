@@ -125,7 +125,7 @@ def run(
         looked += 1
         more = counted(max(1, (left - 1).bit_length()), "look")
         session.note(f"Looking at (about {more} left) ", *oneline_of(commit))
-        code = _look(words, f"{SCHEME}{repository.id}/{commit.id}", commit)
+        code = _exit_code_at(words, f"{SCHEME}{repository.id}/{commit.id}", commit)
         verdict = None if code == SKIP else code == 0
         session.note("  ", "cannot tell" if verdict is None else ("good", "green") if verdict else ("bad", "red"))
         return verdict
@@ -195,7 +195,7 @@ def _show(session: Session, state: Bisection) -> None:
         session.answer(state.to_json(), [f"The search waits for {missing} commit."])
 
 
-def _look(words: list[str], uri: str, commit: Commit) -> int:
+def _exit_code_at(words: list[str], uri: str, commit: Commit) -> int:
     """The exit code of the command at a commit. Raises ``InvalidInput`` for one that stops the search."""
     place = {"BISECT_URI": uri, "BISECT_COMMIT": commit.id}
     try:

@@ -145,7 +145,7 @@ class Mirror(Repository):
             return ops.mirror.promote_writable.promote_writable(self._ctx, found)
 
     prove: Final = verb(lambda: ops.mirror.prove.prove)
-    check: Final = verb(lambda: ops.mirror.status.check_shown)
+    check: Final = verb(lambda: ops.mirror.status.check_promoted)
 
     def delete(self, source: Connection | None = None) -> bool:
         """Forget the mirror. Its objects stay where they are. Returns whether the source knows that it is gone.

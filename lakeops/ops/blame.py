@@ -209,7 +209,7 @@ def history(
     def found() -> Iterator[Version]:
         known, left = False, deepest
         with overtaken(ctx, (start,)):
-            seen = {start.id: _look(ctx, start, path, _Seen(None))}
+            seen = {start.id: _version_at(ctx, start, path, _Seen(None))}
         queue = [_by_generation(start)]
         passed: set[str] = {start.id}
         while queue:
@@ -250,7 +250,7 @@ def _step(
     for parent in parents:
         try:
             with overtaken(ctx, (parent,)):
-                there = _look(ctx, parent, path, here)
+                there = _version_at(ctx, parent, path, here)
         except CommitExpired:
             unknown = True
             continue
@@ -269,7 +269,7 @@ def _identity(seen: _Seen) -> object:
     return None if seen.entry is None else seen.entry.identity
 
 
-def _look(ctx: Context, commit: Commit, path: str, known: _Seen) -> _Seen:
+def _version_at(ctx: Context, commit: Commit, path: str, known: _Seen) -> _Seen:
     """What a commit has at a path. Nothing is read where ``known`` says it of the same range or row group."""
     key = path.encode()
     metarange = ctx.metarange(commit)

@@ -93,10 +93,10 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import Move, first_look, settled, when_moved  # late: reads ranges
+    from lakeops.ops.publish import Move, read_first, settled, when_moved  # late: reads ranges
 
     move = Move(Request("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key)
-    commit = first_look(ctx, move, lambda: resolve_commit(ctx, ref))
+    commit = read_first(ctx, move, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
         return Ref(name, commit.commit.id)
 

@@ -29,7 +29,7 @@ from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import Attempt, Draft, Move, Published, dirty, first_look, publish, require_clean
+from lakeops.ops.publish import Attempt, Draft, Move, Published, dirty, publish, read_first, require_clean
 from lakeops.ops.resolve import check_name
 from lakeops.ranges.bounds import check_entries
 from lakeops.ranges.metarange import Metarange
@@ -185,7 +185,7 @@ def import_objects(
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
     move = Move(Request("import", check_name(branch), parts, text, pairs), idempotency_key)
-    found = first_look(ctx, move, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
+    found = read_first(ctx, move, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
     if isinstance(found, Published):
         return found.commit
     for change in uncommitted(ctx, branch):

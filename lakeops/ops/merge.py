@@ -19,7 +19,7 @@ from lakeops.ops.apply import apply_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
-from lakeops.ops.publish import Attempt, Draft, Move, Published, first_look, publish, require_clean
+from lakeops.ops.publish import Attempt, Draft, Move, Published, publish, read_first, require_clean
 from lakeops.ops.resolve import check_name, lookup, overtaken, require_branch, require_stageable, resolve_commit
 from lakeops.ranges.write import MetarangeFile
 
@@ -75,7 +75,7 @@ def merge(
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
     move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
-    seen = first_look(ctx, move, lambda: (resolve_commit(ctx, source), _is_dirty(ctx, source)))
+    seen = read_first(ctx, move, lambda: (resolve_commit(ctx, source), _is_dirty(ctx, source)))
     if isinstance(seen, Published):
         return _result(ctx, seen.commit, None)
     ours, left_out = seen
@@ -197,7 +197,7 @@ def revert(
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
     move = Move(Request("revert", check_name(branch), parts, message, given), idempotency_key)
-    found = first_look(ctx, move, lambda: _undone(ctx, refs, parent_number))
+    found = read_first(ctx, move, lambda: _undone(ctx, refs, parent_number))
     if isinstance(found, Published):
         return found.commit
     titles = [undone.message.partition("\n")[0] for undone, _ in found]
@@ -286,7 +286,7 @@ def cherry_pick(
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
     move = Move(Request("cherry-pick", check_name(destination), parts, message, given), idempotency_key)
-    found = first_look(ctx, move, lambda: _step(ctx, ref, parent_number))
+    found = read_first(ctx, move, lambda: _step(ctx, ref, parent_number))
     if isinstance(found, Published):
         return found.commit
     picked, parent = found

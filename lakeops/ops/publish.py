@@ -152,7 +152,7 @@ def publish(
     """Move a branch to the commit that ``plan`` drafts, once.
 
     With ``clean`` the branch may have no uncommitted changes. ``plan`` refuses one that has some (``require_clean``),
-    and callers look for an earlier call under the same key first (``first_look``). Without it, sealing looks for the
+    and callers look for an earlier call under the same key first (``read_first``). Without it, sealing looks for the
     key. The publish transaction looks again. ``overtaken`` is asked while the call waits for its turn.
     ``together`` lets it share transactions with other threads that need a clean branch: ``plan`` reads and writes
     through the attempt's context, and what it is shown as the head may not be published yet. ``waiting`` is called
@@ -192,19 +192,19 @@ def publish(
 T = TypeVar("T")
 
 
-def first_look(ctx: Context, move: Move, look: Callable[[], T]) -> Published | T:
-    """What ``look`` reads before a move, or the commit of an earlier call under its key. From one snapshot.
+def read_first(ctx: Context, move: Move, read: Callable[[], T]) -> Published | T:
+    """What ``read`` reads before a move, or the commit of an earlier call under its key. From one snapshot.
 
     Raises:
         RefNotFound: there is no such branch.
         KeyReused: the key stands for another call.
-        Anything that ``look`` raises.
+        Anything that ``read`` raises.
     """
 
     def found() -> Published | T:
         ctx.catalog.branch(ctx.repository_id, move.branch)
         known = replay(ctx, move)
-        return look() if known is None else Published(known, None, by_key=True)
+        return read() if known is None else Published(known, None, by_key=True)
 
     return ctx.catalog.in_snapshot(found)
 

@@ -96,7 +96,7 @@ class ObjectCheck:
         known = listed_elsewhere(self._stores, self._policy, [item.address for item in elsewhere])
         wanted = [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
         self._settled[rows[listed]] = hashes[listed]
-        for flaw in read_ahead(self._look, wanted):
+        for flaw in read_ahead(self._check, wanted):
             self.looked_at += 1
             if flaw is not None:
                 yield flaw
@@ -117,7 +117,7 @@ class ObjectCheck:
                 self._settled_elsewhere.add((item.address, digest))
             yield item
 
-    def _look(self, wanted: _Wanted) -> ObjectFlaw | None:
+    def _check(self, wanted: _Wanted) -> ObjectFlaw | None:
         try:
             store, key = self._stores.locate(self._policy, wanted.address)
             reason = _flaw(wanted, wanted.listed or store.head(key), store, key)

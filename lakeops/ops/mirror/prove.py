@@ -60,15 +60,15 @@ def prove(ctx: Context) -> Proved:
     commits = ctx.catalog.history(ctx.repository_id).commits
     newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
     older = [commits[one] for one in newest_first]
-    look = _Look.at(ctx)
-    known = look.newest_live(commits)
+    prover = _Prover.at(ctx)
+    known = prover.newest_live(commits)
     proved = 0
     for start in range(0, len(older), STEP):
         some = older[start : start + STEP]
         share = -(-len(some) // IN_FLIGHT)
         # Neighbours in history share most, so each thread goes along a stretch of it.
         stretches = [some[first : first + share] for first in range(0, len(some), share)]
-        answers = list(in_flight(partial(look.along, known=known), stretches))
+        answers = list(in_flight(partial(prover.along, known=known), stretches))
         known = next((last for whole, last in reversed(answers) if whole), known)
         proved += ctx.catalog.revive_proved(ctx.repository_id, [one for whole, _ in answers for one in whole])
         ctx.progress("proving commits", start + len(some), len(older))
@@ -76,7 +76,7 @@ def prove(ctx: Context) -> Proved:
 
 
 @dataclass
-class _Beside:
+class _Known:
     """What is known: a whole metarange, and files that were looked at since, so that none is looked at twice."""
 
     known: Metarange
@@ -85,7 +85,7 @@ class _Beside:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Prover:
     """Looks for what commits need. The store's metadata files are listed once for it."""
 
     ctx: Context
@@ -94,7 +94,7 @@ class _Look:
     ranges: pa.Array
 
     @classmethod
-    def at(cls, ctx: Context) -> _Look:
+    def at(cls, ctx: Context) -> _Prover:
         metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
         ranges = (item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES))
         how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
@@ -107,14 +107,14 @@ class _Look:
             commits: in the order in which they are compared with each other.
             known: a whole metarange, for the first of them.
         """
-        beside = _Beside(known)
+        seen = _Known(known)
         found = []
         for commit in commits:
             wanted = self._listed(commit)
-            if wanted is not None and self._is_whole(wanted, beside):
+            if wanted is not None and self._is_whole(wanted, seen):
                 found.append(commit.id)
-                beside = _Beside(wanted)
-        return found, beside.known
+                seen = _Known(wanted)
+        return found, seen.known
 
     def newest_live(self, commits: Mapping[str, Commit]) -> Metarange:
         """The metarange of the newest live commit, which the mirror showed or somebody committed since."""
@@ -134,17 +134,17 @@ class _Look:
         here = pc.all(pc.is_in(found.table.column("file"), value_set=self.ranges)).as_py()
         return None if here is False else found  # None for no ranges at all
 
-    def _is_whole(self, wanted: Metarange, beside: _Beside) -> bool:
+    def _is_whole(self, wanted: Metarange, known: _Known) -> bool:
         files = {*wanted.table.column("file").to_pylist()}
-        if files & beside.broken:
+        if files & known.broken:
             return False
-        planned = presence.plan(wanted, beside.known, beside.whole)
+        planned = presence.plan(wanted, known.known, known.whole)
         for proof in presence.prove(planned, engine=self.ctx.engine, store=self.ctx.store, terms=self.terms):
             if proof.complete:
-                beside.whole[proof.file] = None
+                known.whole[proof.file] = None
             else:
-                beside.broken.add(proof.file)
-        return not files & beside.broken
+                known.broken.add(proof.file)
+        return not files & known.broken
 
 
 def _below(commits: Mapping[str, Commit]) -> set[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shown:
+class SourceState:
     """What a source shows at one instant.
 
     Attributes:
@@ -61,10 +61,10 @@ class Source:
         """The repository's record. Raises ``RepositoryNotFound``, ``RecordRefused``."""
         return gate.check_repository(self.catalog.repository(self.repository_id))
 
-    def shown(self, mirror: Mirror, initial: Commit) -> Shown:
+    def state(self, mirror: Mirror, initial: Commit) -> SourceState:
         """What the source shows now. ``initial`` is the mirror's initial commit. Raises ``NotAReplica``."""
 
-        def found() -> Shown:
+        def found() -> SourceState:
             self.check_same(mirror, initial)
             refused: dict[RefName | None, LakeopsError] = {}
             heads = self.heads(mirror)
@@ -83,7 +83,7 @@ class Source:
                 metadata = gate.check_repository_metadata(self.repository)
             except RecordRefused as error:
                 refused[None] = error
-            return Shown(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused, metadata)
+            return SourceState(heads, self.catalog.unkept(self.repository_id, heads.values()), rules, refused, metadata)
 
         return self.catalog.in_snapshot(found)
 

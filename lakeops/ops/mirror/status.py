@@ -76,7 +76,7 @@ def behind(get: CommitSource, head: str, promoted: str | None) -> tuple[int | No
     return None, None
 
 
-def check_shown(ctx: Context) -> list[str]:
+def check_promoted(ctx: Context) -> list[str]:
     """What is missing or damaged of everything that the mirror shows, in words. Empty when all is complete.
 
     It relies on nothing that earlier passes remembered, so the cost grows with all that is shown. Use it after a

@@ -39,7 +39,7 @@ from lakeops.ops.mirror import gate
 from lakeops.ops.mirror.create import fresh_registration
 from lakeops.ops.mirror.give_way import give_way, record
 from lakeops.ops.mirror.inspection import inspect, merged
-from lakeops.ops.mirror.source import Shown, Source, check_claim
+from lakeops.ops.mirror.source import Source, SourceState, check_claim
 from lakeops.ops.mirror.status import status
 
 BATCH = 500
@@ -129,7 +129,7 @@ def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> Mir
             _note_refused(ctx, before.mirror, errors)
         if errors:
             raise errors[0]
-    return _told(ctx, before)
+    return _status_on_record(ctx, before)
 
 
 def discover(ctx: Context, reach: Reach) -> MirrorStatus:
@@ -147,7 +147,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
             given = [ref for ref in state.refs if give_way(ctx, state, ref, remembered)]
             if given:
                 _observe(ctx, source, initial, metadata)
-    return _told(ctx, before)
+    return _status_on_record(ctx, before)
 
 
 def due(ctx: Context, reach: Reach) -> bool:
@@ -162,11 +162,11 @@ def due(ctx: Context, reach: Reach) -> bool:
     if state.mirror.error is not None or unreported or any(ref.candidate for ref in state.refs):
         return True
     with reach() as source:
-        shown = source.shown(state.mirror, initial)
-    if shown.rules is not None and shown.rules != (state.mirror.rules, state.mirror.protections):
+        theirs = source.state(state.mirror, initial)
+    if theirs.rules is not None and theirs.rules != (state.mirror.rules, state.mirror.protections):
         return True
     known = {ref.ref: ref.source_head for ref in state.refs}
-    heads = _followed(shown, state, leave=shown.refused)
+    heads = _followed(theirs, state, leave=theirs.refused)
     # The default branch stays when the source has it no longer: that is nothing to do.
     kept = {ref: head for ref, head in known.items() if ref == (RefKind.BRANCH, ctx.repository.default_branch)}
     if kept | heads != known:
@@ -225,7 +225,7 @@ def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str
         ctx.catalog.note_sync(ctx.repository_id, None)
 
 
-def _told(ctx: Context, before: MirrorState) -> MirrorStatus:
+def _status_on_record(ctx: Context, before: MirrorState) -> MirrorStatus:
     """The status; how far the mirror is behind is left on record, for the chart of its page.
 
     A pass that waited for nothing leaves nothing.
@@ -263,13 +263,13 @@ def _observe(
     for _ in range(TRIES):
         known = before or ctx.catalog.mirror_state(ctx.repository_id)
         before = None
-        shown = source.shown(known.mirror, initial)
-        if shown.rules is not None and shown.rules != (known.mirror.rules, known.mirror.protections):
-            ctx.catalog.note_rules(ctx.repository_id, *shown.rules)
-        if shown.metadata is not None and shown.metadata != metadata:
-            ctx.catalog.note_metadata(ctx.repository_id, shown.metadata)
-        broken |= shown.refused
-        heads = _followed(shown, known, leave=broken)
+        theirs = source.state(known.mirror, initial)
+        if theirs.rules is not None and theirs.rules != (known.mirror.rules, known.mirror.protections):
+            ctx.catalog.note_rules(ctx.repository_id, *theirs.rules)
+        if theirs.metadata is not None and theirs.metadata != metadata:
+            ctx.catalog.note_metadata(ctx.repository_id, theirs.metadata)
+        broken |= theirs.refused
+        heads = _followed(theirs, known, leave=broken)
         copied = {ref.source_head for ref in known.refs}
         try:
             if copy_history(ctx, source, heads.values(), known=copied) > BATCH:
@@ -316,7 +316,7 @@ def _broken(ctx: Context, source: Source, heads: Mapping[RefName, str]) -> dict[
     return found
 
 
-def _followed(shown: Shown, state: MirrorState, *, leave: Collection[RefName | None]) -> dict[RefName, str]:
+def _followed(theirs: SourceState, state: MirrorState, *, leave: Collection[RefName | None]) -> dict[RefName, str]:
     """Where the source's refs point.
 
     A ref that shows what the source cannot keep, as a mirror itself, is not followed there. One of ``leave`` is where
@@ -324,8 +324,8 @@ def _followed(shown: Shown, state: MirrorState, *, leave: Collection[RefName | N
     """
     promoted = {ref.ref: ref.promoted for ref in state.refs}
     followed = {
-        ref: head if head not in shown.unkept else promoted.get(ref)
-        for ref, head in shown.heads.items()
+        ref: head if head not in theirs.unkept else promoted.get(ref)
+        for ref, head in theirs.heads.items()
         if ref not in leave
     }
     followed |= {ref.ref: ref.source_head for ref in state.refs if ref.ref in leave}

@@ -122,10 +122,10 @@ def translated(bucket: str, url: str) -> Iterator[None]:
     except LakeopsError:
         raise
     except (BaseError, FileNotFoundError, PermissionError, ValueError, TimeoutError) as error:
-        raise _told(error, bucket, ascii(url)) from None
+        raise _as_ours(error, bucket, ascii(url)) from None
 
 
-def _told(error: Exception, bucket: str, where: str) -> LakeopsError:
+def _as_ours(error: Exception, bucket: str, where: str) -> LakeopsError:
     said, kind = str(error), type(error).__name__
     found, named = _STATUS.search(said), _CODE.search(said)
     status, code = int(found[1]) if found else 0, named[1] if named else ""
