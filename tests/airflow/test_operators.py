@@ -16,8 +16,7 @@ from lakeops.testing import Faults
 
 airflow = pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException  # noqa: E402
-
+from lakeops.airflow.compat import AirflowFailException, AirflowSkipException  # noqa: E402
 from lakeops.airflow.hook import LakeopsHook  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCommitOperator,

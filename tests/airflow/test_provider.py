@@ -20,9 +20,9 @@ pytest.importorskip("airflow.sdk")
 import airflow
 import jsonschema
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from lakeops.airflow.assets import branch_asset, create_asset
+from lakeops.airflow.compat import AirflowNotFoundException
 from lakeops.airflow.hook import LakeopsHook
 
 pytestmark = pytest.mark.xdist_group("airflow")

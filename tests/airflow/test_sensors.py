@@ -14,15 +14,15 @@ from lakeops.model.errors import CatalogUnavailable, InvalidInput
 pytest.importorskip("airflow.sdk")
 
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
+from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
+
+from lakeops.airflow import conditions
+from lakeops.airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
 )
-from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
-
-from lakeops.airflow import conditions
 from lakeops.airflow.sensors import (
     LakeopsCommitSensor,
     LakeopsObjectSensor,
