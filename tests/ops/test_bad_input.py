@@ -104,10 +104,10 @@ def test_bad_namespaces(lake: Lake, namespace: str) -> None:
 
 
 def test_an_ambiguous_prefix_lists_the_candidates(seeded: Repository, fill) -> None:
-    for number in range(40):
-        fill(seeded, "dev", a=str(number))
-    ids = [commit.id for commit in seeded.log("dev")]
-    prefix = next(one[:1] for one in ids if sum(other.startswith(one[:1]) for other in ids) > 1)
+    digits = [commit.id[0] for commit in seeded.log("dev")]
+    while len(digits) == len(set(digits)):  # there are sixteen digits
+        digits.append(fill(seeded, "dev", a=f"version {len(digits)}")[0])
+    prefix = next(digit for digit in digits if digits.count(digit) > 1)
     with pytest.raises(errors.AmbiguousRef) as caught:
         _ = seeded.ref(prefix).commit
     assert len(caught.value.candidates) > 1
