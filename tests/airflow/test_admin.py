@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import deepcopy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ from lakeops.web.pages import ROUTES, Pages
 
 pytest.importorskip("airflow.sdk")
 
+from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from support.dags import states
 
@@ -364,3 +366,41 @@ def test_a_revert_that_later_commits_stand_against_conflicts(history: Repository
 def test_a_form_refuses_what_cannot_be(forms: dict[str, Any], dag: str, given: dict[str, Any]) -> None:
     with pytest.raises(ParamValidationError):
         forms[dag].test(run_conf=given)
+
+
+NAMES = {"branch", "tag", "destination"}
+REFS = {"source", "ref", "mark"}
+WRONG = {
+    "repository": ["Flights", "a b", "lakefs://flights", 5],
+    "dry_run": ["no", None],
+    "connection": ["", "a b", None],
+    "force": ["yes"],
+    "action": ["", "rename", None],
+    "strategy": ["", "mine"],
+    "parent_number": [0, -1, "one"],
+    "message": [5],
+    "prefix": [5],
+    **{name: ["a b", "-x", "a~1", "a..b?", 5] for name in NAMES},
+    **{name: ["a b", "", 5] for name in REFS},
+}
+"""What nobody can mean, for each field that a form has."""
+
+
+def test_each_field_of_each_form_refuses_what_nobody_can_mean_and_is_named(forms: dict[str, Any]) -> None:
+    accepted = []
+    for dag_id, dag in forms.items():
+        for name in dag.params:
+            param = dag.params.get_param(name)
+            wrong = list(WRONG[name])
+            if dag_id == "lakeops_import" and name == "source":
+                wrong = ["", "/data", "ftp://x", 5]
+            for value in [*wrong, *([] if "null" in param.schema["type"] else [None])]:
+                field = ParamsDict({name: deepcopy(param)})
+                try:
+                    field[name] = value
+                    field.validate()
+                except ParamValidationError as error:
+                    assert name in str(error).splitlines()[0], (dag_id, name, value)
+                else:
+                    accepted.append((dag_id, name, value))
+    assert not accepted, "\n".join(map(str, accepted))

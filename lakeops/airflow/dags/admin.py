@@ -278,8 +278,8 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
         arguments,
         source=text(
             "Source",
-            "s3://bucket/prefix or file:///directory. The objects stay where they are.",
-            pattern="^(s3|file)://.+$",
+            "s3://bucket/prefix, az://, gs:// or file:///directory. The objects stay where they are.",
+            pattern="^(s3|az|gs|file)://.+$",
         ),
         branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
         prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),

@@ -68,7 +68,7 @@ def maybe(title: str, description: str, default: str | None = None, **schema: An
 
 def connection_field(default: str = DEFAULT_CONN_ID) -> Param:
     """The field for the connection."""
-    return text("Connection", "Airflow's connection to the lake.", default, section="Connection")
+    return text("Connection", "Airflow's connection to the lake.", default, pattern=r"^\S+$", section="Connection")
 
 
 def dry_run(description: str) -> Param:
