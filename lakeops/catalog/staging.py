@@ -97,7 +97,9 @@ class Staging(Transitions):
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
         dialect = self.database.dialect
         table, total = (None, 0) if isinstance(rows, Sequence) else _loadable(rows)
-        paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist() if seen else []
+        paths: list[str] = []
+        if seen is not None:
+            paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist()
 
         def work(conn: Connection) -> BranchState:
             if table is not None:

@@ -61,7 +61,8 @@ def refusal(error: LakeopsError) -> Refused:
         case RefNotFound() | InvalidRef():
             return Refused(404, "NoSuchKey", error.message)
         case PathTaken():
-            return Refused(412, "PreconditionFailed", error.message)
+            # Delta's GCSLogStore, which is right over S3A too, knows a conflict by the status in the message.
+            return Refused(412, "PreconditionFailed", f"412 Precondition Failed: {error.message}")
         case CommitExpired() | ObjectCollected():
             return Refused(403, "InvalidObjectState", error.message)
         case InvalidInput():

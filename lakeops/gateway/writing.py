@@ -29,7 +29,7 @@ from xml.etree import ElementTree as ET
 from lakeops.gateway.answers import Refused, document, element, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, RefNotFound
+from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
 from lakeops.model.text import excerpt
 
@@ -45,6 +45,7 @@ MOST_DOCUMENT = 2 << 20
 _PIECE = 1 << 20
 _PART = re.compile(r"[1-9][0-9]{0,4}")
 _MOST_PARTS = 10_000
+_DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ def _copy(repository: Repository, asked: Request) -> Answer:
         raise Refused(501, "NotImplemented", "this gateway copies objects of one repository, without conditions")
     branch, path = _place(repository, asked.key)
     try:
-        branch.copy(source, path, ref=ref)
+        branch.copy(source, path, ref=ref, if_absent=_is_delta_commit(path))
     except ObjectNotFound as error:
         raise Refused(404, "NoSuchKey", error.message) from None
     if asked.headers.get("x-amz-metadata-directive") == "REPLACE":
@@ -252,10 +253,35 @@ def _stage(
     content_type: str | None,
     metadata: dict[str, str],
 ) -> Entry:
-    absent = asked.headers.get("if-none-match")
-    if absent not in {None, "*"} or "if-match" in asked.headers:
+    condition = asked.headers.get("if-none-match")
+    if condition not in {None, "*"} or "if-match" in asked.headers:
         raise Refused(501, "NotImplemented", "the one condition of a write is If-None-Match: *")
-    return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent is not None)
+    implied = condition is None and _is_delta_commit(path)
+    absent = condition is not None or implied
+    try:
+        return branch.put(path, body, metadata=metadata, content_type=content_type, if_absent=absent)
+    except PathTaken:
+        there = branch.find(path) if implied else None
+        if there is not None and there.checksum == _sha256(body):
+            return there  # the answer to the first request was lost, and the client sent it again
+        raise
+
+
+def _sha256(body: BinaryIO) -> str:
+    body.seek(0)
+    digest = hashlib.sha256()
+    while piece := body.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _is_delta_commit(path: str) -> bool:
+    """Whether a path is a version of a Delta table, which nobody may replace once it is there.
+
+    Delta on Spark looks whether it is there and then writes without a condition. Between the two another writer may
+    come, whose rows would be lost.
+    """
+    return _DELTA_COMMIT.fullmatch(path) is not None
 
 
 def _place(repository: Repository, key: str) -> tuple[Branch, str]:

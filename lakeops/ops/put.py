@@ -61,7 +61,7 @@ def put(
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
     if if_absent:
-        _require_absent(ctx, branch, path)
+        require_absent(ctx, branch, path)
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
     if if_absent:
         when_moved(ctx)(_link_if_absent, ctx, branch, Staged(path, entry), started)
@@ -70,7 +70,8 @@ def put(
     return public(ctx, entry)
 
 
-def _require_absent(ctx: Context, branch: str, path: str) -> None:
+def require_absent(ctx: Context, branch: str, path: str) -> None:
+    """Raise ``PathTaken`` when a branch shows an object at a path."""
     if find(ctx, branch, path) is not None:
         raise PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
 
@@ -78,7 +79,7 @@ def _require_absent(ctx: Context, branch: str, path: str) -> None:
 def _link_if_absent(ctx: Context, branch: str, row: Staged, started: datetime) -> None:
     """Stage an object whose path shows none at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    _require_absent(ctx, branch, row.path)
+    require_absent(ctx, branch, row.path)
     mine = frozenset([row.entry.physical_address] if row.entry else [])
     ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, seen=mine)
 

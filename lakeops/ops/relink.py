@@ -21,6 +21,7 @@ from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
+from lakeops.ops.put import require_absent
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import link_held_back, normalised, tombstones
 from lakeops.ops.view import entries, stat
@@ -28,7 +29,14 @@ from lakeops.store import layout
 
 
 def copy(
-    ctx: Context, branch: str, source: str, destination: str, *, ref: str | None = None, recursive: bool = False
+    ctx: Context,
+    branch: str,
+    source: str,
+    destination: str,
+    *,
+    ref: str | None = None,
+    recursive: bool = False,
+    if_absent: bool = False,
 ) -> int:
     """Stage an object, or a folder of objects, under other paths too. Nothing is copied. Returns how many.
 
@@ -37,14 +45,18 @@ def copy(
         destination: the path to stage it under; with ``recursive`` a folder. What is there is replaced.
         ref: where the source is: any ref of the repository. The branch itself when left out.
         recursive: copy every object in the folder.
+        if_absent: replace nothing, as with ``put``. For one object alone.
 
     Raises:
         ObjectNotFound: there is nothing to copy.
+        PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
         InvalidPath: a new path breaks the rules.
-        InvalidInput: source and destination are the same.
+        InvalidInput: source and destination are the same, or ``if_absent`` came with ``recursive``.
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
-    return _relink(ctx, branch, source, destination, ref or branch, recursive=recursive, moves=False)
+    if if_absent and recursive:
+        raise InvalidInput("if_absent is for one object; leave out recursive")
+    return _relink(ctx, branch, source, destination, ref or branch, recursive=recursive, if_absent=if_absent)
 
 
 def move(ctx: Context, branch: str, source: str, destination: str, *, recursive: bool = False) -> int:
@@ -55,7 +67,17 @@ def move(ctx: Context, branch: str, source: str, destination: str, *, recursive:
     return _relink(ctx, branch, source, destination, branch, recursive=recursive, moves=True)
 
 
-def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, *, recursive: bool, moves: bool) -> int:
+def _relink(
+    ctx: Context,
+    branch: str,
+    source: str,
+    destination: str,
+    ref: str,
+    *,
+    recursive: bool,
+    moves: bool = False,
+    if_absent: bool = False,
+) -> int:
     old, new = (as_folder(each) if recursive else check_path(each) for each in (source, destination))
     if old == new and ref == branch:
         raise InvalidInput(f"source and destination are both {old!r}")
@@ -63,7 +85,9 @@ def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, 
     link_held_back(ctx, branch)
 
     def attempt() -> int:
-        state = require_stageable(ctx, branch).state
+        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
+        if if_absent:
+            require_absent(ctx, branch, new)
         found = _found(ctx, ref, old, recursive=recursive)
         if not found.num_rows:
             raise ObjectNotFound(f"there is nothing under {old!r} at {ref!r} of repository {ctx.repository_id!r}")
@@ -75,7 +99,7 @@ def _relink(ctx: Context, branch: str, source: str, destination: str, ref: str, 
         if moves:
             gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))
             rows = pa.concat_tables([rows, tombstones(gone)]).sort_by("path")
-        _put(ctx, branch, rows, objects, started, state if moves else None)
+        _put(ctx, branch, rows, objects, started, state if moves or if_absent else None, if_absent=if_absent)
         return int(found.num_rows)
 
     return when_moved(ctx)(attempt)
@@ -90,13 +114,23 @@ def _found(ctx: Context, ref: str, old: str, *, recursive: bool) -> pa.Table:
 
 
 def _put(
-    ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started: datetime, expected: BranchState | None
+    ctx: Context,
+    branch: str,
+    rows: pa.Table,
+    objects: pa.Array,
+    started: datetime,
+    expected: BranchState | None,
+    *,
+    if_absent: bool,
 ) -> None:
     clear = None
     if len(objects):
         clear = cleared(ctx, objects)
         check_present(ctx, objects)  # after the look into the marks, as for stage
-    ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started, expected=expected, cleared=clear)
+    seen = frozenset[str]() if if_absent else None
+    ctx.catalog.put_staged(
+        ctx.repository_id, branch, rows, started=started, expected=expected, cleared=clear, seen=seen
+    )
 
 
 def update_metadata(

@@ -88,6 +88,35 @@ def test_of_several_writers_who_want_no_object_there_one_succeeds(repo: Reposito
     )
 
 
+def test_a_version_of_a_delta_table_is_never_replaced(repo: Repository, s3: Any) -> None:
+    log = "main/t/_delta_log/00000000000000000000"
+    s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"first")
+    taken = (412, "PreconditionFailed")
+    assert code(lambda: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"second")) == taken
+    assert code(lambda: s3.copy_object(Bucket="shop", Key=f"{log}.json", CopySource="shop/main/old")) == taken
+    where = {"Bucket": "shop", "Key": f"{log}.json"}
+    upload = s3.create_multipart_upload(**where)["UploadId"]
+    part = {"PartNumber": 1, "ETag": s3.upload_part(**where, UploadId=upload, PartNumber=1, Body=b"x")["ETag"]}
+    parts = {"Parts": [part]}
+    assert code(lambda: s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload=parts)) == taken
+    s3.abort_multipart_upload(**where, UploadId=upload)
+    # A client that got no answer sends the same once more, and must not take its own version for another writer's.
+    s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"first")
+    assert code(lambda: s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"first", IfNoneMatch="*")) == taken
+    assert repo.ref("main").read("t/_delta_log/00000000000000000000.json") == b"first"
+    for name in (f"{log}.crc", "main/t/_delta_log/_last_checkpoint", "main/t/00000000000000000000.json"):
+        for text in (b"1", b"2"):
+            s3.put_object(Bucket="shop", Key=name, Body=text)
+    s3.copy_object(Bucket="shop", Key="main/t/_delta_log/00000000000000000001.json", CopySource=f"shop/{log}.json")
+    s3.delete_object(Bucket="shop", Key=f"{log}.json")
+    s3.put_object(Bucket="shop", Key=f"{log}.json", Body=b"of a new table")
+
+
+def test_a_refusal_tells_spark_s_log_store_that_another_writer_was_first(repo: Repository, s3: Any) -> None:
+    with pytest.raises(ClientError, match="412 Precondition Failed: branch 'main' has an object 'old' already"):
+        s3.put_object(Bucket="shop", Key="main/old", Body=b"", IfNoneMatch="*")
+
+
 def test_an_upload_in_parts(repo: Repository, s3: Any) -> None:
     where = {"Bucket": "shop", "Key": "main/big"}
     upload = s3.create_multipart_upload(**where, ContentType="text/plain", Metadata={"k": "v"})["UploadId"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from lakeops import Lake, PathTaken, Settings
+from lakeops import InvalidInput, Lake, PathTaken, Settings
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -52,3 +53,27 @@ def test_absent_is_what_the_branch_does_not_show(lake: Lake) -> None:
     main.put("a", b"3", if_absent=True)
     main.reset(path="a")
     assert main.read("a") == b"1"
+
+
+def test_one_copy_to_a_path_succeeds(lake_of_threads: Lake) -> None:
+    main = lake_of_threads.create_repository("repo").branch("main")
+    for number in range(4):
+        main.put(f"from/{number}", str(number).encode())
+
+    def copy(number: int) -> list[int]:
+        done = []
+        for turn in range(4):
+            with suppress(PathTaken):
+                main.copy(f"from/{number}", f"log/{turn}", if_absent=True)
+                done.append(turn)
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        won = dict(zip(range(4), pool.map(copy, range(4)), strict=True))
+    assert sorted(turn for turns in won.values() for turn in turns) == list(range(4))
+    assert all(main.read(f"log/{turn}") == str(number).encode() for number, turns in won.items() for turn in turns)
+    main.commit("all")
+    with pytest.raises(PathTaken):
+        main.copy("from/1", "from/2", if_absent=True)
+    with pytest.raises(InvalidInput, match="leave out recursive"):
+        main.copy("from/", "to/", recursive=True, if_absent=True)
