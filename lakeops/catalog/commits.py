@@ -31,12 +31,14 @@ from lakeops.catalog.guards import (
 from lakeops.catalog.records import BranchState, History
 from lakeops.catalog.rows import (
     COMMIT_COLUMNS,
+    PARENTS,
     AnyRow,
     branch_record,
     commit_record,
+    parents_of,
     registration_record,
-    text_list,
     ticks,
+    undecodable,
 )
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, REPOSITORY, RETENTION, TAG
 from lakeops.model.clock import unix_seconds
@@ -339,12 +341,12 @@ class Commits(Transitions):
         """The nodes of all commits of so many generations, from that of a commit down; none where it is not there."""
         here = COMMIT.c.repository_id == repository_id
         top = select(COMMIT.c.generation).where(here, COMMIT.c.id == commit_id).scalar_subquery()
-        columns = (COMMIT.c.id, COMMIT.c.parents, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
+        columns = (COMMIT.c.id, PARENTS, COMMIT.c.creation_date, COMMIT.c.generation, COMMIT.c.expired)
         query = select(*columns).where(here, COMMIT.c.generation <= top, COMMIT.c.generation > top - generations)
 
         def work(conn: Connection) -> list[Node]:
             rows = conn.execute(query)
-            return [Node(row[0], tuple(row[1]), *row[2:]) for row in rows if isinstance(row[1], list)]
+            return [Node(one, known, *rest) for one, ids, *rest in rows if (known := parents_of(ids)) is not None]
 
         return self.database.read(work)
 
@@ -353,7 +355,7 @@ class Commits(Transitions):
 
         They are read a stretch of generations at a time, while you iterate.
         """
-        query = select(COMMIT.c.id, COMMIT.c.parents).where(
+        query = select(COMMIT.c.id, PARENTS).where(
             COMMIT.c.repository_id == repository_id,
             COMMIT.c.generation <= bindparam("top"),
             COMMIT.c.generation > bindparam("low"),
@@ -362,8 +364,11 @@ class Commits(Transitions):
         while top > 0:
             low = max(0, top - length)
             read = partial(self._stretch_of, query, {"top": top, "low": low})
-            for commit_id, parents in self.database.read(read):
-                yield commit_id, text_list(parents)
+            for commit_id, written in self.database.read(read):
+                parents = parents_of(written)
+                if parents is None:
+                    raise undecodable(COMMIT, commit_id, ValueError("its parents are no list of ids"))
+                yield commit_id, parents
             top, length = low, min(2 * length, 16_000)
 
     @staticmethod

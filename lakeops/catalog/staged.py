@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, and_, bindparam, exists, literal, select, union_all
+from sqlalchemy import Connection, and_, bindparam, exists, select
 
 from lakeops.catalog.commits import BRANCHES_AND_HEADS, find_branch_and_head, look_at_branch, with_head
 from lakeops.catalog.guards import Transitions, find_branch, find_repository
@@ -38,6 +38,17 @@ _AT_PATH = BRANCHES_AND_HEADS.outerjoin(
 _AT_HEAD_AND_PATH = with_head(_AT_PATH, *STAGED.c)
 _MINE = select(STAGED).where(STAGED.c.repository_id == bindparam("repository"))
 _SEALED = _MINE.where(STAGED.c.token.in_(bindparam("tokens", expanding=True)), STAGED.c.path == bindparam("path"))
+_ANY_ACTIVE = (
+    exists()
+    .where(STAGED.c.repository_id == BRANCH.c.repository_id, STAGED.c.token == BRANCH.c.staging_token)
+    .correlate(BRANCH)
+    .label("any_active")
+)
+_ANY = (
+    select(STAGED.c.token)
+    .where(STAGED.c.repository_id == bindparam("repository"), STAGED.c.token == bindparam("token"))
+    .limit(1)
+)
 _PAGE = (
     _MINE.where(
         STAGED.c.token == bindparam("token"), STAGED.c.path > bindparam("after"), STAGED.c.path >= bindparam("prefix")
@@ -117,16 +128,20 @@ class StagedRows(Transitions):
         return self.database.read(work)
 
     def with_staged(self, repository_id: str, branches: Collection[str]) -> frozenset[str]:
-        """Those of the branches on which any row is staged, effective or not. Two statements, however many."""
+        """Those of the branches on which any row is staged, effective or not.
+
+        One statement, and one more for each token that a commit sealed and has not taken.
+        """
+        here = select(BRANCH, _ANY_ACTIVE).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches))
 
         def work(conn: Connection) -> frozenset[str]:
-            here = select(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches))
-            names = {token: record.id for record in map(branch_record, conn.execute(here)) for token in record.tokens}
-            if not names:
-                return frozenset()
-            mine = STAGED.c.repository_id == repository_id
-            found = [select(literal(token)).where(exists().where(mine, STAGED.c.token == token)) for token in names]
-            return frozenset(names[token] for token in conn.execute(union_all(*found)).scalars())
+            found: set[str] = set()
+            for row in conn.execute(here).all():
+                values = {"repository": repository_id}
+                sealed = branch_record(row).sealed_tokens
+                if row.any_active or any(conn.execute(_ANY, values | {"token": one}).first() for one in sealed):
+                    found.add(row.name)
+            return frozenset(found)
 
         return self.database.read(work)
 

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from lakeops.store.pieces import Pieces
 
 
+IMPATIENT = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}
+"""How stores are asked where a person waits: attempts, and seconds."""
+
+
 class Connection:
     """What every verb of a lake works through. Stores, cache and engine are made when they are first needed."""
 
@@ -39,6 +43,8 @@ class Connection:
         self.settings = settings
         self.clock: Clock = clock or SystemClock()
         self.progress: Progress = quiet
+        self.impatient = False
+        """Whether stores are waited for no longer than a person waits for a page. Set it before one is opened."""
         self._ids = ids or Ids()
         self._stores = stores
         self._cache: RangeCache | None = None
@@ -110,6 +116,7 @@ class Connection:
                     region=self.settings.s3_region,
                     fsync=self.settings.fsync,
                     credentials=self.settings.credentials,
+                    **(IMPATIENT if self.impatient else {}),
                 )
             )
         return self._stores

@@ -93,7 +93,9 @@ def merge_bases_of(commits: Iterable[tuple[str, Sequence[str]]], left: str, righ
     """
     sides = {left: _LEFT}
     sides[right] = sides.get(right, 0) | _RIGHT
-    waiting = Counter(sides.values())
+    waiting = [0] * ((_BOTH | _BELOW) + 1)  # how many commits wait to be looked at, by the sides that reach them
+    for side in sides.values():
+        waiting[side] += 1
     found: set[str] = set()
     for commit_id, parents in commits:
         if not (waiting[_BOTH] or (waiting[_LEFT] and waiting[_RIGHT])):
@@ -207,6 +209,28 @@ def is_ancestor(get: CommitSource, ancestor: str, descendant: str) -> bool:
         seen.update(new)
         stack.extend(new)
     return False
+
+
+def leading_to(get: CommitSource, ancestor: str, heads: Iterable[str]) -> set[str]:
+    """Those of some commits that can reach another one over parents. Each commit is its own ancestor.
+
+    They are found in one walk, so commits that several heads reach are looked at once. Commits are read down to the
+    ancestor's generation, and their parents.
+    """
+    lowest = get(ancestor).generation
+    chosen = list(dict.fromkeys(heads))
+    reach = {head: 1 << number for number, head in enumerate(chosen)}
+    queue = [_by_generation(get(head)) for head in chosen]
+    heapq.heapify(queue)
+    while queue and -queue[0][0] > lowest:
+        commit = heapq.heappop(queue)[-1]
+        by = reach.pop(commit.id)
+        for parent in dict.fromkeys(commit.parents):
+            if parent not in reach:
+                heapq.heappush(queue, _by_generation(get(parent)))
+            reach[parent] = reach.get(parent, 0) | by
+    found = reach.get(ancestor, 0)
+    return {head for number, head in enumerate(chosen) if found >> number & 1}
 
 
 def reached(get: CommitSource, start: str, commits: Collection[Commit]) -> set[str]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from lakeops.engine.ancestor import merged_base, needed
@@ -26,7 +25,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import lookup, watched
 from lakeops.ops.shape import merge_bases
-from lakeops.ranges.diff import changes
+from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, foretold
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -205,7 +204,7 @@ def _metaranges(ctx: Context, sides: Sides) -> list[Metarange]:
 
 def foretell(ctx: Context, sides: Sides, strategy: Strategy | None = None, *, prefix: str = "") -> Iterator[Change]:
     """What ``decide`` would change in the destination, by path, and its conflicts; read as it is asked for."""
-    return chain.from_iterable(map(changes, foretold_tables(ctx, sides, strategy, prefix=prefix)))
+    return each_change(foretold_tables(ctx, sides, strategy, prefix=prefix))
 
 
 def foretold_tables(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -18,7 +17,7 @@ from lakeops.model.requests import check_amount
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, overtaken, resolve_both, watched
-from lakeops.ranges.diff import changes, diff, staged_changes, summary
+from lakeops.ranges.diff import diff, each_change, staged_changes, summary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +30,7 @@ def two_way(ctx: Context, left: str, right: str, *, prefix: str = "", after: str
         prefix: what the paths begin with.
         after: only paths behind this one.
     """
-    return chain.from_iterable(map(changes, two_way_tables(ctx, left, right, prefix=prefix, after=after)))
+    return each_change(two_way_tables(ctx, left, right, prefix=prefix, after=after))
 
 
 def two_way_tables(ctx: Context, left: str, right: str, *, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
@@ -71,7 +70,7 @@ def since_merge_base(
         strategy: the side that settles conflicts.
     """
     tables = since_merge_base_tables(ctx, left, right, prefix=prefix, after=after, strategy=strategy)
-    return chain.from_iterable(map(changes, tables))
+    return each_change(tables)
 
 
 def since_merge_base_tables(
@@ -169,7 +168,7 @@ def uncommitted(ctx: Context, branch: str, prefix: str = "") -> Iterator[Change]
     """What a commit would change now, by path. It shows one moment of the branch, and is read while you iterate."""
     check_prefix(prefix)
     found, staged = ctx.catalog.staged_table(ctx.repository_id, check_name(branch), prefix=prefix)
-    return chain.from_iterable(changes(batch) for batch in effective(ctx, found.head, staged))
+    return each_change(effective(ctx, found.head, staged))
 
 
 _PAGES = 20

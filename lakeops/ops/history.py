@@ -122,7 +122,7 @@ def heads(
     return iter(found)
 
 
-FAR = 2_000
+FAR = 1_000
 """How many commits are looked at before it is given up to say how far two refs are apart."""
 
 
@@ -165,6 +165,7 @@ def containing(ctx: Context, commit_id: str, *, most: int = 50) -> tuple[list[Re
         get = Shape(ctx, ahead=100, known=[commit_id, *(ref.commit_id for ref in listed)])
         near = [ref for ref in listed if get(ref.commit_id).generation - commit.generation <= FAR]
         whole = all(len(refs) <= most for refs in kinds) and len(near) == len(listed)
-        return [ref for ref in near if graph.is_ancestor(get, commit_id, ref.commit_id)], whole
+        leading = graph.leading_to(get, commit_id, [ref.commit_id for ref in near])
+        return [ref for ref in near if ref.commit_id in leading], whole
 
     return ctx.catalog.in_snapshot(found)

@@ -18,8 +18,12 @@ from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import history_of, lookup, resolve_commit
 
 NEAR = 12
+"""Statements for single lines of history, before the merge base of commits far apart is looked for another way."""
+LINES = 2
 """Statements for single lines of history, before stretches are read."""
-FIRST, LONGEST = 1_000, 16_000
+WALKED = 4_000
+"""Generations between two commits. With more of them the statements for single lines would not suffice."""
+FIRST, LONGEST = 250, 16_000
 """Generations of the first stretch, and of the longest."""
 MOST = 100_000
 """Nodes that are kept at a time; past that, those of the stretches before are dropped."""
@@ -51,12 +55,12 @@ class Shape:
         node = self._nodes.get(commit_id) or self._heads.get(commit_id)
         if node is not None:
             return node
-        if self._near.loads < NEAR or commit_id in self._near:
+        if self._near.loads < LINES or commit_id in self._near:
             return self._near(commit_id)
         if len(self._nodes) > MOST:
             self._nodes.clear()
         found = self._ctx.catalog.stretch(self._ctx.repository_id, commit_id, self._length)
-        self._length = min(2 * self._length, LONGEST)
+        self._length = min(4 * self._length, LONGEST)
         self._nodes.update((one.id, one) for one in found)
         if commit_id not in self._nodes:  # it was pruned, or is not there at all
             return self._near(commit_id)
@@ -76,18 +80,20 @@ def merge_bases(ctx: Context, left: str, right: str, coming: Collection[Commit] 
     def found() -> list[Commit]:
         near = history_of(ctx.catalog, ctx.repository_id, most=0 if coming else NEAR)
         near.foretell(coming)
-        try:
-            return graph.merge_bases(near, [left], [right])
-        except graph.FarApart:
-            get = lookup(ctx).get
-            bases = _far.get((left, right))
-            if bases is None:
-                top = max(get(left).generation, get(right).generation)
-                bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top), left, right)
-                if len(_far) >= MOST_FAR:
-                    _far.clear()
-                _far[left, right] = bases
-            return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
+        if (left, right) not in _far and (coming or abs(near(left).generation - near(right).generation) <= WALKED):
+            try:
+                return graph.merge_bases(near, [left], [right])
+            except graph.FarApart:
+                pass
+        get = lookup(ctx).get
+        bases = _far.get((left, right))
+        if bases is None:
+            top = max(get(left).generation, get(right).generation)
+            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top), left, right)
+            if len(_far) >= MOST_FAR:
+                _far.clear()
+            _far[left, right] = bases
+        return sorted(map(get, bases), key=lambda base: (base.creation_date, base.generation, base.id))
 
     return ctx.catalog.in_snapshot(found)
 

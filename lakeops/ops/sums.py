@@ -1,19 +1,28 @@
-"""What differs between two commits, summed up by folder, with bytes."""
+"""What differs between two commits, summed up by folder, with bytes.
+
+What is read is bounded. Ranges that came or went as a whole, and lie in one folder, are counted unread, so the sums of
+a first load are exact however large it is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import islice
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType
 from lakeops.ops.context import Context
-from lakeops.ops.diff import since_merge_base_tables, two_way_tables
-from lakeops.ranges.diff import changes
+from lakeops.ops.diff import since_merge_base_tables
+from lakeops.ops.diff import two_way as two_way_changes
+from lakeops.ops.resolve import resolve_both, watched
+from lakeops.ranges.diff import changes, diff, whole_ranges
+from lakeops.ranges.metarange import SortedPaths
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+MOST_CONFLICTS = 20
 KINDS = tuple(kind.value for kind in ChangeType)
 
 
@@ -29,6 +38,25 @@ class Counts:
         """All of them."""
         return sum(self.by_kind.values())
 
+    def add(self, rows: pa.Table) -> None:
+        """Count the rows of a difference (``ranges.diff.DIFF_SCHEMA``)."""
+        for kind in pc.value_counts(rows.column("type")).to_pylist():
+            self.by_kind[kind["values"]] += kind["counts"]
+        self.bytes += pc.sum(rows.column("size_bytes")).as_py() or 0
+
+    def count(self, kind: str, many: int, size_bytes: int) -> None:
+        """Count so many paths of one kind."""
+        self.by_kind[kind] += many
+        self.bytes += size_bytes
+
+    def plus(self, *others: Counts) -> Counts:
+        """Count what others counted, and return itself."""
+        for other in others:
+            for kind, many in other.by_kind.items():
+                self.by_kind[kind] += many
+            self.bytes += other.bytes
+        return self
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -40,7 +68,8 @@ class Sums:
         folders: by what follows the prefix up to a slash: prefixes that end with one, and objects.
         others: what more folders than were to be told hold.
         first: the first changes.
-        exact: False when there were more changes than were to be counted.
+        conflicts: the first conflicts among all that was counted.
+        exact: False when there were more changes than were to be read.
     """
 
     prefix: str
@@ -48,6 +77,7 @@ class Sums:
     folders: dict[str, Counts]
     others: Counts
     first: list[Change]
+    conflicts: list[Change]
     exact: bool
 
 
@@ -59,34 +89,67 @@ def sums(
     Args:
         two_way: all that differs, from left to right.
         prefix: what the paths begin with.
-        most: how many changes are counted.
+        most: how many changes are read and counted.
         folders: how many folders are told of.
-        first: how many changes are given as they are.
+        first: how many changes are given as they are; of conflicts at most ``MOST_CONFLICTS``.
     """
-    tables = (two_way_tables if two_way else since_merge_base_tables)(ctx, left, right, prefix=prefix)
+    if not two_way:
+        return _read(since_merge_base_tables(ctx, left, right, prefix=prefix), prefix, most, folders, first)
+    commits = resolve_both(ctx, left, right)
+    before, after = ctx.metaranges(*commits)
+    whole, rest = whole_ranges(before, after, check_prefix(prefix))
+    found = _read(watched(ctx, commits, diff(ctx.reader, *rest, prefix=prefix)), prefix, most, folders, first)
+    if not whole:
+        return found
+    known: dict[str, Counts] = {}
+    for one in whole:
+        known.setdefault(one.folder, Counts()).count(one.type, one.count, one.size_bytes)
+    listed = list(islice(two_way_changes(ctx, left, right, prefix=prefix), first))
+    return _together(found, known, listed, folders)
+
+
+def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:
+    """The sums of a difference's tables."""
     everything, others = Counts(), Counts()
     found: dict[str, Counts] = {}
     listed: list[Change] = []
+    conflicts: list[Change] = []
     left_over = most
     for table in tables:
         some = table.slice(0, left_over)
         if len(listed) < first:
             listed += changes(some.slice(0, first - len(listed)))
-        for kind, path, size in _rows(some):
-            name = path[: path.find("/", len(prefix)) + 1] or path
-            one = found.get(name)
-            if one is None:
-                one = others if len(found) >= folders else found.setdefault(name, Counts())
-            one.by_kind[kind] += 1
-            one.bytes += size
-            everything.by_kind[kind] += 1
-            everything.bytes += size
+        everything.add(some)
+        if everything.by_kind[ChangeType.CONFLICT] and len(conflicts) < MOST_CONFLICTS:
+            here = some.filter(pc.equal(some.column("type"), ChangeType.CONFLICT.value))
+            conflicts += changes(here.slice(0, MOST_CONFLICTS - len(conflicts)))
+        for name, start, stop in _folders(some, prefix):
+            if name not in found and len(found) == folders:
+                others.add(some.slice(start))  # paths ascend, so whatever follows is in no folder that is known
+                break
+            found.setdefault(name, Counts()).add(some.slice(start, stop - start))
         left_over -= some.num_rows
         if not left_over:
             break
-    return Sums(prefix, everything, found, others, listed, left_over > 0)
+    return Sums(prefix, everything, found, others, listed, conflicts, left_over > 0)
 
 
-def _rows(table: pa.Table) -> Iterator[tuple[str, str, int]]:
-    # Plain values: a record for each of fifty thousand changes would take most of the time.
-    return zip(*(table.column(name).to_pylist() for name in ("type", "path", "size_bytes")), strict=True)
+def _together(read: Sums, known: dict[str, Counts], listed: list[Change], folders: int) -> Sums:
+    """The sums of what was read and of what is known unread."""
+    everything, others = Counts().plus(read.all, *known.values()), Counts().plus(read.others)
+    found: dict[str, Counts] = {}
+    for name in sorted({*read.folders, *known}, key=str.encode):
+        here = [sums[name] for sums in (read.folders, known) if name in sums]
+        (found.setdefault(name, Counts()) if len(found) < folders else others).plus(*here)
+    return Sums(read.prefix, everything, found, others, listed, [], read.exact)
+
+
+def _folders(table: pa.Table, prefix: str) -> Iterator[tuple[str, int, int]]:
+    """What follows a prefix up to a slash, and which rows have it. They are searched for, not passed one by one."""
+    paths, start = SortedPaths(table.column("path")), 0
+    while start < len(paths):
+        path = paths[start].decode()
+        name = path[: path.find("/", len(prefix)) + 1]
+        stop = paths.first_at(name.encode() + b"\xff") if name else start + 1
+        yield name or path, start, stop
+        start = stop

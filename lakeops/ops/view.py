@@ -182,8 +182,8 @@ def _is_vouched_for(store: ObjectStore, key: str, checksum: str) -> bool:
 
 PAGE = 1000
 """Staged rows a window holds."""
-FEW = 32
-"""Staged rows of the first window behind a folder that was passed over: the next folder may be passed over too."""
+FEW = 8
+"""Staged rows of a window where folders are passed over: whatever it holds of the next folder is passed over too."""
 
 LAST = "\U0010ffff" * (MAX_PATH_BYTES // 4)
 """Appended to a prefix, this is at or after every path under it."""
@@ -227,7 +227,7 @@ def list_objects(
     if folder is not None:
         after = folder + LAST  # this common prefix is not behind ``after``, so nothing under it is shown
     read: list[Commit] = []
-    cursor = _cursor(ctx, ref, prefix, after, read)
+    cursor = _cursor(ctx, ref, prefix, after, read, folders=bool(delimiter))
     return watched(ctx, read, _grouped(cursor, prefix, delimiter))
 
 
@@ -283,7 +283,7 @@ def _folder(path: str, prefix: str, delimiter: str) -> str | None:
     return path[: end + len(delimiter)] if end >= 0 else None
 
 
-def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit]) -> Cursor:
+def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit], *, folders: bool) -> Cursor:
     """A cursor that stands behind ``after``. A commit that it reads is added to ``read``."""
 
     def of_commit(commit: Commit) -> Cursor:
@@ -292,7 +292,7 @@ def _cursor(ctx: Context, ref: str, prefix: str, after: str, read: list[Commit])
         cursor.seek(after)
         return cursor
 
-    return at_ref(ctx, ref, lambda name: BranchCursor(ctx, name, prefix, after), of_commit)
+    return at_ref(ctx, ref, lambda name: BranchCursor(ctx, name, prefix, after, FEW if folders else PAGE), of_commit)
 
 
 class CommitCursor:
@@ -347,9 +347,9 @@ class CommitCursor:
 
 
 class BranchCursor:
-    """A place in what a branch shows under a prefix."""
+    """A place in what a branch shows under a prefix. ``size`` is how many staged rows the first window holds."""
 
-    def __init__(self, ctx: Context, branch: str, prefix: str, after: str) -> None:
+    def __init__(self, ctx: Context, branch: str, prefix: str, after: str, size: int) -> None:
         self._ctx = ctx
         self._branch = branch
         self._prefix = prefix
@@ -357,7 +357,7 @@ class BranchCursor:
         self._rows: Sequence[Staged] = ()
         self._next = 0
         self._bound: str | None = None
-        self._size = PAGE
+        self._size = size
         self._load(after)
 
     @property
@@ -368,7 +368,7 @@ class BranchCursor:
             if row is None or (base is not None and base < row.path):
                 if base is not None or self._bound is None:
                     return base
-                self._size = PAGE
+                self._size = min(4 * self._size, PAGE)
                 self._load(self._bound)
             elif row.entry is not None:
                 return row.path
@@ -387,7 +387,9 @@ class BranchCursor:
         """Go to the first path that is not under a prefix. The catalog is asked only where the window ends before."""
         last = prefix + LAST
         if self._bound is not None and self._bound <= last:
-            self._size = FEW
+            # A window that had rows of several folders was worth its statements. One within a folder was not.
+            several = self._next > 0 and not self._rows[0].path.startswith(prefix)
+            self._size = min(4 * self._size, PAGE) if several else FEW
             self._load(last)
             return
         self._next = bisect_right(self._rows, last, key=_PATH)

@@ -60,6 +60,16 @@ def changes(table: pa.Table) -> list[Change]:
     return [Change(ChangeType(kind), path, size) for kind, path, size in zip(*columns, strict=True)]
 
 
+def each_change(tables: Iterable[pa.Table]) -> Iterator[Change]:
+    """The rows of a diff as records, made as they are asked for: who takes a page pays for little more."""
+    for table in tables:
+        for start in range(0, table.num_rows, _RECORDS):
+            yield from changes(table.slice(start, _RECORDS))
+
+
+_RECORDS = 500
+
+
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
     """How many paths were added, removed and changed from ``left`` to ``right``."""
     added = removed = changed = 0
@@ -68,6 +78,47 @@ def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
         removed += len(delta.removed)
         changed += len(delta.pairs[0])
     return Summary(added, removed, changed)
+
+
+@dataclass(frozen=True)
+class WholeRange:
+    """A range that came or went as a whole, all of it in one folder: it need not be read to be counted.
+
+    Attributes:
+        type: whether it came or went.
+        folder: what its paths begin with, up to a slash.
+        count: how many objects it has.
+        size_bytes: the sum of their sizes.
+    """
+
+    type: ChangeType
+    folder: str
+    count: int
+    size_bytes: int
+
+
+def whole_ranges(
+    left: Metarange, right: Metarange, prefix: str = ""
+) -> tuple[list[WholeRange], tuple[Metarange, Metarange]]:
+    """The ranges of one side that the other side has nothing beside, as far as they lie in one folder.
+
+    Also given are the ranges of both sides that have to be read for the rest of what differs under ``prefix``.
+    """
+    found: list[WholeRange] = []
+    rest: list[Metarange] = []
+    gone, new = left.only(left.without(right)), right.only(right.without(left))
+    for own, other, kind in ((gone, new, ChangeType.REMOVED), (new, gone, ChangeType.ADDED)):
+        read = own.meets(other)
+        names = ("first_path", "last_path", "count", "bytes")
+        columns = [own.table.column(name).to_pylist() for name in names]
+        for number, (first, last, count, size) in enumerate(zip(*columns, strict=True)):
+            folder = first[: first.find("/", len(prefix)) + 1]
+            if not read[number] and folder and first.startswith(prefix) and last.startswith(folder):
+                found.append(WholeRange(kind, folder, count, size))
+            else:
+                read[number] = True
+        rest.append(own.only(np.flatnonzero(read)))
+    return found, (rest[0], rest[1])
 
 
 def batch(delta: Delta, *, rows: bool = False) -> pa.Table:

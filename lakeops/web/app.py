@@ -12,32 +12,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from lakeops.model.errors import (
-    CatalogUnavailable,
-    CommitExpired,
-    InvalidInput,
-    InvalidSettings,
-    LakeopsError,
-    NotFound,
-    Transient,
-)
+from lakeops.model.errors import LakeopsError
 from lakeops.web.page import Moved, Site
 from lakeops.web.pages import Pages
+from lakeops.web.problem import Problem
 from lakeops.web.render import HEADERS, render
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake
 
 _log = logging.getLogger(__name__)
-
-STATUS: tuple[tuple[type[LakeopsError], int, str], ...] = (
-    (NotFound, 404, "It may have been deleted or renamed. The list above it shows what is there now."),
-    (CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
-    (InvalidSettings, 500, "Whoever looks after this server has to correct its settings."),
-    (CatalogUnavailable, 503, "The catalog's database does not answer. Try again in a while."),
-    (InvalidInput, 400, "Correct the address, or go back to the list."),
-    (Transient, 503, "Try again in a while."),
-)
 
 AT_ONCE = 4
 """Pages that are made at once, so that the memory of all of them is bounded."""
@@ -57,14 +41,12 @@ def answer(
         return failure(site, 503, f"{AT_ONCE} pages are being made already", "Try again in a while.")
     try:
         with open_lake() as lake:
+            lake.impatient = True
             path = {name: str(value) for name, value in request.path_params.items()}
             made = view(Pages(site, lake, path, request.query_params))
     except LakeopsError as error:
-        status, advice = next(
-            ((status, advice) for kind, status, advice in STATUS if isinstance(error, kind)),
-            (500, "`lakeops fsck` says more about what is damaged."),
-        )
-        return failure(site, status, error.message, advice)
+        problem = Problem.of(error)
+        return failure(site, problem.status, error.message, problem.advice)
     finally:
         _places.release()
     return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Moved) else page(made)

@@ -11,12 +11,14 @@ from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.text import excerpt
 from lakeops.web.page import Page
 from lakeops.web.preview import Preview, preview
+from lakeops.web.problem import Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.lake.refs import Readable
 
-OBJECTS = 100
+OBJECTS = 50
+"""Folders and objects of a page. Each folder is looked for on its own, in what is staged and in what is committed."""
 STAGED = 100
 TRACED = 50
 """Objects whose writers are looked for at once, or versions of an object."""
@@ -118,8 +120,10 @@ class ObjectPages(Page):
         path = self._asked("path")
         try:
             found = list(repository.ref(ref).history(path, amount=TRACED, depth=DEPTH))
-        except ObjectNotFound:  # not committed yet
-            found = []
+        except ObjectNotFound as error:
+            if Problem.of(error).is_damage:
+                raise
+            found = []  # not committed yet
         return self._of_ref(
             "versions.html",
             ref,

@@ -10,18 +10,12 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from lakeops.model.errors import (
-    CommitExpired,
-    InvalidInput,
-    InvalidRef,
-    LakeopsError,
-    NotReplicated,
-    RefNotFound,
-)
+from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound
 from lakeops.model.refs import parse_ref
 from lakeops.web import graph
 from lakeops.web.objects import ObjectPages
 from lakeops.web.page import Moved
+from lakeops.web.problem import Problem
 from lakeops.web.render import SHORT
 from lakeops.web.sums import Shown, apart, base_of, differing
 from lakeops.web.upkeep import UpkeepPages
@@ -74,14 +68,15 @@ class Pages(ObjectPages, UpkeepPages):
             mine = [ref for ref in self._lake.catalog.branches(repository.id, prefix=first, limit=1) if ref.id == first]
             shown = [*mine, *(ref for ref in shown if ref.id != first)]
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in shown])
-        own = repository.ref(f"{repository.default_branch}@").commit_id
-        far = apart(repository, own, [ref.commit_id for ref in shown])
+        own = repository.ref(f"{repository.default_branch}@").commit
+        far = apart(repository, own.id, [ref.commit_id for ref in shown])
         staged = self._lake.catalog.with_staged(repository.id, [ref.id for ref in shown])
         rows = [
             {
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
                 "apart": distance,
+                "beyond": own.generation - commits[ref.commit_id].generation,
                 "staged": ref.id in staged,
             }
             for ref, distance in zip(shown, far, strict=True)
@@ -139,12 +134,14 @@ class Pages(ObjectPages, UpkeepPages):
         """A commit: what it says of itself, and what it changed against its first parent."""
         repository, ref = self._repository(), self._path["commit_id"]
         commit = repository.ref(ref).commit
-        sums, expired = None, None
+        sums, problem = None, None
         try:
             if commit.parents:
                 sums = self._differing(repository, commit.parents[0], commit.id, two_way=True)
-        except (CommitExpired, NotReplicated) as error:
-            expired = error.message
+        except InvalidInput:  # the address, not the commit
+            raise
+        except LakeopsError as error:  # what the catalog says of the commit is shown all the same
+            problem = Problem.of(error)
         refs, whole = repository.containing(commit.id)
         return self._of_repository(
             "commit.html",
@@ -154,7 +151,7 @@ class Pages(ObjectPages, UpkeepPages):
             crumbs=[(f"commit {commit.id[:SHORT]}", None)],
             commit=commit,
             shown=sums,
-            expired=expired,
+            problem=problem,
             refs=refs,
             whole=whole,
             run_page=self._site.run_page(commit.metadata),
@@ -177,6 +174,7 @@ class Pages(ObjectPages, UpkeepPages):
             values["shown"] = self._differing(repository, *ids, two_way=two_way)
             values["heads"] = heads
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
+            values["beyond"] = heads[0].generation - heads[1].generation
         return self._of_repository(
             "compare.html",
             "Compare",

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from lakeops.model.records import Change
-from lakeops.ops.sums import Counts, Sums
+from lakeops.ops.sums import Sums
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -28,19 +28,16 @@ class Shown(NamedTuple):
     """What a page shows of a difference.
 
     Attributes:
-        sums: all of it, summed up.
+        prefix: what the paths begin with.
+        sums: all of it, summed up. None on a later page, which reads no more than it lists.
         listed: the changes of this page.
         next_after: the path behind which the next page begins; None at the end.
     """
 
-    sums: Sums
+    prefix: str
+    sums: Sums | None
     listed: list[Change]
     next_after: str | None
-
-    @property
-    def all(self) -> Counts:
-        """The sums of every path."""
-        return self.sums.all
 
 
 def differing(
@@ -50,13 +47,15 @@ def differing(
 
     The sums are kept by the commits' ids. A later page is read from where the one before has ended.
     """
-    found = summed(repository, left, right, two_way=two_way, prefix=prefix)
-    listed = found.first
     if after:
+        found = None
         find = repository.diff if two_way else repository.compare
         listed = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
+    else:
+        found = summed(repository, left, right, two_way=two_way, prefix=prefix)
+        listed = found.first
     more = listed[LISTED - 1].path if len(listed) > LISTED else None
-    return Shown(found, listed[:LISTED], more)
+    return Shown(prefix, found, listed[:LISTED], more)
 
 
 def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:

@@ -15,11 +15,13 @@ from urllib.parse import quote
 
 import pytest
 
-from lakeops import Repository
+from lakeops import Lake, Repository
 
 pytest.importorskip("airflow.sdk")
 
+from support import damage
 from support.dags import known, states
+from support.page_addresses import ADDRESSES
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -49,13 +51,16 @@ def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     """Asks for a page below ``/lakeops/mine`` as a user of a role."""
     monkeypatch.setenv("AIRFLOW_CONN_MINE", json.dumps({"conn_type": "lakeops", "host": str(home)}))
 
-    def ask(path: str, *, role: str | None = "admin", connection: str = "mine", cookie: bool = False) -> Any:
+    def ask(
+        path: str, *, role: str | None = "admin", connection: str = "mine", cookie: bool = False, method: str = "GET"
+    ) -> Any:
         headers = {}
         if role is not None:
             token = web.server.state.auth_manager.generate_jwt(user_named("ada", role))
             headers = {"Cookie": f"_token={token}"} if cookie else {"Authorization": f"Bearer {token}"}
         web.cookies.clear()
-        return web.get(path if path.startswith("/") else f"/lakeops/{connection}/{path}", headers=headers)
+        address = path if path.startswith("/") else f"/lakeops/{connection}/{path}"
+        return web.request(method, address, headers=headers, follow_redirects=False)
 
     return ask
 
@@ -118,6 +123,53 @@ def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
         own = route.path in {"/", "/_run"}
         assert own or "connection_id" in route.param_convertors, "the first page and the tabs ask for each connection"
         assert any("requires_access_connection" in d.call.__qualname__ for d in route.dependant.dependencies)
+
+
+@pytest.fixture
+def tabled(home: Path) -> Iterator[Repository]:
+    """The repository that the table of addresses is about."""
+    with Lake.open(home=home) as lake:
+        yield damage.populate(lake)
+
+
+def test_every_route_asks_who_looks_and_is_answered_safely(
+    tabled: Repository, forms: None, page: Any, web: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each route of the application, as each person, with each method: a new route has to join."""
+    from lakeops.airflow.web import build
+    from lakeops.web.render import HEADERS
+
+    own = {"/": "/lakeops/", "/_run": "/lakeops/_run?dag=nosuch&run=r"}
+    act = {"/{connection_id}/{repository}/act/{kind}": "/lakeops/mine/repo/act/merge"}
+    pages = {f"/{{connection_id}}{route.rstrip('/')}": f"/lakeops/mine{path}" for route, path in ADDRESSES.items()}
+    addresses = {**own, **act, **pages}
+    assert {route.path for route in build().routes} == set(addresses)
+
+    asked: list[tuple[str, str | None]] = []
+    manager = type(web.server.state.auth_manager)
+    allowed = manager.is_authorized_connection
+
+    def noting(self: Any, *, method: str, user: Any, details: Any = None) -> bool:
+        asked.append((method, None if details is None else details.conn_id))
+        return bool(allowed(self, method=method, user=user, details=details))
+
+    monkeypatch.setattr(manager, "is_authorized_connection", noting)
+    before = tabled.reflog(), list(tabled.branch("main").uncommitted()), tabled.gc.marks()
+    for route, path in addresses.items():
+        for role, statuses in ((None, {401}), ("viewer", {403}), ("admin", {200, 303})):
+            asked.clear()
+            answer = page(path.rstrip("/") + "/" if route == "/" else path.rstrip("/"), role=role)
+            assert answer.status_code in statuses, (route, role, answer.text[-600:])
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS, (route, role)
+            assert "</html>" in answer.text or answer.status_code == 303
+            if role is not None:
+                assert asked[0] == ("GET", None if route in own else "mine"), route
+        for method in ("POST", "PUT", "PATCH", "DELETE"):
+            answer = page(path, role="admin", method=method)
+            assert answer.status_code == 405, (route, method)
+            assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS, (route, method)
+    after = tabled.reflog(), list(tabled.branch("main").uncommitted()), tabled.gc.marks()
+    assert after == before
 
 
 def test_looking_changes_nothing(history: Repository, page: Any) -> None:

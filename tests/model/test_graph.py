@@ -16,6 +16,7 @@ from lakeops.model.graph import (
     divergences,
     first_parents,
     is_ancestor,
+    leading_to,
     log,
     merge_base,
     merge_bases,
@@ -98,6 +99,16 @@ def test_a_deep_lattice_is_walked_once() -> None:
     assert is_ancestor(history, commits[0].id, commits[-1].id)
     assert merge_base(history, commits[-1].id, commits[-2].id) in {commits[-3].id, commits[-4].id}
     assert len(list(log(history, commits[-1].id))) == len(commits) - 1
+
+
+@given(st.integers(0, 2**32))
+def test_those_that_lead_to_a_commit_are_its_descendants(seed: int) -> None:
+    rng = random.Random(seed)
+    commits = make_history(random_parents(rng, size := rng.randint(1, 25)), random_dates(rng, size))
+    history = History(commits)
+    heads = [commit.id for commit in rng.choices(commits, k=6)]
+    one = rng.choice(commits)
+    assert leading_to(history, one.id, heads) == {head for head in heads if one.id in ancestors(history, head)}
 
 
 @given(st.integers(0, 2**32))
