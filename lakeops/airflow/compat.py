@@ -43,10 +43,7 @@ else:
 if TYPE_CHECKING or KNOWN >= (3, 3):
     from airflow.sdk.exceptions import TaskAwaitingInput
 else:
-
-    class TaskAwaitingInput(BaseException):
-        """Never raised: before Airflow 3.3 a task that asks somebody is deferred."""
-
+    TaskAwaitingInput = TaskDeferred  # a task that asks somebody is deferred
 
 __all__ = [
     "KNOWN",

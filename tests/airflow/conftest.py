@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from lakeops import Lake, Repository, Split
 
@@ -38,11 +40,17 @@ THEIRS = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Airflow's own warnings are not ours to fix; everything else stays an error."""
+    """Airflow's own warnings are not ours to fix; everything else stays an error.
+
+    A test marked ``needs_airflow("3.3")`` is skipped with an older one.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
             for warning in THEIRS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
+            for marker in item.iter_markers("needs_airflow"):
+                if Version(found := version("apache-airflow-core")) < Version(marker.args[0]):
+                    item.add_marker(pytest.mark.skip(reason=f"needs Airflow {marker.args[0]}, and this is {found}"))
 
 
 @pytest.fixture(scope="session")

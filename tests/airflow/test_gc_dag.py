@@ -16,9 +16,8 @@ from lakeops import Lake
 
 pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
-
 from lakeops.airflow.approval import LakeopsGcApprovalOperator
+from lakeops.airflow.compat import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsExpireRefsOperator, LakeopsFsckOperator, LakeopsGcSweepOperator
 
 pytestmark = pytest.mark.xdist_group("airflow")

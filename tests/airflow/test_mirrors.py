@@ -19,10 +19,10 @@ from lakeops.model.errors import CatalogUnavailable
 
 pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from support.waiting import FAIL, FORMS, Waiting
 
 from lakeops.airflow.assets import COMMITS, branch_asset
+from lakeops.airflow.compat import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from lakeops.airflow.operators import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
 from lakeops.airflow.sensors import LakeopsReplicationSensor
 

@@ -16,10 +16,10 @@ from lakeops.model.errors import BranchMoved, InvalidInput, MissingCheck
 
 sdk = pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput, TaskDeferred  # noqa: E402
 from support.dags import known, states, tries  # noqa: E402
 
 from lakeops.airflow.approval import LakeopsApprovalOperator  # noqa: E402
+from lakeops.airflow.compat import AirflowFailException, TaskAwaitingInput, TaskDeferred  # noqa: E402
 from lakeops.airflow.operators import LakeopsCreateBranchOperator  # noqa: E402
 from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
 

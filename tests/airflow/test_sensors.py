@@ -16,7 +16,7 @@ pytest.importorskip("airflow.sdk")
 from airflow.sdk import DAG
 from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
 
-from lakeops.airflow import conditions
+from lakeops.airflow import compat, conditions
 from lakeops.airflow.compat import (
     AirflowException,
     AirflowFailException,
@@ -313,3 +313,15 @@ def test_any_ref_of_a_branch_that_is_not_there_yet_is_waited_for(flights: Reposi
 def test_a_step_past_the_root_is_not_waited_for(flights: Repository, wait: Wait) -> None:
     with pytest.raises(AirflowFailException, match="ref_not_found"):
         wait().end(partial(LakeopsPrefixSensor, task_id="wait", repo="flights", ref="main~9", prefix="in/"))
+
+
+def test_an_airflow_that_forgets_where_a_wait_began_refuses_to_count_from_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = partial(LakeopsCommitSensor, task_id="wait", repo="flights", mode="reschedule")
+    monkeypatch.setattr(compat, "KNOWN", (3, 2))
+    with pytest.raises(InvalidInput, match=r"needs Airflow 3\.3"):
+        make()
+    assert make(since="main~1").since == "main~1"
+    monkeypatch.setattr(compat, "KNOWN", (3, 3))
+    assert make().since is None

@@ -16,9 +16,8 @@ from lakeops.web.pages import Pages
 
 pytest.importorskip("airflow.sdk")
 
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
-
 from lakeops.airflow.approval import LakeopsApprovalOperator
+from lakeops.airflow.compat import AirflowFailException, TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsDiffOperator
 from lakeops.airflow.preview import preview
 

@@ -487,9 +487,8 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
 
 
 def test_a_tasks_links_lead_to_pages(history: Repository, page: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
-
     from lakeops.airflow import operators
+    from lakeops.airflow.compat import AirflowFailException
 
     def links(name: str, *, fails: bool = False, **arguments: Any) -> dict[str, str]:
         task = getattr(operators, f"Lakeops{name}Operator")(

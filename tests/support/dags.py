@@ -9,9 +9,16 @@ from typing import Any
 
 def known(dag: Any) -> Any:
     """The DAG, written to Airflow's database."""
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from lakeops.airflow.compat import KNOWN
 
-    bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
+    if KNOWN < (3, 2):
+        from airflow.models.dagbag import DagBag, sync_bag_to_db
+
+        bag = DagBag(dag_folder=os.devnull, collect_dags=False)
+    else:
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+        bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
     bag.bag_dag(dag)
     sync_bag_to_db(bag, "dags-folder", None)
     return dag
