@@ -34,7 +34,12 @@ STYLES = {OK: "green", ABSENT: "yellow", PROBLEM: "red"}
 """The results of a check and their colours. ``absent`` is something that only some work needs."""
 
 PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic-settings", "typer")
-OPTIONAL_PACKAGES = {"psycopg": "PostgreSQL", "apache-airflow": "Airflow", "pyspark": "Spark"}
+OPTIONAL_PACKAGES = {
+    "psycopg": "PostgreSQL",
+    "apache-airflow": "Airflow",
+    "pyspark": "Spark",
+    "obstore": "Azure and Google",
+}
 
 
 @dataclass(frozen=True)

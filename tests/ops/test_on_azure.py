@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from support.scenes import tree
+from typer.testing import CliRunner
 
 from lakeops import Lake, NamespaceTaken, Repository, Settings, Split
+from lakeops.cli.app import app
 from lakeops.store.open import Stores
 from lakeops.testing import ManualClock
 
@@ -105,3 +108,39 @@ def test_mirrors_between_kinds_of_stores(lake: Lake, repo: Repository, namespace
             mirror.replicate()
             mirror.sync()
             assert tree(mirror, "main") == {"f": origin.id.encode()}
+
+
+# Each of the libraries leaves files to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_readers_open_a_ref(repo: Repository, tmp_path: Path) -> None:
+    import duckdb
+    import fsspec
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    options = {"home": str(tmp_path / "home")}
+    frame = pd.DataFrame({"day": [1, 2], "n": [10, 20]})
+    frame.to_parquet("lakefs://repo/main/t/part.parquet", storage_options=options)
+    repo.branch("main").commit("table")
+    frame.iloc[:1].to_parquet("lakefs://repo/main/t/part.parquet", storage_options=options)
+    for ref, numbers in (("main", [10]), ("main@", [10, 20])):
+        address = f"lakefs://repo/{ref}/t/part.parquet"
+        assert list(pd.read_parquet(address, storage_options=options)["n"]) == numbers
+        with fsspec.open(address, "rb", **options) as file:
+            assert pl.read_parquet(file)["n"].to_list() == numbers
+        filesystem = fsspec.filesystem("lakefs", **options)
+        table = pa.dataset.dataset(f"repo/{ref}/t", filesystem=filesystem).to_table()
+        assert table["n"].to_pylist() == numbers
+        with duckdb.connect() as connection:
+            connection.register_filesystem(filesystem)
+            assert connection.sql(f"SELECT sum(n) FROM '{address}'").fetchall() == [(sum(numbers),)]
+
+
+def test_doctor_looks_at_the_container(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "home"))
+    found = CliRunner().invoke(app, ["doctor", "--json"])
+    assert found.exit_code == 0, found.output
+    checks = {check["name"]: check for check in json.loads(found.stdout)["checks"]}
+    assert checks["repository repo"]["status"] == checks["obstore"]["status"] == "ok"
+    assert repo.storage_namespace in checks["repository repo"]["detail"]
