@@ -40,7 +40,12 @@ class Block:
 
 def blocks(page: str) -> list[Block]:
     """The fenced blocks of a page of the site."""
-    text = (DOCS / page).read_text(encoding="utf-8")
+    return blocks_of(DOCS / page)
+
+
+def blocks_of(file: Path) -> list[Block]:
+    """The fenced blocks of a Markdown file."""
+    text = file.read_text(encoding="utf-8")
     return [Block(found["language"], found["text"], found["note"] or "") for found in _BLOCK.finditer(text)]
 
 

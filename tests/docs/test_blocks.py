@@ -1,0 +1,102 @@
+"""Every block of every page can be understood: commands by the command line, code by Python, files by their parsers.
+
+Pages that are run whole (``test_examples``) are here as well. Others show commands for servers that a test has not.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from itertools import takewhile
+
+import pytest
+import typer
+from support.doc_pages import DOCS, ROOT, Block, blocks_of
+from typer._click.exceptions import UsageError
+from typer.core import TyperGroup
+
+from lakeops.cli.app import app
+from lakeops.cli.options import Unreadable
+
+PAGES = {
+    str(file.relative_to(ROOT)): blocks_of(file)
+    for file in [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+    if "adr" not in file.parts
+}
+SHELL = {"console", "bash"}
+ENDS = re.compile(r"[|<>&;#)]|\d>")
+
+
+def shown(block: Block) -> Iterator[list[str]]:
+    """The words of each ``lakeops`` command of a block of a shell, without what the shell does with it."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        if block.language == "console" and not line.startswith("$ "):
+            continue
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        if "lakeops" in words and "airflow" not in words:  # Airflow's command line has a group of that name
+            after = words[words.index("lakeops") + 1 :]
+            yield [*takewhile(lambda word: not ENDS.match(word), after)]
+
+
+def understand(words: list[str]) -> None:
+    """Parse a command as the command line does, without doing anything. Raises ``UsageError``."""
+    name, command, context = "lakeops", typer.main.get_command(app), None
+    while isinstance(command, TyperGroup):
+        context = command.make_context(name, [*words], parent=context)
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+    command.make_context(name, [*words], parent=context)
+
+
+@pytest.mark.parametrize("page", [page for page, found in PAGES.items() if any(one.language in SHELL for one in found)])
+def test_commands_are_those_of_the_command_line(page: str) -> None:
+    wrong = []
+    for block in PAGES[page]:
+        for words in shown(block) if block.language in SHELL else ():
+            try:
+                understand(words)
+            except typer.Exit:
+                pass  # --help and --version
+            except (UsageError, Unreadable) as error:
+                wrong.append((words, str(error)))
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", [page for page, found in PAGES.items() if any(b.language == "python" for b in found)])
+def test_code_imports_what_there_is(page: str) -> None:
+    for block in PAGES[page]:
+        for node in ast.walk(ast.parse(block.text)) if block.language == "python" else ():
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lakeops":
+                module = importlib.import_module(str(node.module))
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == [], node.module
+            elif isinstance(node, ast.Import):
+                for one in node.names:
+                    if one.name.partition(".")[0] == "lakeops":
+                        importlib.import_module(one.name)
+
+
+def test_files_can_be_parsed() -> None:
+    parsers = {"json": json.loads, "toml": tomllib.loads}
+    for found in PAGES.values():
+        for block in found:
+            parsers.get(block.language, str)(block.text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "gc rulez",
+        "gc mark lakefs://flights --dryrun",
+        "branch list nowhere",
+        "gc mark",
+        "fs upload",
+        "merge a b --strategy x",
+    ],
+)
+def test_a_command_that_is_none_is_noticed(command: str) -> None:
+    with pytest.raises((UsageError, Unreadable)):
+        understand(command.split())
