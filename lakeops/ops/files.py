@@ -17,9 +17,6 @@ from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError
 from lakeops.model.text import excerpt
 
-PARALLELISM = 8
-"""How many files are read or written at a time, unless a caller says otherwise."""
-
 
 @contextmanager
 def translated(path: Path) -> Iterator[None]:

@@ -24,7 +24,7 @@ from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
-from lakeops.ops.files import PARALLELISM, reading, translated, walk
+from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import holding_back, link_held_back
@@ -316,4 +316,4 @@ def upload(
             ctx.progress("uploading files", next(sent), len(items))
             return entry
 
-        return in_parallel(items, send, parallelism=PARALLELISM)
+        return in_parallel(items, send)

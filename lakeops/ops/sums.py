@@ -17,10 +17,9 @@ from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType
 from lakeops.ops.context import Context
 from lakeops.ops.diff import since_merge_base_tables
-from lakeops.ops.diff import two_way as two_way_changes
 from lakeops.ops.resolve import resolve_both, watched
-from lakeops.ranges.diff import changes, diff, whole_ranges
-from lakeops.ranges.metarange import SortedPaths
+from lakeops.ranges.diff import changes, diff, each_change, whole_ranges
+from lakeops.ranges.metarange import Metarange, SortedPaths
 
 MOST_CONFLICTS = 20
 KINDS = tuple(kind.value for kind in ChangeType)
@@ -95,17 +94,21 @@ def sums(
     """
     if not two_way:
         return _read(since_merge_base_tables(ctx, left, right, prefix=prefix), prefix, most, folders, first)
+    check_prefix(prefix)
     commits = resolve_both(ctx, left, right)
     before, after = ctx.metaranges(*commits)
-    whole, rest = whole_ranges(before, after, check_prefix(prefix))
-    found = _read(watched(ctx, commits, diff(ctx.reader, *rest, prefix=prefix)), prefix, most, folders, first)
+
+    def differing(*pair: Metarange) -> Iterator[pa.Table]:
+        return watched(ctx, commits, diff(ctx.reader, *pair, prefix=prefix))
+
+    whole, rest = whole_ranges(before, after, prefix)
+    found = _read(differing(*rest), prefix, most, folders, 0 if whole else first)
     if not whole:
         return found
     known: dict[str, Counts] = {}
     for one in whole:
         known.setdefault(one.folder, Counts()).count(one.type, one.count, one.size_bytes)
-    listed = list(islice(two_way_changes(ctx, left, right, prefix=prefix), first))
-    return _together(found, known, listed, folders)
+    return _together(found, known, list(islice(each_change(differing(before, after)), first)), folders)
 
 
 def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:

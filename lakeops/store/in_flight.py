@@ -23,6 +23,9 @@ R = TypeVar("R")
 IN_FLIGHT = 16
 """Requests that are under way at once for one piece of work."""
 
+PARALLELISM = 8
+"""Files of this machine that are sent or fetched at a time, unless a caller says otherwise."""
+
 
 def in_flight(work: Callable[[T], R], items: Iterable[T], at_once: int = IN_FLIGHT) -> Iterator[R]:
     """What ``work`` gives for each item, in order, with ``at_once`` of them under way in threads.
@@ -88,7 +91,7 @@ def in_parallel(
     items: Sequence[T],
     work: Callable[[T], R],
     *,
-    parallelism: int,
+    parallelism: int = PARALLELISM,
     failing: Callable[[int], None] = lambda _: None,
     stop: Callable[[], None] = lambda: None,
 ) -> list[R]:

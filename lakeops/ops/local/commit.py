@@ -26,7 +26,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.apply import apply_changes
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
-from lakeops.ops.files import PARALLELISM, reading
+from lakeops.ops.files import reading
 from lakeops.ops.local import index as indexes
 from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
@@ -182,7 +182,7 @@ def _send(
             )
         return change.path, (entry, Known(entry.checksum, entry.size_bytes, status.st_mtime_ns, entry.checksum))
 
-    return dict(in_parallel(here, send, parallelism=PARALLELISM))
+    return dict(in_parallel(here, send))
 
 
 def _table(rows: Sequence[Staged]) -> pa.Table:

@@ -18,7 +18,7 @@ from lakeops.model.records import Change, Commit, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.words import human_size
 from lakeops.ops.context import Context
-from lakeops.ops.files import PARALLELISM, translated
+from lakeops.ops.files import translated
 from lakeops.ops.local.index import Index, Journal, Known, journal, write
 from lakeops.ops.local.names import PLACE, check_names, folds_letters, is_marker
 from lakeops.ops.local.tree import PIECE, Tree, compare, read_tree
@@ -151,7 +151,7 @@ def _download(
             draft.unlink(missing_ok=True)
         return known
 
-    files.update(zip(coming, in_parallel(coming, fetch, parallelism=PARALLELISM), strict=True))
+    files.update(zip(coming, in_parallel(coming, fetch), strict=True))
 
 
 def _draft(ctx: Context, entry: Entry, draft: Path, counter: ByteCounter) -> Known:

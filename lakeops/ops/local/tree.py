@@ -13,7 +13,7 @@ from lakeops.model.ids import algorithm_of
 from lakeops.model.progress import ByteCounter
 from lakeops.model.records import Change, ChangeType, Entry
 from lakeops.ops.context import Context
-from lakeops.ops.files import PARALLELISM, reading, translated, walk
+from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.local.index import RACY_NS, Index, Known
 from lakeops.ops.local.names import PLACE
 from lakeops.store.in_flight import in_parallel
@@ -75,7 +75,7 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
         checksum = known.checksum if known is not None and known.sha256 == sha256 else ""
         return Known(checksum, status.st_size, status.st_mtime_ns, sha256)
 
-    for (name, _), known in zip(unread, in_parallel(unread, read, parallelism=PARALLELISM), strict=True):
+    for (name, _), known in zip(unread, in_parallel(unread, read), strict=True):
         tree.files[name] = known
     tree.here.extend(_changes(index.files, tree.files, lambda known: known.sha256))
     hidden = set(tree.special)
