@@ -1,4 +1,7 @@
-"""boto3 clients: one a process for equal settings, made when first needed.
+"""S3 clients: one a process for equal settings, made when first needed.
+
+They are botocore's, which boto3's clients are as well. boto3 itself would add its resources and its transfer manager,
+and a tenth of a second to each process that opens a bucket.
 
 A store carries settings only, so it pickles and crosses a fork. A child process makes clients of its own, because
 connections must not be shared between processes.
@@ -13,7 +16,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import botocore.exceptions as boto
 from botocore.exceptions import BotoCoreError, ClientError
@@ -70,7 +73,6 @@ def client(settings: StoreSettings) -> S3Client:
 
 
 def _connect(settings: StoreSettings) -> S3Client:
-    import boto3
     import botocore.session
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError
@@ -91,13 +93,15 @@ def _connect(settings: StoreSettings) -> S3Client:
     try:
         core = botocore.session.get_session()
         core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
-        session = boto3.session.Session(botocore_session=core)
-        made = session.client(
-            "s3",
-            endpoint_url=settings.endpoint_url,
-            region_name=settings.region or session.region_name or DEFAULT_REGION,
-            config=config,
-            **_keys(settings.credentials),
+        made = cast(
+            "S3Client",
+            core.create_client(
+                "s3",
+                endpoint_url=settings.endpoint_url,
+                region_name=settings.region or core.get_config_variable("region") or DEFAULT_REGION,
+                config=config,
+                **_keys(settings.credentials),
+            ),
         )
     except (BotoCoreError, ValueError) as error:
         kind = type(error).__name__
