@@ -55,7 +55,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.marks import LONGEST, Grace
 from lakeops.model.mirrors import RefKind
-from lakeops.model.names import next_prefix
+from lakeops.model.names import HeldRepository, next_prefix
 from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, TAG_PROTECTION, Ref
 
 IN_CHUNK = 500
@@ -250,6 +250,11 @@ def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
 def _repository(row: AnyRow | None, repository_id: str) -> AnyRow:
     if row is None:
         raise RepositoryNotFound(f"no repository {repository_id!r}")
+    if isinstance(repository_id, HeldRepository) and repository_id.namespace != row.storage_namespace:
+        raise RepositoryNotFound(
+            f"repository {repository_id!r} was deleted, and another one has its name now: this one's objects are "
+            f"in {repository_id.namespace}; open the repository again"
+        )
     _check_numbers(row)
     return row
 

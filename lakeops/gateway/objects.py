@@ -69,18 +69,18 @@ def check_conditions(entry: Entry, asked: Mapping[str, str]) -> None:
     mark = etag(entry)
     match, unmatched = asked.get("if-match"), asked.get("if-none-match")
     if match is not None:
-        if not _names(match, mark):
+        if not names_mark(match, mark):
             raise Refused(412, "PreconditionFailed", "the object is not the one of If-Match; it was replaced")
     elif _is_later(entry, asked.get("if-unmodified-since")) is True:
         raise Refused(412, "PreconditionFailed", "the object is newer than If-Unmodified-Since")
     if unmatched is not None:
-        if _names(unmatched, mark):
+        if names_mark(unmatched, mark):
             raise Refused(304, "NotModified", "", {"etag": mark})
     elif _is_later(entry, asked.get("if-modified-since")) is False:
         raise Refused(304, "NotModified", "", {"etag": mark})
 
 
-def _names(given: str, mark: str) -> bool:
+def names_mark(given: str, mark: str) -> bool:
     """Whether a list of ETags, with or without quotes, holds this one."""
     listed = [one.strip().removeprefix("W/").strip('"') for one in given.split(",")]
     return "*" in listed or mark.strip('"') in listed

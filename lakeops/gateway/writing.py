@@ -17,17 +17,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from tempfile import SpooledTemporaryFile, TemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
-from urllib.parse import unquote
 from xml.etree import ElementTree as ET
 
 from lakeops.gateway.answers import Refused, document, element, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
+from lakeops.gateway.copying import IF_MATCH, SOURCE, bytes_of, copy_object, find_source
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
@@ -43,6 +43,7 @@ MOST_UPLOADS = 200
 MOST_DOCUMENT = 2 << 20
 """The largest list of parts or of keys that is read, in bytes."""
 _PIECE = 1 << 20
+_CONDITIONS = ("if-", "x-amz-if-", "x-amz-copy-source-if-", "x-amz-write-offset-bytes")
 _PART = re.compile(r"[1-9][0-9]{0,4}")
 _MOST_PARTS = 10_000
 _DELTA_COMMIT = re.compile(r"(.*/)?_delta_log/[0-9]{20}\.json", re.DOTALL)
@@ -106,12 +107,12 @@ class MultipartUpload:
     lock: Lock = field(default_factory=Lock)
     parts: dict[int, UploadPart] = field(default_factory=dict)
 
-    def add(self, number: int, body: BinaryIO) -> str:
+    def add(self, number: int, body: Iterable[bytes]) -> str:
         """Keep a part, which takes the place of an earlier one. Returns its ETag."""
         digest = hashlib.sha256()
         with self.lock:
             start = self.file.seek(0, os.SEEK_END)
-            while piece := body.read(_PIECE):
+            for piece in body:
                 digest.update(piece)
                 self.file.write(piece)
             part = self.parts[number] = UploadPart(start, self.file.tell() - start, digest.hexdigest())
@@ -135,11 +136,13 @@ class Writing:
 
     def answer(self, repository: Repository, asked: Request) -> Answer:
         """Do what a request asks for. Raises ``Refused`` and lakeops' errors."""
-        named = {*asked.query} & {"uploads", "uploadId", "delete"}
+        # Any other parameter asks for something else than the object: its tags, its rights, one version of it.
+        named = {name for name in asked.query if name != "x-id" and not name.startswith("X-Amz-")}
+        _check_conditions(asked)
         match asked.method, *sorted(named):
             case ("PUT",):
                 return _put(repository, asked)
-            case "PUT", "uploadId":
+            case "PUT", "partNumber", "uploadId":
                 return self._part(repository, asked)
             case "POST", "uploads":
                 return self._begin(repository, asked)
@@ -154,7 +157,8 @@ class Writing:
                 return Answer(204)
             case "POST", "delete":
                 return _delete_many(repository, asked)
-        raise Refused(501, "NotImplemented", "this gateway does not know such a request")
+        asks = excerpt(", ".join(sorted(named)))
+        raise Refused(501, "NotImplemented", f"this gateway does not know such a request ({asked.method} {asks})")
 
     def _begin(self, repository: Repository, asked: Request) -> Answer:
         _place(repository, asked.key)
@@ -173,7 +177,12 @@ class Writing:
         given = asked.query.get("partNumber", "")
         if not _PART.fullmatch(given) or int(given) > _MOST_PARTS:
             raise Refused(400, "InvalidArgument", f"partNumber is 1 to {_MOST_PARTS}")
-        return Answer(headers={"etag": upload.add(int(given), _checked(asked))})
+        if SOURCE in asked.headers:
+            source, entry = find_source(repository, asked.headers)
+            mark = upload.add(int(given), bytes_of(source, entry, asked.headers))
+            return _xml("CopyPartResult", ETag=mark, LastModified=timestamp(entry.mtime))
+        body = _checked(asked)
+        return Answer(headers={"etag": upload.add(int(given), iter(lambda: body.read(_PIECE), b""))})
 
     def _complete(self, repository: Repository, asked: Request) -> Answer:
         upload, branch_and_path = self._upload(repository, asked), _place(repository, asked.key)
@@ -227,21 +236,12 @@ def _put(repository: Repository, asked: Request) -> Answer:
 
 
 def _copy(repository: Repository, asked: Request) -> Answer:
-    """Stage what another key of the repository shows. Nothing is copied. Hadoop renames files so."""
-    bucket, _, key = unquote(asked.headers["x-amz-copy-source"]).removeprefix("/").partition("/")
-    ref, _, source = key.partition("/")
-    if bucket != repository.id or not source or any(name.startswith("if-") for name in asked.headers):
-        raise Refused(501, "NotImplemented", "this gateway copies objects of one repository, without conditions")
+    """Stage what another key of the repository shows. Hadoop renames files so."""
+    source, found = find_source(repository, asked.headers)
     branch, path = _place(repository, asked.key)
-    try:
-        branch.copy(source, path, ref=ref, if_absent=_is_delta_commit(path))
-    except ObjectNotFound as error:
-        raise Refused(404, "NoSuchKey", error.message) from None
-    if asked.headers.get("x-amz-metadata-directive") == "REPLACE":
-        kept, wanted = branch.stat(path).metadata, _metadata(asked.headers)
-        if kept != wanted:
-            branch.update_metadata(path, {**dict.fromkeys(kept), **wanted})
-    entry = branch.stat(path)
+    entry = copy_object(
+        source, found, branch, path, asked.headers, _metadata(asked.headers), if_absent=_is_delta_commit(path)
+    )
     return _xml("CopyObjectResult", ETag=etag(entry), LastModified=timestamp(entry.mtime))
 
 
@@ -254,8 +254,6 @@ def _stage(
     metadata: dict[str, str],
 ) -> Entry:
     condition = asked.headers.get("if-none-match")
-    if condition not in {None, "*"} or "if-match" in asked.headers:
-        raise Refused(501, "NotImplemented", "the one condition of a write is If-None-Match: *")
     implied = condition is None and _is_delta_commit(path)
     absent = condition is not None or implied
     try:
@@ -325,6 +323,16 @@ def _checked(asked: Request) -> BinaryIO:
     return body
 
 
+def _check_conditions(asked: Request) -> None:
+    """Refuse conditions that nobody would look at: the write or deletion would happen anyway. Raises ``Refused``."""
+    kept = {"if-none-match": "*"} if asked.method != "DELETE" and SOURCE not in asked.headers else {}
+    for name, value in asked.headers.items():
+        if name == IF_MATCH or kept.get(name) == value:
+            continue
+        if name.startswith(_CONDITIONS):
+            raise Refused(501, "NotImplemented", f"this gateway does not know {name} of such a request")
+
+
 def _delete(branch: Branch, path: str) -> None:
     """Delete an object. One that is not there is no error, as in S3."""
     with suppress(ObjectNotFound):
@@ -337,6 +345,8 @@ def _delete_many(repository: Repository, asked: Request) -> Answer:
     for one in listed.iterfind("{*}Object"):
         key = one.findtext("{*}Key") or ""
         try:
+            if one.find("{*}VersionId") is not None:
+                raise Refused(501, "NotImplemented", "this gateway deletes no versions")
             _delete(*_place(repository, key))
         except (LakeopsError, Refused) as error:
             code = error.code if isinstance(error, Refused) else "AccessDenied"

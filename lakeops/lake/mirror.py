@@ -60,7 +60,7 @@ class Mirror(Repository):
     @property
     def configuration(self) -> MirrorRecord:
         """Where its source is, which refs it follows, and how the last pass ended."""
-        return self._ctx.catalog.mirror(self.id)
+        return self._ctx.catalog.mirror(self._ctx.repository_id)
 
     def sync(self, source: Connection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
         """Make one pass: read the source's heads, look for what has arrived, promote what is complete. Never waits.
@@ -119,7 +119,7 @@ class Mirror(Repository):
             InvalidInput: it is no length of time that makes sense.
             NotAMirror: it was promoted to a writable repository.
         """
-        return self._ctx.catalog.set_patience(self.id, check_patience(seconds))
+        return self._ctx.catalog.set_patience(self._ctx.repository_id, check_patience(seconds))
 
     def loss(self, source: Connection | None = None) -> Loss:
         """What ``promote_writable`` would lose. Asks the source, or takes the last pass when the source is down.

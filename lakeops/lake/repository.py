@@ -131,7 +131,7 @@ class Repository:
     @property
     def metadata(self) -> dict[str, str]:
         """The repository's own metadata, as it is now."""
-        return dict(self._ctx.catalog.repository(self.id).metadata)
+        return dict(self._ctx.catalog.repository(self._ctx.repository_id).metadata)
 
     update_metadata: Final = verb(lambda: ops.repository.update_metadata)
 
@@ -171,7 +171,7 @@ class Repository:
 
     def tag(self, name: str) -> RefRecord:
         """A tag. Raises ``RefNotFound``."""
-        return self._ctx.catalog.tag(self.id, check_asked(name, "a tag"))
+        return self._ctx.catalog.tag(self._ctx.repository_id, check_asked(name, "a tag"))
 
     def tags(self, *, prefix: str = "", after: str = "") -> Iterator[RefRecord]:
         """Tags by name in byte order."""
@@ -201,7 +201,7 @@ class Repository:
     def reflog(self, ref: str | None = None, *, limit: int = 1000) -> list[ReflogRecord]:
         """Moves of a branch or tag, or of all branches and tags, newest first."""
         name = None if ref is None else check_asked(ref, "a branch or tag")
-        return self._ctx.catalog.reflog(self.id, name, limit=check_amount(limit, "the limit"))
+        return self._ctx.catalog.reflog(self._ctx.repository_id, name, limit=check_amount(limit, "the limit"))
 
     def audit(
         self,
@@ -212,40 +212,48 @@ class Repository:
         amount: int | None = None,
     ) -> Iterator[AuditRecord]:
         """Who changed what here, newest first. See ``Lake.audit``."""
-        return ops.audit.audit(self._ctx.catalog, self.id, since=since, until=until, actor=actor, amount=amount)
+        return ops.audit.audit(
+            self._ctx.catalog, self._ctx.repository_id, since=since, until=until, actor=actor, amount=amount
+        )
 
     # --- protection ---
 
     def protections(self) -> list[str]:
         """Glob patterns of branches that change through merges only."""
-        return self._ctx.catalog.protections(self.id)
+        return self._ctx.catalog.protections(self._ctx.repository_id)
 
     protect: Final = verb(lambda: ops.branch.protect)
 
     def unprotect(self, pattern: str) -> None:
         """Remove a protection pattern. Raises ``NotFound``."""
-        self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"))
+        self._ctx.catalog.unprotect(self._ctx.repository_id, check_asked(pattern, "a pattern"))
 
     protect_tags: Final = verb(lambda: ops.branch.protect_tags)
 
     def unprotect_tags(self, pattern: str) -> None:
         """Remove a protection pattern of tags. Raises ``NotFound``."""
-        self._ctx.catalog.unprotect(self.id, check_asked(pattern, "a pattern"), kind=TAG_PROTECTION)
+        self._ctx.catalog.unprotect(self._ctx.repository_id, check_asked(pattern, "a pattern"), kind=TAG_PROTECTION)
 
     def tag_protections(self) -> list[str]:
         """Glob patterns of tags that cannot be moved or deleted."""
-        return [one.pattern for one in self._ctx.catalog.all_protections(self.id) if one.kind == TAG_PROTECTION]
+        return [
+            one.pattern
+            for one in self._ctx.catalog.all_protections(self._ctx.repository_id)
+            if one.kind == TAG_PROTECTION
+        ]
 
     require_check: Final = verb(lambda: ops.branch.require_check)
 
     def drop_check(self, pattern: str, name: str) -> None:
         """Require a check no longer. Raises ``NotFound``."""
         asked = (check_asked(pattern, "a pattern"), check_asked(name, "a check"))
-        self._ctx.catalog.unprotect(self.id, asked[0], kind=CHECK_PROTECTION, check=asked[1])
+        self._ctx.catalog.unprotect(self._ctx.repository_id, asked[0], kind=CHECK_PROTECTION, check=asked[1])
 
     def required_checks(self) -> list[Protection]:
         """The checks that branches require: ``pattern`` of the branches, ``check``."""
-        return [one for one in self._ctx.catalog.all_protections(self.id) if one.kind == CHECK_PROTECTION]
+        return [
+            one for one in self._ctx.catalog.all_protections(self._ctx.repository_id) if one.kind == CHECK_PROTECTION
+        ]
 
     # --- hooks ---
 
@@ -255,17 +263,17 @@ class Repository:
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change to this repository, or allow changes again."""
-        self._ctx.catalog.set_read_only(self.id, read_only)
+        self._ctx.catalog.set_read_only(self._ctx.repository_id, read_only)
 
     # --- upkeep ---
 
     def last_check(self) -> Report | None:
         """What the last ``fsck`` found that left its result on record; None before the first."""
-        return next(iter(self._ctx.catalog.reports(self.id, ReportKind.CHECK)[-1:]), None)
+        return next(iter(self._ctx.catalog.reports(self._ctx.repository_id, ReportKind.CHECK)[-1:]), None)
 
     def lags(self) -> list[Report]:
         """How far this mirror was behind, as its passes saw it, oldest first. The newest 300 stay on record."""
-        return self._ctx.catalog.reports(self.id, ReportKind.LAG)
+        return self._ctx.catalog.reports(self._ctx.repository_id, ReportKind.LAG)
 
     fsck: Final = verb(lambda: ops.fsck.check.fsck)
     owner: Final = verb(lambda: ops.owner.find_owner)
@@ -283,10 +291,10 @@ class Repository:
 
     def registrations(self) -> list[Registration]:
         """The mirrors that report to this repository, and the commits that are kept for them."""
-        return self._ctx.catalog.registrations(self.id)
+        return self._ctx.catalog.registrations(self._ctx.repository_id)
 
     def drop_registration(self, name: str) -> None:
         """Stop keeping commits for a mirror that is gone. Raises ``NotFound``."""
         if name not in {one.id for one in self.registrations()}:
             raise NotFound(f"no mirror {name!r} has reported to repository {self.id!r}")
-        self._ctx.catalog.drop_mirror(self.id, name)
+        self._ctx.catalog.drop_mirror(self._ctx.repository_id, name)

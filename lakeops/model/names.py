@@ -11,9 +11,36 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import Self
 
 from lakeops.model.errors import InvalidName, InvalidPath
 from lakeops.model.text import excerpt, flaw
+
+
+class HeldRepository(str):
+    """A repository's name as a handle holds it, with the storage namespace that the handle writes its files to.
+
+    Somebody may delete the repository and give its name to another one while the handle is open. By the namespace a
+    transition finds that out, before it records files that lie elsewhere.
+
+    Attributes:
+        namespace: the URL of the storage namespace.
+    """
+
+    __slots__ = ("namespace",)
+
+    namespace: str
+
+    def __new__(cls, name: str, namespace: str) -> Self:
+        """The name ``name``, equal to the plain text."""
+        held = super().__new__(cls, name)
+        held.namespace = namespace
+        return held
+
+    def __reduce__(self) -> tuple[type[HeldRepository], tuple[str, str]]:
+        """What a copy is made from, also in another process."""
+        return HeldRepository, (str(self), self.namespace)
+
 
 MAX_NAME_BYTES = 255
 """A branch or tag name's limit in UTF-8 bytes, the length of a file name."""

@@ -61,7 +61,7 @@ Planned = Callable[[Ahead], Publish]
 
 
 class Companions:
-    """The chains of a process, by repository and branch. Threads share it."""
+    """The chains of a process, by storage namespace and branch. Threads share it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -74,7 +74,7 @@ class Companions:
         return line is not None and line.turn.taken
 
     def publish(self, catalog: Catalog, place: tuple[str, str], store: ObjectStore, plan: Planned) -> Commit:
-        """Publish what ``plan`` asks for, perhaps with others. ``place`` is the repository and the branch.
+        """Publish what ``plan`` asks for, perhaps with others. ``place`` is the storage namespace and the branch.
 
         Raises:
             GoAlone: nothing was published, because of others or because ``plan`` said so.

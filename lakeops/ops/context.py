@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
 from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror
+from lakeops.model.names import HeldRepository
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
@@ -57,10 +58,10 @@ class Context:
     under_way: ObjectStore | None = None
     progress: Progress = quiet
 
-    @property
-    def repository_id(self) -> str:
-        """The repository's name."""
-        return self.repository.id
+    @cached_property
+    def repository_id(self) -> HeldRepository:
+        """The repository's name. Transitions refuse it once it is the name of a repository made anew elsewhere."""
+        return HeldRepository(self.repository.id, self.repository.storage_namespace)
 
     @property
     def actor(self) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from lakeops.catalog.records import Staged
 from lakeops.model.errors import AttemptExpired, CatalogUnavailable
+from lakeops.model.names import HeldRepository
 
 if TYPE_CHECKING:
     from lakeops.catalog.open import Catalog
@@ -39,35 +40,36 @@ class _Link:
 
 
 class Links:
-    """The changes that wait, by repository and branch. Threads share it."""
+    """The changes that wait, by storage namespace and branch. Threads share it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._turns: defaultdict[tuple[str, str], Lock] = defaultdict(Lock)
         self._waiting: defaultdict[tuple[str, str], list[_Link]] = defaultdict(list)
 
-    def stage(self, catalog: Catalog, repository_id: str, branch: str, row: Staged, started: datetime) -> None:
+    def stage(self, catalog: Catalog, repository: HeldRepository, branch: str, row: Staged, started: datetime) -> None:
         """Stage a change, perhaps with those of other threads. Raises what ``Catalog.put_staged`` raises for it."""
-        mine, place = _Link(row, started), (repository_id, branch)
+        mine, place = _Link(row, started), (repository.namespace, branch)
+        stage = partial(_stage, catalog, repository, branch)
         with self._lock:
             self._waiting[place].append(mine)
             turn = self._turns[place]
         with turn:
             while not mine.done.done():
-                self._go(catalog, place)
+                self._go(stage, place)
         mine.done.result()
 
-    def _go(self, catalog: Catalog, place: tuple[str, str]) -> None:
+    def _go(self, stage: Callable[[list[_Link]], None], place: tuple[str, str]) -> None:
         """Stage the changes that have waited longest."""
         with self._lock:
             links = self._waiting[place][:MOST]
             del self._waiting[place][:MOST]
         try:
-            _stage(catalog, place, links)
+            stage(links)
         except AttemptExpired:
             # The oldest one decides, and only it may be too old. Nothing was staged.
             for link in links:
-                _settle(link, partial(_stage, catalog, place, [link]))
+                _settle(link, partial(stage, [link]))
         except BaseException as error:
             # Nobody may try again for the others: whether their changes were staged is not known.
             failure = error if isinstance(error, Exception) else CatalogUnavailable(INTERRUPTED)
@@ -89,7 +91,7 @@ def _settle(link: _Link, stage: Callable[[], None]) -> None:
         link.done.set_result(None)
 
 
-def _stage(catalog: Catalog, place: tuple[str, str], links: list[_Link]) -> None:
+def _stage(catalog: Catalog, repository: HeldRepository, branch: str, links: list[_Link]) -> None:
     # Of one path the last one stays: it got in line after the others, and none of them has been acknowledged yet.
     rows = {link.row.path: link.row for link in links}
-    catalog.put_staged(*place, list(rows.values()), started=min(link.started for link in links))
+    catalog.put_staged(repository, branch, list(rows.values()), started=min(link.started for link in links))

@@ -235,7 +235,7 @@ def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], Non
         asked.append((_asked(ctx, move, attempt, state, draft, None), draft))
         return asked[-1][0]
 
-    place = (ctx.repository_id, move.branch)
+    place = (ctx.repository.storage_namespace, move.branch)
     if ctx.store.remote and ctx.companions.busy(place):
         waiting()
     published = ctx.companions.publish(ctx.catalog, place, ctx.reader.store, planned)

@@ -10,6 +10,7 @@ from typing import Any
 
 import boto3
 import pytest
+from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from support.served import KEYS
@@ -167,6 +168,58 @@ def test_a_copy_moves_no_bytes(repo: Repository, s3: Any) -> None:
         assert code(lambda source=source: s3.copy_object(Bucket="shop", Key="main/x", CopySource=source))[0] == status
     assert code(lambda: s3.copy_object(Bucket="shop", Key="v1/x", CopySource="shop/main/old"))[0] == 403
     assert repo.ref("main").find("x") is None
+
+
+def test_a_copy_to_itself_replaces_what_is_said_of_the_object(repo: Repository, s3: Any) -> None:
+    where = {"Bucket": "shop", "Key": "main/old", "CopySource": "shop/main/old"}
+    s3.copy_object(**where, MetadataDirective="REPLACE", Metadata={"k": "v"}, ContentType="text/plain")
+    entry = repo.ref("main").stat("old")
+    assert (entry.metadata, entry.content_type, repo.ref("main").read("old")) == ({"k": "v"}, "text/plain", b"old")
+    assert code(lambda: s3.copy_object(**where)) == (400, "InvalidRequest")
+
+
+def test_parts_of_an_upload_are_copied(repo: Repository, s3: Any) -> None:
+    """As Hadoop renames a large file."""
+    text = b"".join(b"%07d\n" % number for number in range(750_000))
+    repo.branch("main").put("large", text)
+    config = TransferConfig(multipart_threshold=1 << 20, multipart_chunksize=5 << 20, use_threads=False)
+    s3.copy({"Bucket": "shop", "Key": "main/large"}, "shop", "main/renamed", Config=config)
+    assert repo.ref("main").read("renamed") == text
+    where = {"Bucket": "shop", "Key": "main/x"}
+    upload = where | {"UploadId": s3.create_multipart_upload(**where)["UploadId"]}
+    part = upload | {"PartNumber": 1, "CopySource": "shop/main/large"}
+    assert code(lambda: s3.upload_part_copy(**part, CopySourceRange="five"))[0] == 400
+    assert code(lambda: s3.upload_part_copy(**part | {"CopySource": "shop/main/none"}))[0] == 404
+    s3.abort_multipart_upload(**upload)
+
+
+def test_what_asks_for_something_else_than_the_object_leaves_the_object_as_it_is(repo: Repository, s3: Any) -> None:
+    """Each of these was once taken for a write or a deletion of the object itself."""
+    old, mark = {"Bucket": "shop", "Key": "main/old"}, repo.ref("main").stat("old").checksum
+    upload = s3.create_multipart_upload(**old)["UploadId"]
+    source = {"CopySource": "shop/main/other"}
+    repo.branch("main").put("other", b"other")
+    for work, wanted in (
+        (lambda: s3.put_object_acl(**old, ACL="private"), 501),
+        (lambda: s3.put_object_tagging(**old, Tagging={"TagSet": [{"Key": "k", "Value": "v"}]}), 501),
+        (lambda: s3.put_object_retention(**old, Retention={"Mode": "GOVERNANCE"}), 501),
+        (lambda: s3.put_object_legal_hold(**old, LegalHold={"Status": "ON"}), 501),
+        (lambda: s3.delete_object_tagging(**old), 501),
+        (lambda: s3.delete_object(**old, VersionId="1"), 501),
+        (lambda: s3.delete_object(**old, IfMatch="other"), 501),
+        (lambda: s3.put_object(**old, Body=b"more", WriteOffsetBytes=3), 501),
+        (lambda: s3.put_object(**old, Body=b"more", IfMatch=mark), 501),
+        (lambda: s3.copy_object(**old, **source, CopySourceIfNoneMatch=mark), 501),
+        (lambda: s3.copy_object(**old, **source, CopySourceIfMatch=mark), 412),
+        (lambda: s3.upload_part_copy(**old, **source, UploadId=upload, PartNumber=1, CopySourceIfMatch=mark), 412),
+    ):
+        assert code(work)[0] == wanted
+    s3.abort_multipart_upload(**old, UploadId=upload)
+    listed = {"Objects": [{"Key": "main/old", "VersionId": "1"}]}
+    assert [one["Code"] for one in s3.delete_objects(Bucket="shop", Delete=listed)["Errors"]] == ["NotImplemented"]
+    assert repo.ref("main").read("old") == b"old"
+    s3.copy_object(**old, CopySource="shop/main/other", CopySourceIfMatch=repo.ref("main").stat("other").checksum)
+    assert repo.ref("main").read("old") == b"other"
 
 
 def test_what_takes_no_changes_says_so(repo: Repository, s3: Any) -> None:

@@ -71,7 +71,7 @@ def play(lake, rows, *, problem=None, started=lambda number: None):
 
     def stage(number):
         try:
-            links.stage(gate, "repo", "main", rows[number], started(number) or now)
+            links.stage(gate, lake.repository("repo")._ctx.repository_id, "main", rows[number], started(number) or now)
         except Exception as error:
             return type(error).__name__
         return None
@@ -126,12 +126,12 @@ def test_whoever_is_interrupted_leaves_the_others_with_an_error(lake, repo):
     gate = Gate(lake.catalog, 0)
     links = Links()
     now = lake.catalog.now()
-    links.stage(gate, "repo", "main", Staged("p0", entry("p0")), now)
+    links.stage(gate, repo._ctx.repository_id, "main", Staged("p0", entry("p0")), now)
     gate.problem = Interrupted()
     with pytest.raises(Interrupted):
-        links.stage(gate, "repo", "main", Staged("p1", entry("p1")), now)
+        links.stage(gate, repo._ctx.repository_id, "main", Staged("p1", entry("p1")), now)
     gate.problem = None
-    links.stage(gate, "repo", "main", Staged("p2", entry("p2")), now + timedelta(0))
+    links.stage(gate, repo._ctx.repository_id, "main", Staged("p2", entry("p2")), now + timedelta(0))
     assert [item.path for item in repo.branch("main").list()] == ["p0", "p2"]
 
 
