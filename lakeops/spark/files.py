@@ -115,9 +115,9 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
     listed = []
     rows = shown.entries.select(["path", "physical_address", "size_bytes"]).to_pylist()
     for row, (store, key) in zip(rows, shown.sources, strict=True):
-        parts = row["path"][inside:].split("/")
-        if any(_ignored(part) for part in parts):
+        if not is_table_file(row["path"][inside:]):
             continue
+        parts = row["path"][inside:].split("/")
         pairs = [part.split("=", 1) for part in parts[:-1] if "=" in part]
         names = tuple(unquote(name) for name, _ in pairs)
         if columns is not None and names != columns:
@@ -160,6 +160,11 @@ def spark_path(url: str, s3: str) -> str:
         container, _, path = rest.partition("/")
         return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
     return f"{s3}://{rest}" if scheme == "s3" else url
+
+
+def is_table_file(name: str) -> bool:
+    """Whether Spark reads a file of a table, by its path below the table's folder."""
+    return not any(_ignored(part) for part in name.split("/"))
 
 
 def _ignored(name: str) -> bool:

@@ -42,13 +42,14 @@ from pyspark.sql.types import DataType, DateType, DoubleType, IntegerType, LongT
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, Unsupported
+from lakeops.model.names import as_folder
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
 from lakeops.spark.contents import batches_of, schema_of
-from lakeops.spark.files import File, Files, files
+from lakeops.spark.files import File, Files, files, is_table_file
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake
+    from lakeops.lake import Lake, Ref
     from lakeops.ops.output import Output
 
 PART_BYTES = 64 << 20
@@ -261,12 +262,20 @@ class StreamReader(_FileReader, DataSourceStreamReader):  # type: ignore[misc]
             return []
         with self._source.lake() as lake:
             repository = lake.repository(self._repository)
-            if next(iter(repository.ref(end["commit"]).list(self._prefix)), None) is None:
+            later = repository.ref(end["commit"])
+            if not _has_files(later, self._prefix):
                 return []
             found = files(f"lakefs://{self._repository}/{end['commit']}/{self._prefix}", lake=lake)
             if start["commit"]:
+                earlier = repository.ref(start["commit"])
                 changes = repository.diff(start["commit"], end["commit"], prefix=self._prefix)
-                new = {change.path for change in changes if change.type != "removed"}
+                new = {
+                    change.path
+                    for change in changes
+                    if change.type == "added"
+                    # Other metadata is a change, and no new rows.
+                    or (change.type == "changed" and _contents(earlier, change.path) != _contents(later, change.path))
+                }
                 found = replace(found, files=tuple(file for file in found if file.path in new))
         return [StreamPartition(part.files, found.columns) for part in _packed(found)]
 
@@ -339,6 +348,18 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         """Stage nothing."""
         with self._source.lake() as lake:
             lake.repository(self._repository).branch(self._output.branch).abandon_output(self._output)
+
+
+def _has_files(ref: Ref, prefix: str) -> bool:
+    """Whether a ref has a table, or one object, at a prefix: names that Spark ignores are none."""
+    folder = as_folder(prefix)
+    below = (entry.path.removeprefix(folder) for entry in ref.list(folder))
+    return any(map(is_table_file, below)) or (bool(prefix) and ref.exists(prefix))
+
+
+def _contents(ref: Ref, path: str) -> tuple[str, int]:
+    entry = ref.stat(path)
+    return entry.checksum, entry.size_bytes
 
 
 def _packed(found: Files) -> list[FilePartition]:
