@@ -105,7 +105,7 @@ class Local:
     @property
     def repository_id(self) -> str:
         """The repository's name."""
-        return self._ctx.repository_id
+        return self._ctx.repository.id
 
     status: Final = folder_verb(lambda: ops.local.clone.status)
     pull: Final = folder_verb(lambda: ops.local.clone.pull)

@@ -111,7 +111,7 @@ class Repository:
     @property
     def id(self) -> str:
         """The repository's name."""
-        return self._ctx.repository_id
+        return self.record.id
 
     @property
     def record(self) -> RepositoryRecord:
@@ -127,6 +127,16 @@ class Repository:
     def default_branch(self) -> str:
         """The branch that cannot be deleted."""
         return self.record.default_branch
+
+    @property
+    def creation_date(self) -> int:
+        """When the repository was made, in Unix seconds."""
+        return self.record.creation_date
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the repository takes no changes now, as a mirror does not."""
+        return self._ctx.catalog.repository(self._ctx.repository_id).read_only
 
     @property
     def metadata(self) -> dict[str, str]:

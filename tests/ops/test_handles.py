@@ -56,6 +56,13 @@ def test_a_context_manager_is_shown_as_one():
     assert inspect.signature(Branch.output).return_annotation == "AbstractContextManager[OutputUrl]"
 
 
+def test_a_repository_has_what_its_record_has(repo):
+    assert {name: getattr(repo, name) for name in repo.record.to_json()} == repo.record.to_json()
+    repo.set_read_only()
+    assert repo.read_only
+    assert type(repo.id) is str
+
+
 def test_a_method_works_through_the_instance_and_through_the_class(repo):
     assert repo.branch("main").exists("nosuch") is False
     assert Repository.merge_base(repo, "main", "main") == repo.merge_base("main", right="main")
