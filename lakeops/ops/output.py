@@ -7,7 +7,7 @@ may open it in one process and link it in another. What is not linked is left to
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -152,6 +152,7 @@ def link_output(
         empty: refuse when there are objects under the prefix by now.
 
     Raises:
+        InvalidInput: a file was written beside the directory.
         PathTaken: ``append`` met an object of the same path and was not told what to do, or ``empty`` met any.
         ObjectNotFound: one of ``names`` is not there.
     """
@@ -243,7 +244,9 @@ def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Ta
     """What was written, as staged rows sorted by path."""
     folder, address = opened.folder, opened.address
     columns: dict[str, list[object]] = {name: [] for name in STAGED_SCHEMA.names}
-    items = [item for item in ctx.store.list(address) if not _scratch(item.key[len(address) :])]
+    found = list(ctx.store.list(address.rstrip("/")))
+    _check_inside(opened, (item.key for item in found))
+    items = [item for item in found if item.key.startswith(address) and not _scratch(item.key[len(address) :])]
     if names is not None:
         items = [item for item in items if item.key[len(address) :] in names]
         missing = {*names} - {item.key[len(address) :] for item in items}
@@ -267,6 +270,18 @@ def _files(ctx: Context, opened: Output, names: Collection[str] | None) -> pa.Ta
     table = pa.table(columns, schema=STAGED_SCHEMA)
     check_entries(table)
     return table
+
+
+def _check_inside(opened: Output, keys: Iterable[str]) -> None:
+    """Refuse files beside the directory: somebody left out the slash, and would lose them. Raises ``InvalidInput``."""
+    for key in keys:
+        # Some connectors of Hadoop mark a directory by an object beside it.
+        if not key.startswith(opened.address) and not key.endswith("_$folder$"):
+            name = key[len(opened.address) - 1 :]
+            raise InvalidInput(
+                f"{excerpt(name)} was written beside the directory of the output and not into it: write to "
+                "url.file(NAME), or put a slash between the URL and the name; nothing was staged"
+            )
 
 
 def _scratch(name: str) -> bool:

@@ -289,6 +289,21 @@ def test_the_same_output_again_is_no_change(repo: Repository) -> None:
     assert len(list(repo.log("main"))) == 2
 
 
+def test_a_file_beside_the_directory_is_no_silent_loss(repo: Repository) -> None:
+    """Without the slash the directory stays empty, and ``replace`` would empty the prefix."""
+    main = repo.branch("main")
+    main.put("t/kept", b"kept")
+    with (
+        pytest.raises(errors.InvalidInput, match="'part-0' was written beside the directory"),
+        main.output("t/") as url,
+    ):
+        Path(urlsplit(url + "part-0").path).write_bytes(b"1")
+    with main.output("t/", mode="append") as url:
+        Path(urlsplit(url + "_$folder$").path).write_bytes(b"")
+        Path(urlsplit(url.file("a")).path).write_bytes(b"1")
+    assert [entry.path for entry in main.list()] == ["t/a", "t/kept"]
+
+
 def test_a_failed_output_stages_nothing(lake: Lake, repo: Repository) -> None:
     main = repo.branch("main")
     with pytest.raises(ZeroDivisionError), main.output("t/") as url:
