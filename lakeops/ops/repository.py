@@ -134,10 +134,12 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
     """
     found = read_claim(store)
     left = str(found["id"]) if found and found.get("id") and found.get(CATALOG) == identity.catalog else None
-    if left is not None and (found or {}).get("repository") != name:
+    claimed = (found or {}).get("repository")
+    # A creation that lost its name to another one, in another place, comes to nothing. So its claim is nobody's.
+    if left is not None and claimed != name and not (isinstance(claimed, str) and exists(catalog, claimed)):
         raise NamespaceTaken(
             f"storage namespace {store.url!r} is taken: this catalog began to create repository "
-            f"{excerpt((found or {}).get('repository'))} there; create it under that name, or choose another location"
+            f"{excerpt(claimed)} there; create it under that name, or choose another location"
         )
     if left is not None and any(one.capabilities.get(CLAIM_ID) == left for one in pages(catalog.repositories)):
         left = None  # that repository is there

@@ -15,7 +15,7 @@ from support.soundness import assert_sound
 from lakeops import Lake, Repository
 from lakeops.catalog.open import open_catalog
 from lakeops.engine.local import LocalEngine
-from lakeops.model.errors import InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
+from lakeops.model.errors import AlreadyExists, InvalidInput, InvalidUri, NamespaceTaken, PreconditionFailed
 from lakeops.ops.replicate import replicate
 from lakeops.store import layout
 from lakeops.store.location import above, lies_in, overlap, real_place, same_server
@@ -127,6 +127,26 @@ def test_a_repository_in_another_ones_place_is_left_alone_by_copies(lake, outer,
     with pytest.raises(NamespaceTaken, match="data/inner"):
         replicate(stores.at(source.storage_namespace), destination, LocalEngine(1), delete=True, force=True)
     assert destination.get("data/inner/data/2026010100/x") == b"theirs"
+
+
+def test_a_place_whose_creation_lost_its_name_is_free(lake: Lake, base: Path) -> None:
+    create = lake.catalog.create_repository
+
+    def overtaken(*given, **more):
+        lake.catalog.create_repository = create  # type: ignore[method-assign]
+        lake.create_repository("same", (base / "second").as_uri())
+        create(*given, **more)
+
+    lake.catalog.create_repository = overtaken  # type: ignore[method-assign]
+    with pytest.raises(AlreadyExists):
+        lake.create_repository("same", (base / "first").as_uri())
+    made = lake.create_repository("another", (base / "first").as_uri())
+    made.branch("main").put("path", b"1")
+    made.branch("main").commit("first")
+    with pytest.raises(NamespaceTaken):
+        lake.create_repository("third", (base / "first").as_uri())
+    assert made.gc.mark().objects == 0
+    assert [item.kind for item in made.fsck() if item.severity == "error"] == []
 
 
 def test_of_two_that_are_created_at_once_in_each_other_at_most_one_is_made(lake, other, base):
