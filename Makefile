@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PYTHONPATH :=
+# Without bytecode each process that a test starts compiles lakeops again, and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure test-delta types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
@@ -103,14 +105,14 @@ harness: setup ## anything inside anything for SECONDS=60; KIND=nested, mirror o
 	@PYTHONPATH=tests $(BIN)/python -m harness $(KIND) --seconds $(SECONDS) --jump $(or $(JUMP),0)
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python demo/airflow/demo.py
+	@$(BIN)/python demo/airflow/demo.py
 
 SECONDS ?= 60
 demo-mirror: setup ## a mirror that follows a source through unruly replication, checked by a reader (SECONDS=60)
 	@$(BIN)/python demo/mirror/demo.py --seconds $(SECONDS)
 
 up: setup ## Airflow on loopback, in .airflow, to look around (after `make demo`: with its runs)
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python demo/airflow/serve.py up
+	@$(BIN)/python demo/airflow/serve.py up
 
 down: ## stop what `make up` started
 	@test ! -x $(BIN)/python || $(BIN)/python demo/airflow/serve.py down

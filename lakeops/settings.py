@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -225,9 +226,15 @@ def _has_table(file: Path) -> bool:
     try:
         text = file.read_text()
         # Parsing takes milliseconds, and the file of most projects says nothing of lakeops.
-        found = tomllib.loads(text) if TABLE[1] in text else {}
+        return TABLE[1] in text and _names_settings(text)
     except (OSError, ValueError):
         return False
+
+
+@lru_cache(maxsize=4)
+def _names_settings(project: str) -> bool:
+    """Whether the text of a ``pyproject.toml`` has settings. A process that opens many lakes parses it once."""
+    found = tomllib.loads(project)
     return isinstance(found.get(TABLE[0]), dict) and TABLE[1] in found[TABLE[0]]
 
 

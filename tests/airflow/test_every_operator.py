@@ -229,10 +229,10 @@ def kill(home: Path, lake: Lake, place: Path, run: Run, wanted: Any) -> Kill:
     return kill
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.slow)])
 @each_case
 def test_killed_at_every_effect_and_cleared_is_run_once(case: Case, kill: Kill, step: int) -> None:
-    """At the first and every fourth one in the default run, which are others for each operator."""
+    """At the first and every sixth one in the default run, which are others for each operator."""
     changes = kill(case, 1, "before")
     assert changes or case.operator in READS
     effect = 2 + CASES.index(case) % step
@@ -249,7 +249,7 @@ def test_killed_after_every_effect_and_cleared_is_run_once(case: Case, kill: Kil
     assert effects >= (0 if case.operator in READS else 1)
 
 
-@pytest.mark.parametrize("cases", [CASES[::5], pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
+@pytest.mark.parametrize("cases", [CASES[::9], pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_mapped_over_two_repositories_each_is_run_once(
     airflow_database: None, lake: Lake, place: Path, run: Run, cases: list[Case]
 ) -> None:

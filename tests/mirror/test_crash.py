@@ -142,7 +142,7 @@ def live(pair: Pair) -> list[str]:
 
 
 PLACES = [("before", 1), ("after", 2), ("refused", 3)]
-MORE_PLACES = [(when, first + more) for when, first in PLACES for more in (6, 12, 18)]
+MORE_PLACES = [(when, first + more) for when, first in PLACES for more in (9, 18, 27)]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_look_at_history_may_be_killed_or_refused(taken_over, when, first):
     calls, effects, whole = len(pair.faults.calls), count_effects(pair.faults), live(pair)
     assert (effects, len(whole)) == (3, 5)
     opened.__exit__(None, None, None)
-    harms = [(at, ("revive_proved",)) for at in range(1, effects + 1)] + [(at, ()) for at in range(first, calls, 24)]
+    harms = [(at, ("revive_proved",)) for at in range(1, effects + 1)] + [(at, ()) for at in range(first, calls, 36)]
     for at, operations in harms:
         opened, pair = taken_over()
         if when == "refused":

@@ -100,7 +100,14 @@ def test_nothing_that_is_torn_holds_a_branch_up_for_ever(pair: Pair) -> None:
     assert pair.mirror.sync()["main"].promoted == newest.id
 
 
-@pytest.mark.parametrize(("lag", "lost"), [(12, 0), (0, 2), (7, 2)], ids=["late", "lossy", "late and lossy"])
+@pytest.mark.parametrize(
+    ("lag", "lost"),
+    [
+        pytest.param(12, 0, id="late", marks=pytest.mark.slow),
+        pytest.param(0, 2, id="lossy", marks=pytest.mark.slow),
+        pytest.param(7, 2, id="late and lossy"),
+    ],
+)
 def test_it_always_advances(pair: Pair, lag: int, lost: int) -> None:
     """Every object comes late, later than the mirror is patient; of every second commit one never comes at all.
 

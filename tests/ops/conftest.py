@@ -3,12 +3,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from support.quick_joins import one_database
 from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.testing import Faults, ManualClock
 
 SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick_joins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Joins of this process share a database; see ``support.quick_joins``."""
+    with one_database(tmp_path_factory.mktemp("joins")):
+        yield
 
 
 @pytest.fixture
@@ -35,11 +43,13 @@ def fill() -> Callable[..., str]:
 
 def fill_paths(repository: Repository, branch: str, files: dict[str, str | None], *, message: str = "") -> str:
     handle = repository.branch(branch)
+    with handle.batch() as batch:  # one transaction for all
+        for path, contents in files.items():
+            if contents is not None:
+                batch.put(path, contents.encode())
     for path, contents in files.items():
         if contents is None:
             handle.delete(path)
-        else:
-            handle.put(path, contents.encode())
     return handle.commit(message or f"on {branch}").id
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from support.scenes import open_faulty
 
-from lakeops import Lake, Repository
+from lakeops import Lake, Repository, Settings, Split
 from lakeops.model import errors
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
 from lakeops.ranges.digest import EMPTY_METARANGE_ID
-from lakeops.testing import Faults
+from lakeops.testing import Faults, ManualClock
 
 
 def state(repo: Repository) -> tuple[object, ...]:
@@ -27,13 +28,29 @@ def state(repo: Repository) -> tuple[object, ...]:
     )
 
 
-@pytest.fixture
-def seeded(repo: Repository, fill) -> Repository:
-    fill(repo, "main", a="1", b="2")
-    repo.create_branch("dev")
-    fill(repo, "dev", a="3")
+def seed(repo: Repository) -> Repository:
+    main = repo.branch("main")
+    main.put("a", b"1")
+    main.put("b", b"2")
+    main.commit("on main")
+    dev = repo.create_branch("dev")
+    dev.put("a", b"3")
+    dev.commit("on dev")
     repo.create_tag("v1", "main")
     return repo
+
+
+@pytest.fixture
+def seeded(repo: Repository) -> Repository:
+    return seed(repo)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    """One repository for all calls that change nothing."""
+    settings = Settings.load(home=tmp_path_factory.mktemp("shared"), fsync=False, committer="tester")
+    with Lake.open(settings=settings, clock=ManualClock()) as lake:
+        yield seed(lake.create_repository("repo", split=Split(2, 4, 8)))
 
 
 BAD_CALLS = [
@@ -79,13 +96,13 @@ BAD_CALLS = [
 
 
 @pytest.mark.parametrize(("call", "error", "says"), BAD_CALLS)
-def test_bad_calls_change_nothing(seeded: Repository, call, error, says: str) -> None:
-    before = state(seeded)
+def test_bad_calls_change_nothing(shared: Repository, call, error, says: str) -> None:
+    before = state(shared)
     with pytest.raises(error) as caught:
-        call(seeded)
+        call(shared)
     assert says in caught.value.message
     assert "\n" not in caught.value.message
-    assert state(seeded) == before
+    assert state(shared) == before
 
 
 @pytest.mark.parametrize("name", ["", "ab", "Upper", "-dash", "under_score", "a" * 64, "a/b", "../x"])

@@ -68,7 +68,7 @@ class Naive:
         return before | ({commit_id} if here is not None or parents else set())
 
 
-@pytest.mark.parametrize(("seed", "page"), [(0, 3), (1, 7), (2, 100_000)])
+@pytest.mark.parametrize(("seed", "page"), [(0, 3), pytest.param(1, 7, marks=pytest.mark.slow), (2, 100_000)])
 def test_the_naive_walk_gives_the_same(
     told: Callable[[int], Repository], monkeypatch: pytest.MonkeyPatch, seed: int, page: int
 ) -> None:

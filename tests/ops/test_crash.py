@@ -67,9 +67,9 @@ def rewind(prepared: Path):
     return rewind
 
 
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_effect_and_run_again(scene: Scene, rewind, step: int) -> None:
-    """At every second one, from the last backwards, in the default run."""
+    """At every third one, from the last backwards, in the default run."""
     total = effects_of(scene, rewind())
     assert total >= 1  # a revert to a tree that is stored already is one transaction
     kill(scene, rewind, 1, "before")

@@ -215,7 +215,7 @@ def play(lake: Lake, random: Random, rounds: int, *, before: Callable[[], None])
     return told
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_hostile_cache_changes_no_answer(tmp_path, seed):
     compare_with_none(tmp_path, seed, rounds=3)
 

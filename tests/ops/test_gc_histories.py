@@ -150,9 +150,8 @@ def histories(catalog: Catalog, clock: ManualClock, *, number: int, examples: in
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", range(2))
-def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock, part):
-    histories(catalog, clock, number=part, examples=40, steps_at_most=12)
+def test_nothing_needed_goes_and_nothing_else_stays(catalog, clock):
+    histories(catalog, clock, number=0, examples=40, steps_at_most=12)
 
 
 @pytest.mark.slow

@@ -138,12 +138,13 @@ def test_a_slow_write_is_complete_or_refused_at_every_effect(tmp_path, name, hou
         at += 1
 
 
+EFFECTS = ("scan", "begin_mark", "put", "finish_mark", "begin_sweep", "delete", "advance_sweep")
 MOMENTS = [
-    ("scan", "before"), ("scan", "after"), ("begin_mark", "before"), ("begin_mark", "after"),
-    ("put", "before"), ("put", "after"), ("finish_mark", "before"), ("finish_mark", "after"),
-    ("begin_sweep", "before"), ("begin_sweep", "after"), ("delete", "before"), ("delete", "after"),
-    ("advance_sweep", "before"), ("advance_sweep", "after"),
-]  # fmt: skip
+    ("scan", "before"),
+    *((effect, "after") for effect in EFFECTS),
+    # After one effect is before the next.
+    *(pytest.param(effect, "before", marks=pytest.mark.slow) for effect in EFFECTS[1:]),
+]
 
 
 @pytest.mark.parametrize(("moment", "when"), MOMENTS, ids=lambda value: value)

@@ -172,8 +172,9 @@ CHANGES: dict[str, tuple[list[Any], Call]] = {
 def make(lake: Lake, place: Path) -> Scene:
     repo = lake.create_repository("repo", split=SMALL)
     main = repo.branch("main")
-    for number in range(20):
-        main.put(f"f{number:02}", b"x")
+    with main.batch() as batch:
+        for number in range(20):
+            batch.put(f"f{number:02}", b"x")
     main.commit("first")
     dev = repo.create_branch("dev")
     dev.put("g", b"1")

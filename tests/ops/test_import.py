@@ -187,11 +187,9 @@ def refused(repo, main):
     return check
 
 
-@pytest.mark.parametrize(
-    "url", ["", "raw", "ftp://x/y", "file:///", "file://host/x", "s3://", "s3://bucket/../x", "file:///a/../b"]
-)
-def test_sources_that_are_no_location(refused, url):
-    refused(errors.InvalidUri, url)
+def test_sources_that_are_no_location(refused):
+    for url in ("", "raw", "ftp://x/y", "file:///", "file://host/x", "s3://", "s3://bucket/../x", "file:///a/../b"):
+        refused(errors.InvalidUri, url)
 
 
 def test_a_source_that_is_not_there(refused, tmp_path):
@@ -266,22 +264,24 @@ LINKS = {
 
 @pytest.mark.parametrize("skip", [False, True], ids=["refused", "skipped"])
 @pytest.mark.parametrize("below", ["", "folder/", "folder/deeper/"])
-@pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
-def test_whatever_an_import_lists_can_be_read(main, refused, tmp_path, target, below, skip):
+def test_whatever_an_import_lists_can_be_read(main, refused, tmp_path, below, skip):
     """A link inside the source is no object: it is named, or left out, and nothing that it leads to comes in."""
     write(tmp_path / "outside", {"secret": "s"})
     url = write(tmp_path / "in", {"good": "1", "folder/file": "2", "folder/deeper/file": "3"})
     (tmp_path / "in" / below / "other link").symlink_to("file")
-    (tmp_path / "in" / below / "link").symlink_to(target)
-    if not skip:
-        refused(errors.InvalidInput, url, match="'" + below + "link' .a symbolic link.")
-        return
-    main.import_objects(url, "raw", "m", skip_special=True)
-    assert {path: main.read(path) for path in paths(main, "raw/")} == {
-        "raw/good": b"1",
-        "raw/folder/file": b"2",
-        "raw/folder/deeper/file": b"3",
-    }
+    link = tmp_path / "in" / below / "link"
+    for number, target in enumerate(LINKS.values()):
+        link.symlink_to(target)
+        if skip:
+            main.import_objects(url, f"raw{number}", "m", skip_special=True)
+            assert {path: main.read(path) for path in paths(main, f"raw{number}/")} == {
+                f"raw{number}/good": b"1",
+                f"raw{number}/folder/file": b"2",
+                f"raw{number}/folder/deeper/file": b"3",
+            }, target
+        else:
+            refused(errors.InvalidInput, url, match="'" + below + "link' .a symbolic link.")
+        link.unlink()
 
 
 @pytest.mark.parametrize("on_the_way", ["the source", "above it"])

@@ -40,12 +40,14 @@ def repo(faulty_lake: Lake) -> Repository:
 def old(repo: Repository, clock: ManualClock) -> str:
     """A commit that no branch has any more, a mark away from expiry; ``main`` has moved on."""
     main = repo.branch("main")
-    for number in range(12):
-        main.put(f"f{number:02}", b"base")
+    with main.batch() as batch:
+        for number in range(12):
+            batch.put(f"f{number:02}", b"base")
     main.commit("base")
     branch = repo.create_branch("dev")
-    for number in (1, 2, 10):
-        branch.put(f"f{number:02}", b"dev")
+    with branch.batch() as batch:
+        for number in (1, 2, 10):
+            batch.put(f"f{number:02}", b"dev")
     old = branch.commit("dev").id
     main.put("f06", b"main")
     main.commit("main")

@@ -133,9 +133,9 @@ def test_a_commit_that_is_lost_is_no_pruned_one(old: Repository) -> None:
 
 
 @pytest.mark.parametrize(("key", "value"), [("log_days", 29), ("key_days", 0), ("log_days", "x"), ("key_days", 1e9)])
-def test_the_numbers_are_checked(old: Repository, key: str, value: object) -> None:
+def test_the_numbers_are_checked(repo: Repository, key: str, value: object) -> None:
     with pytest.raises(InvalidRules, match=key):
-        old.gc.set_rules({**RULES, key: value})
+        repo.gc.set_rules({**RULES, key: value})
 
 
 def test_a_mirror_ends_where_its_source_was_pruned(old: Repository, lake: Lake, tmp_path: Path) -> None:

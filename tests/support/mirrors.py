@@ -60,11 +60,13 @@ class Pair:
 
     def commit_paths(self, branch: str, files: dict[str, str | None]) -> Commit:
         handle = self.repo.branch(branch)
+        with handle.batch() as batch:  # one transaction for all
+            for path, text in files.items():
+                if text is not None:
+                    batch.put(path, text.encode())
         for path, text in files.items():
             if text is None:
                 handle.delete(path)
-            else:
-                handle.put(path, text.encode())
         return handle.commit(f"on {branch}", allow_empty=True)
 
     def contents(self, branch: str = "main") -> dict[str, bytes]:

@@ -50,9 +50,9 @@ def _files(count: int, text: str) -> dict[str, bytes]:
 
 
 def _put_all(repo: Repository, branch: str, files: dict[str, bytes]) -> None:
-    handle = repo.branch(branch)
-    for path, data in files.items():
-        handle.put(path, data)
+    with repo.branch(branch).batch() as batch:
+        for path, data in files.items():
+            batch.put(path, data)
 
 
 def _prepare_commit(repo: Repository) -> None:
