@@ -18,7 +18,7 @@ from lakeops.catalog.guards import Transitions, check_live, check_writable, find
 from lakeops.catalog.tables import PASSED_CHECK, PROTECTION
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MissingCheck, NotFound
-from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, Commit, PassedCheck, Protection
+from lakeops.model.records import BRANCH_PROTECTION, CHECK_PROTECTION, PassedCheck, Protection
 
 _HERE = PROTECTION.c.repository_id == bindparam("repository")
 _EVERY = select(PROTECTION.c.kind, PROTECTION.c.pattern, PROTECTION.c.check_name).where(_HERE)
@@ -111,9 +111,8 @@ class Protections(Transitions):
         return self.database.read(lambda conn: _passed(conn, repository_id, commit_id))
 
 
-def require_passed(conn: Connection, repository_id: str, branch: str, commit: Commit) -> None:
-    """Refuse a merge commit whose source lacks a check that the branch needs. Raises ``MissingCheck``."""
-    source = commit.parents[-1]
+def require_passed(conn: Connection, repository_id: str, branch: str, source: str) -> None:
+    """Refuse to merge a commit that lacks a check that the branch needs. Raises ``MissingCheck``."""
     rows = conn.execute(_LACKING, {"repository": repository_id, "commit": source})
     lacking = sorted({row.check_name for row in rows if fnmatchcase(branch, row.pattern)})
     if lacking:

@@ -86,7 +86,8 @@ class Publishing(Transitions):
             return earlier
         check_writable(conn, repository, action=publish.action, branch=publish.branch)
         if publish.action == "merge":  # anything else went no further, where checks are needed
-            require_passed(conn, repository.id, publish.branch, publish.commit)
+            merged = publish.merged or publish.commit.parents[-1]
+            require_passed(conn, repository.id, publish.branch, merged)
         check_hooks(repository, publish.action, publish.branch, publish.hooks)
         check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
         rest = _check_state(state, publish)

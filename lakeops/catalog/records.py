@@ -146,6 +146,7 @@ class Publish:
         intent: what the caller asked for, as it is kept with sealed tokens. Intents of the same call are left out
             of what other callers asked for.
         hooks: the hooks that the caller runs beside it.
+        merged: of a merge, the id of the commit that is merged. A squash has it not among its parents.
     """
 
     repository_id: str
@@ -163,6 +164,7 @@ class Publish:
     publisher: str | None = None
     intent: Intent | None = None
     hooks: frozenset[Hook] = frozenset()
+    merged: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ LANGUAGE plpgsql SET search_path = {schema}, pg_temp AS $$
 DECLARE
   rule record;
   parents json;
+  merged text;
 BEGIN
   IF pg_has_role(current_user, 'lakeops_maintainer', 'USAGE')
      OR NOT pg_has_role(current_user, 'lakeops_writer', 'USAGE')
@@ -137,12 +138,13 @@ BEGIN
   FOR rule IN SELECT * FROM lakeops_protection AS p WHERE p.repository_id = OLD.repository_id
       AND (p.kind = 'tag') = (TG_TABLE_NAME = 'lakeops_tag') AND lakeops_matches(OLD.name, p.pattern) LOOP
     IF rule.kind <> 'tag' AND TG_OP = 'UPDATE' THEN
-      SELECT c.parents INTO parents FROM lakeops_commit AS c
+      SELECT c.parents, CASE json_array_length(c.parents) WHEN 1 THEN c.metadata ->> 'squash-origin'
+          ELSE c.parents ->> 1 END INTO parents, merged FROM lakeops_commit AS c
         WHERE c.repository_id = OLD.repository_id AND c.id = NEW.commit_id;
-      IF NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name
-          AND json_array_length(parents) = 2 AND parents ->> 0 = OLD.commit_id
+      IF NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name AND parents ->> 0 = OLD.commit_id
+          AND EXISTS (SELECT 1 FROM lakeops_commit AS c WHERE c.repository_id = OLD.repository_id AND c.id = merged)
           AND (rule.kind = 'branch' OR EXISTS (SELECT 1 FROM lakeops_passed_check AS d
-            WHERE d.repository_id = OLD.repository_id AND d.commit_id = parents ->> 1 AND d.name = rule.check_name))
+            WHERE d.repository_id = OLD.repository_id AND d.commit_id = merged AND d.name = rule.check_name))
       THEN
         CONTINUE;
       END IF;

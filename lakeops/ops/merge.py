@@ -95,7 +95,7 @@ def merge(
             raise UpToDate
         parents = (attempt.head,) if squash else (attempt.head, ours)
         said = {**pairs, "squash-origin": ours.id} if squash else pairs
-        return Draft(metarange, parents, text, said, summary, rests_on=decision.rests_on)
+        return Draft(metarange, parents, text, said, summary, rests_on=decision.rests_on, merged=ours)
 
     try:
         published = publish(

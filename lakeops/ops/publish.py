@@ -99,7 +99,7 @@ class Draft:
 
     ``rests_on`` are the commits whose ranges the metarange reuses. ``begun`` is when its first file was written, where
     that was before the attempt: files live under the deadline of the publish transaction from then on.
-    ``consumed`` are those of the sealed tokens that it takes. None: all of them.
+    ``consumed`` are those of the sealed tokens that it takes. None: all of them. ``merged`` is what a merge merges.
     """
 
     metarange: MetarangeFile
@@ -110,6 +110,7 @@ class Draft:
     rests_on: tuple[Commit, ...] = field(default=())
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
+    merged: Commit | None = None
 
 
 @dataclass(frozen=True)
@@ -306,6 +307,7 @@ def _asked(
         fingerprint=move.request.fingerprint,
         publisher=publisher,
         intent=move.intent,
+        merged=draft.merged.id if draft.merged else None,
     )
 
 

@@ -33,6 +33,18 @@ def test_a_merge_needs_every_check_of_this_very_commit(repo: Repository, work: s
     assert [(one.name, one.passed_by) for one in repo.ref(work).passed_checks()][0] == ("approval", "ada")
 
 
+def test_a_squash_needs_the_checks_of_what_it_brings(repo: Repository, work: str) -> None:
+    """The head, which is the only parent of a squash, says nothing of what comes."""
+    for name in ("quality", "approval"):
+        repo.ref("main").pass_check(name)
+    with pytest.raises(MissingCheck, match=f"{work[:16]} lacks 'approval', 'quality'"):
+        repo.merge("dev", "main", squash=True)
+    for name in ("quality", "approval"):
+        repo.ref("main").withdraw_check(name)
+        repo.ref("dev").pass_check(name)
+    assert repo.merge("dev", "main", squash=True).reference
+
+
 def test_nothing_but_merges_reaches_such_a_branch(repo: Repository, work: str) -> None:
     main = repo.branch("main")
     repo.create_branch("mars", "main")

@@ -206,6 +206,12 @@ def test_the_server_asks_for_checks_too(team: dict[str, Lake]) -> None:
         writer.branch("strict").put("w", b"1")
     writer.ref(commit.id).pass_check("quality")
     assert writer.merge("work", "strict").reference
+    writer.branch("work").put("v", b"1")
+    writer.branch("work").commit("more")
+    with pytest.raises(MissingCheck):
+        writer.merge("work", "strict", squash=True)
+    writer.ref("work").pass_check("quality")
+    assert writer.merge("work", "strict", squash=True).reference
     assert owner.ref(commit.id).passed_checks()[0].passed_by == f"{WRITER} {os.getpid()}"
 
 
