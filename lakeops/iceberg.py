@@ -293,7 +293,13 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         """There are none."""
         raise NotImplementedError("this catalog has no views")
 
-    load_view = register_view = drop_view
+    def load_view(self, identifier: Any) -> NoReturn:
+        """There are none."""
+        self.drop_view(identifier)
+
+    def register_view(self, identifier: Any, metadata_location: str) -> NoReturn:
+        """There are none."""
+        self.drop_view(identifier)
 
 
 def _checked(name: str) -> str:

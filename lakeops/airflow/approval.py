@@ -187,7 +187,7 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     """
 
     ui_color = "#f2e6d9"
-    operator_extra_links = (LakeopsDiffLink(),)
+    operator_extra_links: Any = (LakeopsDiffLink(),)
 
     source: str
     destination: str | None = None
@@ -335,7 +335,7 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
     APPROVE = "Sweep"
     REJECT = "Leave it"
     ui_color = "#f2e6d9"
-    operator_extra_links = (LakeopsPageLink(),)
+    operator_extra_links: Any = (LakeopsPageLink(),)
 
     mark_id: str | None
     above_bytes: int | str | None = None

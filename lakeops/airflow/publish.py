@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger(__name__)
 
-RETRIES = {"retries": 3, "retry_delay": timedelta(seconds=5)}
+RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
 """How the block's own tasks are retried. Errors that would come again fail at once all the same."""
 
 

@@ -204,7 +204,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
         poll_interval: seconds between two questions.
     """
 
-    arguments = (*RepositoryTrigger.arguments, "condition", "settle")
+    arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "condition", "settle")
 
     def __init__(self, *, condition: Mapping[str, Any], settle: float = 0, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)
@@ -257,7 +257,7 @@ class LakeopsCommitTrigger(RepositoryTrigger):
         poll_interval: seconds between two questions.
     """
 
-    arguments = (*RepositoryTrigger.arguments, "branch", "asset", "every")
+    arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "branch", "asset", "every")
 
     def __init__(self, *, branch: str, asset: str, every: bool = False, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init__(**kwargs)

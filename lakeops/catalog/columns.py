@@ -34,8 +34,8 @@ class Unreadable:
 class CheckedJson(TypeDecorator[Any]):
     """JSON. Text that cannot be parsed comes as ``Unreadable``, so that one damaged row stops no query."""
 
-    impl = JSON
-    cache_ok = True
+    impl: type[JSON] = JSON
+    cache_ok: bool | None = True
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
         """The dialect's own parser, with its errors caught."""
@@ -85,13 +85,13 @@ def digest(name: str | None = None) -> Column[int]:
 class DatabaseLogin(FunctionElement[str]):
     """The login that the database has checked. SQLite has none, so an insert there names the account."""
 
-    inherit_cache = True
+    inherit_cache: bool | None = True
 
 
 class DatabaseSeconds(FunctionElement[int]):
     """The database's time, in Unix seconds. SQLite's is the catalog's clock, so an insert there names it."""
 
-    inherit_cache = True
+    inherit_cache: bool | None = True
 
 
 _ANSWERS = {DatabaseLogin: "SESSION_USER", DatabaseSeconds: "(floor(EXTRACT(epoch FROM clock_timestamp())))::bigint"}

@@ -44,7 +44,7 @@ def _digest() -> Any:  # noqa: ANN401
 class _Row(SQLModel):
     """The root of the tables below: keeps them apart from any other SQLModel metadata of the process."""
 
-    metadata = MetaData()
+    metadata: ClassVar[MetaData] = MetaData()
 
 
 class RepositoryRow(_Row, table=True):

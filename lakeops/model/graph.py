@@ -381,7 +381,7 @@ class ReadAhead:
         self._sides_at_once = FIRST_SIDES
         self._foretold: dict[str, Commit] = {}
         self._ahead = max(1, min(ahead, LONGEST_RUN))
-        self.loads = 0
+        self.loads: int = 0
         """How often something was loaded."""
         self._most = most
         self._asked = 0

@@ -88,7 +88,7 @@ def chosen(params: Any = None) -> str:
     return str(params["action"])
 
 
-def do(verb: str, operator: type[LakeopsOperator], **arguments: Any) -> None:
+def do(verb: str, operator: Callable[..., Any], **arguments: Any) -> None:
     """Show, then do."""
     preview(verb) >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
 

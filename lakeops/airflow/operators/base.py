@@ -62,7 +62,7 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
         """The verb's record, with the keys of the public contract."""
         if self._tells_by_itself:
             # Airflow makes an event for each outlet at every success, and this task may publish nothing.
-            self.outlets = []
+            self.outlets: list[Any] = []
         with failing_at_once(), self._killable():
             self.check_filled()
             hook = LakeopsHook(self.lakeops_conn_id)

@@ -52,7 +52,7 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
-    operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink())
+    operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink())
     announces = True
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
 
@@ -120,7 +120,7 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
-    choices = get_args(OnEmptyCommit)
+    choices: ClassVar[tuple[str, ...]] = get_args(OnEmptyCommit)
 
     branch: str
     message: str
@@ -270,7 +270,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
-    operator_extra_links = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
+    operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
     announces = True
 
     source: str

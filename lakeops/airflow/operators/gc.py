@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class _CollectionOperator(LakeopsOperator):
     """Does a step of garbage collection; links to the page with the rules and the marks."""
 
-    operator_extra_links = (LakeopsPageLink(),)
+    operator_extra_links: Any = (LakeopsPageLink(),)
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
         """The page of the repository's garbage collection."""

@@ -114,7 +114,7 @@ class LakeopsDiffOperator(LakeopsOperator):
         kwargs: see ``LakeopsOperator``.
     """
 
-    operator_extra_links = (LakeopsDiffLink(),)
+    operator_extra_links: Any = (LakeopsDiffLink(),)
 
     right: str
     left: str | None = None
