@@ -230,7 +230,7 @@ def test_who_is_interrupted_before_a_transaction_holds_up_nobody(repo, faults, p
     planned.append(None)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(repo.merge, "clash0", "main")
-        wait_until(lambda: repo._ctx.companions.busy(("repo", "main")) or first.done())
+        wait_until(lambda: repo._ctx.companions.busy((repo.storage_namespace, "main")) or first.done())
         second = pool.submit(repo.merge, "clash1", "main")
         with pytest.raises(Crash):
             first.result()
