@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.quick_joins import quick_joins
 from typer.testing import CliRunner, Result
 
 from lakeops.cli.app import app
 from lakeops.lake import Lake, Repository
 from lakeops.model.records import Split
+
+__all__ = ["quick_joins"]
 
 ENVIRONMENT = {"LAKEOPS_FSYNC": "false", "LAKEOPS_COMMITTER": "ada", "TERM": "xterm-256color", "PAGER": "cat"}
 
@@ -102,6 +106,21 @@ def disagree(repository: Repository) -> None:
         branch.commit(f"{name} changes")
 
 
+def enrich(repository: Repository, work: Path) -> Repository:
+    """Add something of everything, and files for commands that read some."""
+    (work / "local.txt").write_text("hello")
+    (work / "incoming").mkdir()
+    (work / "incoming" / "day.csv").write_text("1")
+    (work / "rules.json").write_text('{"default_retention_days": 7}')
+    repository.protect("release-*")
+    repository.require_check("safe-*", "quality")
+    repository.protect_tags("old-*")
+    repository.ref("main").pass_check("lint")
+    repository.gc.set_rules({"default_retention_days": 9})
+    repository.gc.mark()
+    return repository
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return enter(tmp_path, monkeypatch)
@@ -138,6 +157,40 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
             repository = fill(lake)
             disagree(repository)
             yield repository
+
+
+@pytest.fixture(scope="module")
+def rich(standing: Repository) -> Repository:
+    """The same, with something of everything."""
+    return enrich(standing, Path.cwd())
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A directory with such a lake and its working directory, and a copy of it."""
+    place, copy = tmp_path_factory.mktemp("rich"), tmp_path_factory.mktemp("saved")
+    with pytest.MonkeyPatch.context() as patch:
+        enter(place, patch)
+        with Lake.open() as lake:
+            repository = fill(lake)
+            disagree(repository)
+            enrich(repository, Path.cwd())
+    shutil.copytree(place, copy, dirs_exist_ok=True)
+    return place, copy
+
+
+@pytest.fixture
+def rich_again(saved: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
+    """``rich`` for a test that changes it: copied, which takes a fourth of making it."""
+    place, copy = saved
+    shutil.rmtree(place)
+    place.mkdir()
+    enter(place, monkeypatch)
+    shutil.copytree(copy, place, dirs_exist_ok=True)
+    with Lake.open() as lake:
+        repository = lake.repository("flights")
+        repository.adopt()  # the catalog is a copy of the one that was there
+        yield repository
 
 
 @pytest.fixture(scope="module")

@@ -156,31 +156,10 @@ READS = {
 """Commands that change nothing: they share a repository."""
 
 
-def prepare(repository: Repository, work: Path) -> Repository:
-    (work / "local.txt").write_text("hello")
-    (work / "incoming").mkdir()
-    (work / "incoming" / "day.csv").write_text("1")
-    (work / "rules.json").write_text('{"default_retention_days": 7}')
-    repository.protect("release-*")
-    repository.require_check("safe-*", "quality")
-    repository.protect_tags("old-*")
-    repository.ref("main").pass_check("lint")
-    repository.gc.set_rules({"default_retention_days": 9})
-    repository.gc.mark()
-    return repository
-
-
-@pytest.fixture(scope="module")
-def shared(standing: Repository) -> Repository:
-    return prepare(standing, Path.cwd())
-
-
 @pytest.fixture
 def prepared(request: pytest.FixtureRequest) -> Repository:
     """A repository with something of everything, for the command of the test."""
-    if request.node.callspec.params["name"] in READS:
-        return request.getfixturevalue("shared")
-    return prepare(request.getfixturevalue("conflict"), Path.cwd())
+    return request.getfixturevalue("rich" if request.node.callspec.params["name"] in READS else "rich_again")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -8,16 +8,11 @@ from random import Random
 
 import pytest
 from support.mirrors import Pair, open_pair
-from support.quick_joins import one_database
+from support.quick_joins import quick_joins
 
 from lakeops.testing import ManualClock
 
-
-@pytest.fixture(scope="package", autouse=True)
-def quick_joins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Joins of this process share a database; see ``support.quick_joins``."""
-    with one_database(tmp_path_factory.mktemp("joins")):
-        yield
+__all__ = ["quick_joins"]
 
 
 @pytest.fixture

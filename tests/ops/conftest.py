@@ -3,20 +3,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.quick_joins import one_database
+from support.quick_joins import quick_joins
 from support.scenes import open_faulty
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.testing import Faults, ManualClock
 
+__all__ = ["quick_joins"]
+
 SMALL = Split(min_entries=2, target_entries=4, max_entries=8)
-
-
-@pytest.fixture(scope="package", autouse=True)
-def quick_joins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Joins of this process share a database; see ``support.quick_joins``."""
-    with one_database(tmp_path_factory.mktemp("joins")):
-        yield
 
 
 @pytest.fixture

@@ -275,11 +275,12 @@ def test_bases_that_conflict_ask_which_side_is_right(story: Story, git: GitOracl
     check(story, git)
 
 
-def test_a_long_row_of_criss_crosses_is_merged_at_any_depth(story: Story, git: GitOracle) -> None:
+@pytest.mark.parametrize("days", [4, pytest.param(7, marks=pytest.mark.slow)])
+def test_a_long_row_of_criss_crosses_is_merged_at_any_depth(story: Story, git: GitOracle, days: int) -> None:
     """Two jobs that merge both ways every day and change the same path in between: each day is a level deeper."""
     story.write("main", dict.fromkeys(PATHS, "0"))
     story.branch("b")
-    for day in range(7):
+    for day in range(days):
         story.write("main", {"a1": f"main {day}", f"b{day % 5}": f"{day}"})
         story.write("b", {"a1": f"b {day}", f"c{day % 5}": f"{day}"})
         heads = dict(story.model.branches)

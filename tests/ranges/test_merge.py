@@ -83,7 +83,10 @@ def one_path(letter, path="dir/x"):
 
 @pytest.mark.parametrize("row", TABLE)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["alone", "dest-moved-on"])
+# Rows alone, by the verb: tests/ops/test_merge_table.py::test_each_row_alone.
+@pytest.mark.parametrize(
+    "elsewhere", [pytest.param(False, id="alone", marks=pytest.mark.slow), pytest.param(True, id="dest-moved-on")]
+)
 def test_every_row_of_the_table(store, row, strategy, elsewhere):
     base, source, dest, result = row
     sides = [one_path(base), one_path(source), one_path(dest)]

@@ -13,6 +13,13 @@ import pytest
 from lakeops.engine import unreferenced
 
 
+@pytest.fixture(scope="package", autouse=True)
+def quick_joins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For a conftest to take over: each join of its folder's tests."""
+    with one_database(tmp_path_factory.mktemp("joins")):
+        yield
+
+
 @contextmanager
 def one_database(scratch: Path) -> Iterator[None]:
     """Inside the block, each join gets a cursor of one database, which has views of its own.
