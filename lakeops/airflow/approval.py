@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeoutError
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
@@ -209,12 +209,13 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask, if there is anything to ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with self.opened() as repository:
+            from lakeops.ops.ancestor import check_strategy  # late: reading a DAG does not need it
+
+            strategy = check_strategy(self.strategy or None)
             destination = self.destination or repository.default_branch
             # Both sides as they are at one moment, so that everything below speaks of one merge.
             commit, head = repository.ref(self.source).commit, repository.branch(destination).commit_id
-            outcome = MergeOutcome.of(
-                repository, head, commit.id, cast("StrategyName | None", self.strategy or None), listed=LISTED
-            )
+            outcome = MergeOutcome.of(repository, head, commit.id, strategy, listed=LISTED)
             page = address(self.lakeops_conn_id, repository.id, "diff", left=destination, right=commit.id)
             if outcome.conflicts:
                 self.point_to(page)
@@ -353,8 +354,8 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Let it through, or ask; Airflow parks the task then and goes on in ``execute_complete``."""
-        with failing_at_once():
-            limit, only_show = number(self.above_bytes), truth(self.only_show)
+        with failing_at_once(self.arguments()):
+            limit, only_show = number("above_bytes", self.above_bytes), truth("only_show", self.only_show)
             if self.mark_id in (None, "", "None"):
                 raise AirflowSkipException(
                     "This was a dry run, which changes nothing; the log of the mark task has the report."

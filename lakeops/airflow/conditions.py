@@ -23,7 +23,7 @@ from lakeops.airflow.hook import source_of
 from lakeops.airflow.task import made_by_airflow
 from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound
 from lakeops.model.mirrors import RefKind, RefName
-from lakeops.model.names import COMMIT_ID
+from lakeops.model.names import COMMIT_ID, check_branch, check_tag
 from lakeops.model.refs import parse_ref
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ class TagExists(Condition):
     tag: str
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The tag's record."""
+        """The tag's record. Raises ``InvalidName`` for what no tag can be called."""
+        check_tag(self.tag)
         try:
             return repository.tag(self.tag).to_json()
         except RefNotFound:
@@ -190,9 +191,10 @@ class Replicated(Condition):
     ref_kind: str = "branch"
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """The ref's record, with the commit that it can show now."""
+        """The ref's record, with the commit that it can show now. Raises ``InvalidName`` for a name that none has."""
         from lakeops.lake import Mirror
 
+        (check_branch if self.ref_kind == RefKind.BRANCH else check_tag)(self.name)
         found = Mirror.of(repository).arrived(RefName(RefKind(self.ref_kind), self.name))
         return None if found is None else {"id": self.name, "commit_id": found}
 

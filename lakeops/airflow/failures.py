@@ -9,8 +9,9 @@ nothing else changes (``docs/adr/0063-mistakes-are-one-line.md``).
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,11 +68,14 @@ def without_traceback(logger: Any, method: str, event: MutableMapping[str, Any])
 
 
 @contextmanager
-def failing_at_once() -> Iterator[None]:
+def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[None]:
     """Make errors that would come again fail the task without retry. Errors that may pass are retried.
 
     The message of a merge conflict lists every conflicting path, one a line. A user's mistake is a ``LakeopsFailure``,
     which names the page to look at where the task has one.
+
+    Args:
+        arguments: the task's, by name. The message of a mistake begins with the argument whose value it quotes.
     """
     try:
         yield
@@ -83,6 +87,16 @@ def failing_at_once() -> Iterator[None]:
     except AirflowNotFoundException as error:
         raise LakeopsFailure(str(error)) from None
     except (InvalidInput, NotFound, PreconditionFailed) as error:  # a user's mistake: its message says it all
-        raise LakeopsFailure(f"{error.kind}: {error.message}{running_links()}") from None
+        field = _field_of(error.message, arguments or {})
+        raise LakeopsFailure(f"{error.kind}: {field}{error.message}{running_links()}") from None
     except LakeopsError as error:  # damage, say: where it was met is worth showing
         raise AirflowFailException(f"{error.kind}: {error.message}") from error
+
+
+def _field_of(message: str, arguments: Mapping[str, object]) -> str:
+    """The arguments whose values a message quotes, as its beginning; nothing when it says their names itself."""
+    quoted = [name for name, value in arguments.items() if value and isinstance(value, str) and repr(value) in message]
+    names = [name for name in quoted if name not in {"repo", "lakeops_conn_id"}]  # these say where, in any message
+    if not names or any(re.search(rf"\b{name}\b", message) for name in names):
+        return ""
+    return f"{' or '.join(names)}: "

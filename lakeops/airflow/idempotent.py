@@ -342,17 +342,18 @@ def delete_branch(repository: Repository, name: str) -> RefRecord | None:
 def unpublished(repository: Repository, name: str, destination: str) -> str | None:
     """What a branch has that ``destination`` does not have, in words; None when there is nothing.
 
-    Uncommitted changes count. A branch that does not exist has nothing.
+    Uncommitted changes count. A branch that does not exist has nothing. Raises ``RefNotFound`` for ``destination``.
     """
     try:
         branch = repository.branch(name)
     except RefNotFound:
         return None
+    has = repository.ref(destination).commit_id
     change = next(iter(branch.uncommitted()), None)
     if change is not None:
         return f"it has uncommitted changes, {change.path!r} for one"
     head = branch.commit_id
-    return None if contains(repository, destination, head) else f"{destination!r} does not have its commit {head[:16]}"
+    return None if contains(repository, has, head) else f"{destination!r} does not have its commit {head[:16]}"
 
 
 def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> RefRecord:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
@@ -21,6 +22,7 @@ from lakeops.airflow.failures import failing_at_once
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.model.errors import InvalidInput
 from lakeops.model.ids import RESERVED, Origin
+from lakeops.model.text import excerpt
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 REQUIRED = inspect.Parameter.empty
+TEXT = re.compile(r"(StrategyName \| )?str( \| None)?")
+"""Annotations of arguments that are text."""
+
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
 
@@ -58,6 +63,8 @@ class Declared:
     _defaults: ClassVar[dict[str, Any]] = {}
     _fixed: ClassVar[set[str]] = set()
     _needed: ClassVar[set[str]] = set()
+    _texts: ClassVar[set[str]] = set()
+    _maps: ClassVar[set[str]] = set()
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's own
         super().__init__(**kwargs)
@@ -75,9 +82,15 @@ class Declared:
             setattr(cls, name, default)
         cls._defaults = {**cls._defaults, **own, **decided}
         cls._fixed = (cls._fixed - own.keys()) | decided.keys()
-        kinds = vars(cls).get("__annotations__", {})
-        needed = {name for name, default in own.items() if default is REQUIRED and "None" not in str(kinds[name])}
+        kinds = {name: str(vars(cls)["__annotations__"][name]) for name in own}
+        needed = {
+            name
+            for name, default in own.items()
+            if "None" not in kinds[name] and (default is REQUIRED or (default and kinds[name] == "str"))
+        }
         cls._needed = (cls._needed | needed) - MAY_BE_EMPTY
+        cls._texts = cls._texts | {name for name, kind in kinds.items() if TEXT.fullmatch(kind)}
+        cls._maps = cls._maps | {name for name, kind in kinds.items() if kind.startswith("Mapping")}
         if "template_fields" not in vars(cls):
             templates = (name for name in cls._defaults if name not in cls._fixed)
             cls.template_fields = (*getattr(airflows, "template_fields", ()), *templates)
@@ -88,14 +101,26 @@ class Declared:
         """The arguments for Airflow's class: those that the DAG gave, with the defaults of this class for others."""
         return given
 
-    def check_filled(self) -> None:
-        """Refuse to run with nothing in a required argument: a template may come to nothing. Raises ``InvalidInput``.
+    def arguments(self) -> dict[str, Any]:
+        """The task's arguments, with what their templates have come to by now."""
+        return {name: getattr(self, name) for name in self._defaults}
 
-        Nothing would mean the default branch, or the connection's default repository, which nobody has asked for.
+    def check_values(self) -> None:
+        """Refuse to run with what templates have come to, where that can mean nothing good. Raises ``InvalidInput``.
+
+        Nothing in a required argument would mean the default branch, or the connection's default repository, which
+        nobody has asked for. Templates may give lists and numbers where a text belongs.
         """
-        empty = sorted(name for name in self._needed if not getattr(self, name))
+        given = self.arguments()
+        empty = sorted(name for name in self._needed if not given[name])
         if empty:
             raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have come to nothing")
+        for name in sorted(self._texts):
+            if given[name] is not None and not isinstance(given[name], str):
+                raise InvalidInput(f"{name}: {excerpt(given[name])} is not text")
+        for name in sorted(self._maps):
+            if given[name] and not isinstance(given[name], Mapping):
+                raise InvalidInput(f"{name}: {excerpt(given[name])} is not a map from text to text")
 
     def check_arguments(self) -> None:
         """Refuse, when the DAG is read, what can be seen to be wrong by then. Raises ``InvalidInput``."""
@@ -137,9 +162,13 @@ class LakeopsTask(Declared):
         pre_execute: Any = None
         post_execute: Any = None
 
-    def opened(self) -> AbstractContextManager[Repository]:
-        """The task's repository."""
-        return opened(self.repo, self.lakeops_conn_id)
+    @contextmanager
+    def opened(self) -> Iterator[Repository]:
+        """The task's repository, if its arguments can be meant."""
+        with failing_at_once(self.arguments()):
+            self.check_values()
+            with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+                yield repository
 
 
 @contextmanager
@@ -156,21 +185,22 @@ _TRUE = {"true", "yes", "1", "on"}
 _FALSE = {"false", "no", "0", "off", "none", ""}
 
 
-def number(value: int | str | None) -> int | None:
-    """A whole number, also from the text of a template. Empty text is None. Raises ``InvalidInput``."""
-    if value is None or value in {"", "None"}:
+def number(name: str, value: int | str | None) -> int | None:
+    """A whole number, also from the text of a template. Empty text is None. Raises ``InvalidInput``, with the name."""
+    word = str(value).strip()
+    if word in {"", "None"}:
         return None
     try:
-        return int(value)
+        return int(word)
     except ValueError:
-        raise InvalidInput(f"{value!r} is not a number") from None
+        raise InvalidInput(f"{name}: {word!r} is not a number") from None
 
 
-def truth(value: bool | str | None) -> bool:
-    """Yes or no, also from the text of a template. Raises ``InvalidInput`` for anything else: no guess is safe."""
+def truth(name: str, value: bool | str | None) -> bool:
+    """Yes or no, also from the text of a template. Raises ``InvalidInput``, with the name: no guess is safe."""
     word = str(value).strip().lower()
     if word not in _TRUE | _FALSE:
-        raise InvalidInput(f"{value!r} is neither true nor false")
+        raise InvalidInput(f"{name}: {word!r} is neither true nor false")
     return word in _TRUE
 
 

@@ -1,71 +1,137 @@
-"""Half-filled, misspelt and misdirected: each operator says what is wrong in one line, and changes nothing."""
+"""Half-filled, misspelt, misdirected: each task says what is wrong in one line that names it, and changes nothing."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.scenes import tree
 
 from lakeops import Lake, Repository
+from lakeops.model.errors import InvalidInput
 
 pytest.importorskip("airflow.sdk")
 
-from lakeops.airflow import operators
+from lakeops.airflow import approval, operators, sensors
 from lakeops.airflow.failures import LakeopsFailure
+from lakeops.airflow.task import LakeopsTask
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
-GOOD: dict[str, dict[str, Any]] = {
-    "CreateBranch": {"branch": "new", "source": "main"},
-    "DeleteBranch": {"branch": "dev"},
-    "ResetBranch": {"branch": "dev"},
-    "MoveBranch": {"branch": "dev", "ref": "main"},
-    "ProtectBranch": {"pattern": "main"},
-    "CreateTag": {"tag": "v2", "ref": "main"},
-    "MoveTag": {"tag": "v1", "ref": "main"},
-    "DeleteTag": {"tag": "v1"},
-    "Commit": {"branch": "dev", "message": "load"},
-    "Merge": {"source": "dev", "destination": "main"},
-    "Revert": {"ref": "main", "branch": "main"},
-    "CherryPick": {"ref": "main", "branch": "dev"},
-    "Upload": {"branch": "dev", "path": "a", "data": "text"},
-    "DeleteObjects": {"branch": "dev", "paths": ["a"]},
-    "Diff": {"right": "dev", "left": "main"},
-    "DeleteRepository": {},
+# --- what each kind of argument cannot be ---
+
+LIST = ["a", "list"]
+REF = ("", "a b", "nosuch", LIST)
+DEFAULT = ("a b", "nosuch", LIST)  # a ref; nothing means the default branch
+NEW = ("", "a b", LIST)  # a name; also one that is waited for
+GONE = ("", LIST)  # a name that need not be there
+NEEDED = ("", LIST)
+TEXT = (LIST,)
+FLAG = ("maybe", LIST)
+NUMBER = ("two", LIST)
+MAP = ("day=1", LIST)
+MARK = ("", "nosuch", LIST)
+STRATEGY = ("ours", LIST)
+LOCATION = ("nowhere", LIST)
+
+Row = dict[str, tuple[Any, tuple[Any, ...]]]
+DESCRIBED: Row = {"message": (None, TEXT), "metadata": (None, MAP)}
+
+OPERATORS: dict[str, Row] = {
+    "CreateRepository": {
+        "repo": ("fresh", ("", "A B", LIST)),
+        "storage_namespace": (None, LOCATION),
+        "default_branch": ("main", NEW),
+    },
+    "DeleteRepository": {"repo": ("flights", ("",))},
+    "CreateBranch": {"branch": ("new", NEW), "source": ("main", DEFAULT)},
+    "DeleteBranch": {"branch": ("dev", GONE), "merged_into": ("main", DEFAULT)},
+    "ResetBranch": {"branch": ("dev", REF), "prefix": (None, TEXT), "path": (None, NEEDED)},
+    "MoveBranch": {"branch": ("dev", REF), "ref": ("main", REF)},
+    "ProtectBranch": {"pattern": ("main", NEEDED)},
+    "CreateTag": {"tag": ("v2", NEW), "ref": ("main", DEFAULT)},
+    "MoveTag": {"tag": ("v1", REF), "ref": ("main", REF)},
+    "DeleteTag": {"tag": ("v1", GONE)},
+    "Commit": {"branch": ("dev", REF), "message": ("load", NEEDED), "metadata": (None, MAP)},
+    "Merge": {"source": ("dev", REF), "destination": ("main", DEFAULT), "strategy": (None, STRATEGY), **DESCRIBED},
+    "Revert": {"ref": ("main", REF), "parent_number": (None, NUMBER), "branch": ("main", DEFAULT), **DESCRIBED},
+    "CherryPick": {"ref": ("dev", REF), "parent_number": (None, NUMBER), "branch": ("main", DEFAULT), **DESCRIBED},
+    "Import": {
+        "source": ("file:///nothing/here", ("", "file:///nothing/here", *LOCATION)),
+        "prefix": ("in/", TEXT),
+        "branch": ("main", DEFAULT),
+        **DESCRIBED,
+    },
+    "Upload": {
+        "branch": ("dev", REF),
+        "path": ("a", NEEDED),
+        "source": (None, ("", "/nothing/here", LIST)),
+        "data": ("text", (None, LIST)),
+        "content_type": (None, TEXT),
+        "metadata": (None, MAP),
+    },
+    "DeleteObjects": {"branch": ("dev", REF), "paths": (["a"], ("", ["a", ""])), "prefix": (None, TEXT)},
+    "Diff": {"right": ("dev", REF), "left": ("main", DEFAULT), "prefix": ("", TEXT)},
+    "Fsck": {"data": ("false", FLAG)},
+    "ExpireRefs": {"only_show": ("false", FLAG)},
+    "GcMark": {"only_show": ("false", FLAG)},
+    "GcSweep": {"mark_id": ("nosuch", MARK), "force": ("false", FLAG)},
+    "MirrorDiscover": {},
+    "MirrorPromote": {"branch": ("main", DEFAULT), "tag": (None, (*DEFAULT, "v1")), "commit_id": (None, TEXT)},
+    "Approval": {"source": ("dev", REF), "destination": ("main", DEFAULT), "strategy": (None, STRATEGY)},
+    "GcApproval": {
+        "mark_id": ("nosuch", ("nosuch", LIST)),
+        "above_bytes": (None, NUMBER),
+        "only_show": ("false", FLAG),
+    },
 }
-"""Arguments that each operator takes."""
+SENSORS: dict[str, Row] = {
+    "Object": {"ref": ("main", NEW), "path": ("not/yet", NEEDED)},
+    "Prefix": {"ref": ("main", NEW), "prefix": ("not/yet", TEXT)},
+    "Tag": {"tag": ("v9", NEW)},
+    "Uncommitted": {"branch": ("dev", NEW), "prefix": ("", TEXT)},
+    "Commit": {"branch": ("main", ("a b", LIST)), "since": ("main", DEFAULT)},
+    "Replication": {"branch": ("main", NEW), "tag": (None, ("a b", "v1", LIST))},
+}
+ROWS: dict[str, Row] = {
+    **{f"Lakeops{verb}Operator": row for verb, row in OPERATORS.items()},
+    **{f"Lakeops{what}Sensor": row for what, row in SENSORS.items()},
+}
+"""Each task: what its arguments are in these tests, and what they cannot be."""
 
-NEEDED = {
-    *(
-        (verb, name)
-        for verb, given in GOOD.items()
-        for name in given
-        if name in {"branch", "tag", "pattern", "message"}
-    ),
-    *((verb, "ref") for verb in ("MoveBranch", "MoveTag", "Revert", "CherryPick")),
-    ("Merge", "source"),
-    ("Diff", "right"),
-    ("DeleteRepository", "repo"),
-} - {("Revert", "branch"), ("CherryPick", "branch")}
-"""What may not be empty."""
+TASKS: dict[str, type[LakeopsTask]] = {
+    name: kind
+    for module in (operators, sensors, approval)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, LakeopsTask)
+}
+SHARED = {
+    "LakeopsOperator",
+    "LakeopsBranchOperator",
+    "LakeopsPublishOperator",
+    "LakeopsSensor",
+    "LakeopsTask",
+    "Asking",
+}
+PINNED = {"shown"}
+"""What a preview has left: any text that is not what it says now ends the task."""
 
-REFS = {"branch", "tag", "source", "destination", "ref", "right", "left"}
-NEW = {("CreateBranch", "branch"), ("CreateTag", "tag")}
-GONE_IS_FINE = {("DeleteBranch", "branch"), ("DeleteTag", "tag")}
+WHERE = {"repo": ("nosuch", "A B", LIST), "lakeops_conn_id": ("", "other", "nosuch", "web", LIST)}
+MAKES = ("LakeopsCreateRepositoryOperator", "LakeopsDeleteRepositoryOperator")
+"""These work in another lake, and where there is no such repository."""
+
+
+def repository_of(task: str) -> str:
+    return "copy" if "Mirror" in task or "Replication" in task else "flights"
+
 
 CALLS = [
-    *((verb, name, "") for verb, name in sorted(NEEDED)),
-    *(
-        (verb, name, "nosuch")
-        for verb in GOOD
-        for name in GOOD[verb]
-        if name in REFS and (verb, name) not in NEW | GONE_IS_FINE
-    ),
-    *((verb, name, "a b") for verb in GOOD for name in GOOD[verb] if name in REFS and (verb, name) not in GONE_IS_FINE),
-    *((verb, "repo", "nosuch") for verb in GOOD if verb != "DeleteRepository"),
-    *((verb, "lakeops_conn_id", bad) for verb in GOOD for bad in ("other", "nosuch", "web")),
+    *((task, name, bad) for task, row in ROWS.items() for name, (_, wrong) in row.items() for bad in wrong),
+    *((task, name, bad) for task in ROWS if task not in MAKES for name, wrong in WHERE.items() for bad in wrong),
+    *((task, "repo", "flights") for task in ROWS if repository_of(task) == "copy"),
 ]
 
 
@@ -73,11 +139,11 @@ def state(repo: Repository) -> dict[str, Any]:
     """What a user sees of a repository."""
     refs = {ref.id: (ref.commit_id, tree(repo, ref.id)) for ref in (*repo.branches(), *repo.tags())}
     staged = {ref.id: [change.to_json() for change in repo.branch(ref.id).uncommitted()] for ref in repo.branches()}
-    return {"refs": refs, "staged": staged, "protections": repo.protections()}
+    return {"refs": refs, "staged": staged, "protections": repo.protections(), "marks": repo.gc.marks()}
 
 
 @pytest.fixture
-def other(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Another lake, without repositories, and what connections lead where."""
     there = str(tmp_path / "other")
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "lakeops", "host": there}))
@@ -85,30 +151,71 @@ def other(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     return there
 
 
-def test_each_says_what_is_wrong_and_changes_nothing(lake: Lake, flights: Repository, run: Any, other: str) -> None:
+def said_of(run: Any, task: str, name: str, bad: Any) -> str:
+    """What a task's failure says when one argument is wrong."""
+    given = {"repo": repository_of(task), **{argument: good for argument, (good, _) in ROWS[task].items()}, name: bad}
+    if (task, name) == ("LakeopsUploadOperator", "source"):
+        given["data"] = None
+    if task.endswith("Sensor"):
+        given["deferrable"] = True
+    try:
+        run(TASKS[task](task_id="task", **given))
+    except LakeopsFailure as failure:
+        return str(failure)
+    except BaseException as other:  # a task that waits, or asks, leaves by one that is no Exception
+        return f"not refused: {other!r}"
+    return "not refused"
+
+
+def names(said: str, name: str, bad: Any) -> bool:
+    """Whether a message is one line that names what is wrong: the argument; of where to look also what it was."""
+    named = re.search(rf"\b{name}\b", said) is not None or (name in WHERE and repr(bad) in said)
+    return named and "\n" not in said and not said.startswith("not refused")
+
+
+def test_each_says_what_is_wrong_and_changes_nothing(
+    lake: Lake, flights: Repository, run: Any, other: str, asked: list[Any]
+) -> None:
     main = flights.branch("main")
     for name in ("a", "b"):
         main.put(name, name.encode())
         main.commit(f"add {name}")
     flights.create_tag("v1", "main~1")
     dev = flights.create_branch("dev")
+    dev.put("d", b"new")
+    dev.commit("add d")
     dev.put("c", b"staged")
-    before = state(flights)
-    wrong = []
-    for verb, name, bad in CALLS:
-        given = {"repo": "flights", **GOOD[verb], name: bad}
-        try:
-            run(getattr(operators, f"Lakeops{verb}Operator")(task_id=verb, **given))
-        except LakeopsFailure as failure:
-            said = str(failure)
-            if (bad or name) not in said or "\n" in said:
-                wrong.append((verb, name, bad, said))
-        except Exception as error:
-            wrong.append((verb, name, bad, repr(error)))
-        else:
-            if (verb, bad) != ("DeleteRepository", "other"):  # nothing is there, so it is gone
-                wrong.append((verb, name, bad, "done"))
-    assert wrong == []
-    assert state(lake.repository("flights")) == before
+    mirror = lake.create_mirror("copy", source=lake, source_repository="flights")
+    before = state(flights), state(mirror)
+    said = {(task, name, str(bad)): (said_of(run, task, name, bad), bad) for task, name, bad in CALLS}
+    unclear = [(*call, text) for call, (text, bad) in said.items() if not names(text, call[1], bad)]
+    assert unclear == [], "\n".join(map(str, unclear))
+    assert (state(flights), state(lake.mirror("copy"))) == before
+    assert asked == []
+    assert sorted(repository.id for repository in lake.repositories()) == ["copy", "flights"]
     with Lake.open(home=other) as elsewhere:
         assert list(elsewhere.repositories()) == []
+
+
+def test_the_table_has_every_task_and_every_argument_that_is_a_template() -> None:
+    assert set(ROWS) == set(TASKS) - SHARED
+    for task, row in ROWS.items():
+        airflows = next(base for base in TASKS[task].__mro__ if not base.__module__.startswith("lakeops."))
+        theirs = set(getattr(airflows, "template_fields", ()))
+        assert set(TASKS[task].template_fields) - theirs - PINNED - WHERE.keys() == row.keys() - {"repo"}, task
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "bad"),
+    [
+        ("LakeopsCommitOperator", "on_empty", "perhaps"),
+        ("LakeopsRevertOperator", "on_empty", "commit"),
+        ("LakeopsMergeOperator", "on_newer", "perhaps"),
+        ("LakeopsFsckOperator", "fail_on", "perhaps"),
+        ("LakeopsPrefixSensor", "min_objects", 0),
+    ],
+)
+def test_what_is_decided_with_the_dag_is_refused_when_it_is_read(task: str, name: str, bad: Any) -> None:
+    given = {argument: good for argument, (good, _) in ROWS[task].items()}
+    with pytest.raises(InvalidInput, match=f"{name} is .*not {bad!r}"):
+        TASKS[task](task_id="task", **given, **{name: bad})

@@ -63,8 +63,8 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
         if self._tells_by_itself:
             # Airflow makes an event for each outlet at every success, and this task may publish nothing.
             self.outlets: list[Any] = []
-        with failing_at_once(), self._killable():
-            self.check_filled()
+        with failing_at_once(self.arguments()), self._killable():
+            self.check_values()
             hook = LakeopsHook(self.lakeops_conn_id)
             with hook.get_conn() as lake, hook.naming(lake):
                 return self.work(lake, hook.repository_name(self.repo), context)

@@ -9,7 +9,7 @@ from lakeops.airflow import idempotent
 from lakeops.airflow.changes import DiffSummary, require_shown, state_of
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
 from lakeops.airflow.task import TaskRun, fixed
-from lakeops.model.errors import RefNotFound
+from lakeops.model.errors import InvalidInput, RefNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -119,6 +119,8 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The branch's ref record, and how many staged paths went."""
+        if self.path == "":
+            raise InvalidInput("path must not be empty: a template may have come to nothing; leave it out to drop all")
         branch = repository.branch(self.branch)
         if self.shown:
             now = DiffSummary.of(branch.uncommitted(self.prefix or ""))

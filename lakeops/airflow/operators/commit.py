@@ -156,7 +156,7 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that undoes it."""
-        wanted = (self.ref, number(self.parent_number))
+        wanted = (self.ref, number("parent_number", self.parent_number))
         changes = partial(branch.revert_changes, *wanted)
         return idempotent.revert(repository, branch, run, *wanted, **self.described(f"revert of {self.ref!r}", changes))
 
@@ -184,7 +184,7 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         """The commit that does the same."""
-        parent = number(self.parent_number)
+        parent = number("parent_number", self.parent_number)
         changes = partial(repository.cherry_pick_changes, self.ref, branch.id, parent)
         given = self.described(f"cherry-pick of {self.ref!r}", changes)
         return idempotent.cherry_pick(repository, branch, run, self.ref, parent, **given)

@@ -51,7 +51,7 @@ class LakeopsExpireRefsOperator(_CollectionOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The deleted refs, and those that stay."""
-        only_show = truth(self.only_show)
+        only_show = truth("only_show", self.only_show)
         found = repository.gc.idle_refs() if only_show else repository.gc.expire_refs()
         for ref in found:
             end = f"stays: {ref.kept}" if ref.kept else "would be deleted" if only_show else "is deleted"
@@ -78,7 +78,7 @@ class LakeopsGcMarkOperator(_CollectionOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The mark and its report."""
-        if truth(self.only_show):
+        if truth("only_show", self.only_show):
             report = repository.gc.mark(dry_run=True).report
             self.log.info("What a mark would hold now; nothing was changed.\n%s", summary(repository.id, report))
             return {"id": None, **{name: report[name] for name in ("objects", "bytes", "files")}, "report": report}
@@ -105,7 +105,7 @@ class LakeopsGcSweepOperator(_CollectionOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """What was deleted."""
-        swept = repository.gc.sweep(self.mark_id, force=truth(self.force))
+        swept = repository.gc.sweep(self.mark_id, force=truth("force", self.force))
         for key, reason in swept.mark.failures:
             self.log.warning("The store refused to delete %s: %s", safe(key), safe(str(reason)))
         self.log.info("Deleted %d files, %s, of lakefs://%s", swept.deleted, human_size(swept.bytes), repository.id)
@@ -156,7 +156,7 @@ class LakeopsFsckOperator(LakeopsOperator):
         """The findings, counted. Raises ``LakeopsFailure`` when they are bad enough."""
         severities: Counter[Severity] = Counter()
         first: list[Finding] = []
-        check = lake.repository(name).fsck(data=truth(self.data))
+        check = lake.repository(name).fsck(data=truth("data", self.data))
         for finding in check:
             severities[finding.severity] += 1
             level = {Severity.ERROR: self.log.error, Severity.WARNING: self.log.warning}.get(

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow.hook import source_of
 from lakeops.airflow.operators.base import LakeopsOperator
-from lakeops.model.errors import InvalidInput, ReplicaMissing
+from lakeops.model.errors import InvalidInput, RefNotFound, ReplicaMissing
 from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.names import check_branch, check_tag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from lakeops.lake import Lake
-    from lakeops.model.mirrors import RefStatus
+    from lakeops.model.mirrors import MirrorStatus, RefStatus
 
 
 class LakeopsMirrorDiscoverOperator(LakeopsOperator):
@@ -65,15 +66,12 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """The status after the pass."""
-        if self.branch and self.tag:
-            raise InvalidInput("promote a branch or a tag, not both")
         mirror = lake.mirror(name)
         before = mirror.status()
-        only = None
-        if self.branch or self.tag:
-            only = [RefName(RefKind.BRANCH if self.branch else RefKind.TAG, self.branch or self.tag or "")]
+        only = self._only()
         with source_of(mirror) as source:
             status = mirror.sync(source, only=only)
+        self._require_known(name, status)
         for branch, ref in status.branches.items():
             shown = before[branch].promoted if branch in before else None
             again = branch == self.branch and ref.promoted == self.commit_id
@@ -86,6 +84,24 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
                 raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")
         return status.to_json()
+
+    def _only(self) -> list[RefName] | None:
+        """The one ref that was asked for; None for all of them."""
+        if self.branch and self.tag:
+            raise InvalidInput("branch and tag: promote a branch or a tag, not both")
+        if self.branch:
+            return [RefName(RefKind.BRANCH, check_branch(self.branch))]
+        return [RefName(RefKind.TAG, check_tag(self.tag))] if self.tag else None
+
+    def _require_known(self, name: str, status: MirrorStatus) -> None:
+        """Refuse a ref that neither side has. One that the sensor has found was deleted at the source meanwhile."""
+        kind, ref = ("branch", self.branch) if self.branch else ("tag", self.tag)
+        if not ref or ref in (status.branches if self.branch else status.tags):
+            return
+        said = f"neither mirror {name!r} nor its source has a {kind} {ref!r}"
+        if not self.commit_id:
+            raise RefNotFound(said)
+        self.log.info("%s any more", said)
 
 
 def _described(ref: RefStatus) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from lakeops.airflow.changes import LISTED, DiffSummary
 from lakeops.airflow.lineage import Place, Trace
 from lakeops.airflow.links import LakeopsDiffLink
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
 from lakeops.airflow.task import fixed
-from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
+from lakeops.model.names import check_path
 
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun
@@ -48,10 +49,12 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         described: dict[str, Any] = {"metadata": self.metadata, "content_type": self.content_type}
         if (self.source is None) == (self.data is None):
             raise InvalidInput(f"upload to lakefs://{repository.id}/{branch.id}: give either source or data")
+        if self.source == "":  # to a path it would mean the directory that the worker runs in
+            raise InvalidInput("source must not be empty: a template may have come to nothing")
         if self.data is not None:
             entries = [branch.put(self.path, self.data.encode(), **described)]
         else:
-            entries = branch.upload(self.source or "", self.path, skip_special=self.skip_special, **described)
+            entries = branch.upload(cast("str", self.source), self.path, skip_special=self.skip_special, **described)
         size = sum(entry.size_bytes for entry in entries)
         self.log.info("Staged %d objects, %d bytes, on lakefs://%s/%s", len(entries), size, repository.id, branch.id)
         paths = [entry.path for entry in entries[:LISTED]]
@@ -86,6 +89,11 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
         paths = [self.paths] if isinstance(self.paths, str) else list(self.paths or ())
         if not paths and not self.prefix:
             raise InvalidInput(f"nothing to delete on lakefs://{repository.id}/{branch.id}: give paths or a prefix")
+        for path in paths:  # all of them before the first is deleted
+            try:
+                check_path(path)
+            except InvalidPath as error:
+                raise InvalidInput(f"paths: {error.message}") from None
         count = branch.delete_prefix(self.prefix) if self.prefix else 0
         for path in paths:
             try:
