@@ -14,10 +14,9 @@ from lakeops.model.errors import CatalogUnavailable
 from lakeops.model.ids import Origin
 
 pytest.importorskip("airflow.sdk")
+shared_stream = pytest.importorskip("airflow.triggers.shared_stream", reason="triggers share streams since Airflow 3.3")
 
 from airflow.sdk.module_loading import import_string
-from airflow.triggers.shared_stream import SharedStreamManager
-
 from lakeops.airflow import triggers
 from lakeops.airflow.conditions import HeadSince, TagExists
 from lakeops.airflow.hook import LakeopsHook
@@ -46,7 +45,7 @@ class Triggerer:
     """As much of Airflow's triggerer as runs triggers over shared streams, and stores their events."""
 
     def __init__(self) -> None:
-        self.manager = SharedStreamManager()
+        self.manager = shared_stream.SharedStreamManager()
         self.events: dict[int, list[Any]] = {}
         self.unstored: list[int] = []
         self.storing = True

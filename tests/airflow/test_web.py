@@ -20,7 +20,7 @@ from lakeops import Lake, Repository
 pytest.importorskip("airflow.sdk")
 
 from support import damage
-from support.dags import known, states
+from support.dags import known, known_file, states
 from support.page_addresses import ADDRESSES
 
 pytestmark = pytest.mark.xdist_group("airflow")
@@ -68,11 +68,8 @@ def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
 @pytest.fixture(scope="module")
 def forms(airflow_database: None) -> None:
     """The ready-made DAGs, known to Airflow."""
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
     for name in ("admin", "gc", "fsck"):
-        bag = DagBag(dag_folder=str(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py"))
-        sync_bag_to_db(bag, "dags-folder", None)
+        known_file(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py")
 
 
 @pytest.fixture

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
 def known(dag: Any) -> Any:
     """The DAG, written to Airflow's database."""
+    bag = _bag(os.devnull, collect_dags=False)
+    bag.bag_dag(dag)
+    _store(bag)
+    return dag
+
+
+def known_file(path: Path) -> None:
+    """Write the DAGs of a file to Airflow's database."""
+    _store(_bag(str(path)))
+
+
+def _bag(folder: str, **options: Any) -> Any:
     from lakeops.airflow.compat import KNOWN
 
     if KNOWN < (3, 2):
-        from airflow.models.dagbag import DagBag, sync_bag_to_db
+        from airflow.models.dagbag import DagBag
 
-        bag = DagBag(dag_folder=os.devnull, collect_dags=False)
+        return DagBag(dag_folder=folder, **options)
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(dag_folder=folder, bundle_name="dags-folder", **options)
+
+
+def _store(bag: Any) -> None:
+    from lakeops.airflow.compat import KNOWN
+
+    if KNOWN < (3, 2):
+        from airflow.models.dagbag import sync_bag_to_db
     else:
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
-        bag = DagBag(dag_folder=os.devnull, collect_dags=False, bundle_name="dags-folder")
-    bag.bag_dag(dag)
+        from airflow.dag_processing.dagbag import sync_bag_to_db
     sync_bag_to_db(bag, "dags-folder", None)
-    return dag
 
 
 def states(run: Any) -> dict[str, str]:
