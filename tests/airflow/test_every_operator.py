@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -271,6 +274,63 @@ def test_mapped_over_two_repositories_each_is_run_once(
     done = dag.test()
     assert {str(task.state) for task in done.get_task_instances()} == {"success"}
     assert {name: state(lake, name) for name in ends} == ends
+
+
+LOADS = {
+    "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
+    "CreateRepository CreateTag DeleteRepository MirrorDiscover MoveBranch MoveTag ResetBranch Upload": {"pyarrow"},
+    "CherryPick Commit DeleteObjects Diff ExpireRefs Fsck GcSweep Import Merge MirrorPromote Revert": {
+        "pyarrow",
+        "pandas",
+    },
+    "GcMark": {"pyarrow", "pandas", "duckdb"},
+}
+"""What operators load of the big packages. pyarrow loads pandas by itself, where that is installed, as soon as it makes
+an array of Python values. Nothing turns that off."""
+
+LOADED = """
+import json, os, sys
+from types import SimpleNamespace
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from lakeops import Lake
+from lakeops.airflow import operators
+
+with Lake.open():  # what all of them load is loaded once
+    pass
+instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+for name, arguments in json.load(sys.stdin):
+    if os.fork() == 0:
+        task = getattr(operators, name)(task_id="t", **arguments)
+        task.execute({"ti": instance, "task": task, "outlet_events": OutletEventAccessors(), "logical_date": None})
+        roots = {module.partition(".")[0] for module in sys.modules}
+        big = roots & {"boto3", "duckdb", "pandas", "polars", "pyarrow", "pyspark"}
+        print("LOADED", name, *sorted(big), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0, name
+"""
+
+
+@pytest.mark.slow
+def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake: Lake, place: Path, tmp_path: Path) -> None:
+    given = []
+    for number, case in enumerate({case.operator: case for case in CASES}.values()):
+        name = f"loads-{number:02}"
+        case.prepare(lake, name)
+        arguments = {"repo": name, **case.given(place), **case.bound(lake, name)}
+        given.append((f"Lakeops{case.operator}Operator", arguments))
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LOADED")]
+    found = {name.removeprefix("Lakeops").removesuffix("Operator"): set(modules) for name, *modules in lines}
+    wanted = {name: modules for names, modules in LOADS.items() for name in names.split()}
+    assert found == wanted
 
 
 FLAGS = {

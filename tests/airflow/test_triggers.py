@@ -14,9 +14,11 @@ from lakeops.model.errors import CatalogUnavailable
 from lakeops.model.ids import Origin
 
 pytest.importorskip("airflow.sdk")
-shared_stream = pytest.importorskip("airflow.triggers.shared_stream", reason="triggers share streams since Airflow 3.3")
+pytest.importorskip("airflow.triggers.shared_stream", reason="triggers share streams since Airflow 3.3")
 
 from airflow.sdk.module_loading import import_string
+from airflow.triggers.shared_stream import SharedStreamManager
+
 from lakeops.airflow import triggers
 from lakeops.airflow.conditions import HeadSince, TagExists
 from lakeops.airflow.hook import LakeopsHook
@@ -45,7 +47,7 @@ class Triggerer:
     """As much of Airflow's triggerer as runs triggers over shared streams, and stores their events."""
 
     def __init__(self) -> None:
-        self.manager = shared_stream.SharedStreamManager()
+        self.manager = SharedStreamManager()
         self.events: dict[int, list[Any]] = {}
         self.unstored: list[int] = []
         self.storing = True
