@@ -187,20 +187,19 @@ _FALSE = {"false", "no", "0", "off", "none", ""}
 
 def number(name: str, value: int | str | None) -> int | None:
     """A whole number, also from the text of a template. Empty text is None. Raises ``InvalidInput``, with the name."""
-    word = str(value).strip()
-    if word in {"", "None"}:
+    if value in (None, "", "None"):
         return None
     try:
-        return int(word)
-    except ValueError:
-        raise InvalidInput(f"{name}: {word!r} is not a number") from None
+        return int(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name}: {excerpt(str(value))} is not a number") from None
 
 
 def truth(name: str, value: bool | str | None) -> bool:
     """Yes or no, also from the text of a template. Raises ``InvalidInput``, with the name: no guess is safe."""
     word = str(value).strip().lower()
     if word not in _TRUE | _FALSE:
-        raise InvalidInput(f"{name}: {word!r} is neither true nor false")
+        raise InvalidInput(f"{name}: {excerpt(str(value))} is neither true nor false")
     return word in _TRUE
 
 
