@@ -23,6 +23,8 @@ from support import damage
 from support.dags import known, known_file, states
 from support.page_addresses import ADDRESSES
 
+from lakeops.airflow.compat import KNOWN
+
 pytestmark = pytest.mark.xdist_group("airflow")
 
 EVIL = "<script>alert('x')</script>\u202e&\"x"
@@ -63,6 +65,18 @@ def page(web: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         return web.request(method, address, headers=headers, follow_redirects=False)
 
     return ask
+
+
+def views() -> list[dict[str, Any]]:
+    """What the plugin adds to Airflow's own pages, as Airflow reads it."""
+    from airflow import plugins_manager
+
+    if KNOWN < (3, 2):
+        plugins_manager.initialize_ui_plugins()
+        found = plugins_manager.external_views
+    else:
+        found, _ = plugins_manager._get_ui_plugins()
+    return [view for view in found if view["name"] == "Lakeops"]
 
 
 @pytest.fixture(scope="module")
@@ -234,10 +248,7 @@ def test_a_refusal_is_a_page_with_a_way_in(history: Repository, page: Any) -> No
 
 
 def test_the_pages_have_an_entry_in_the_navigation(web: Any) -> None:
-    from airflow import plugins_manager
-
-    views, _ = plugins_manager._get_ui_plugins()
-    mine, *tabs = [view for view in views if view["name"] == "Lakeops"]
+    mine, *tabs = views()
     assert (mine["destination"], mine["href"], mine["url_route"]) == ("nav", "/lakeops/", "lakeops")
     assert [tab["destination"] for tab in tabs] == ["dag_run", "task_instance"]
 
@@ -335,7 +346,7 @@ def test_pages_are_made_a_few_at_a_time(history: Repository, page: Any, monkeypa
 def test_a_run_and_a_task_have_a_tab_with_what_they_did(
     history: Repository, page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow import plugins_manager, sdk
+    from airflow import sdk
 
     from lakeops.airflow import operators
 
@@ -346,7 +357,7 @@ def test_a_run_and_a_task_have_a_tab_with_what_they_did(
         sdk.task(lambda: None, task_id="else")()
     run = known(dag).test()
     assert set(states(run).values()) == {"success"}
-    _, *tabs = [view for view in plugins_manager._get_ui_plugins()[0] if view["name"] == "Lakeops"]
+    _, *tabs = views()
     values = {"DAG_ID": dag.dag_id, "RUN_ID": run.run_id, "MAP_INDEX": "-1"}
 
     def tab(number: int, task: str = "", **who: Any) -> Any:
@@ -462,14 +473,18 @@ def test_a_form_that_is_not_there_is_said(history: Repository, forms: None, page
 def test_the_plugin_is_registered_once_and_without_errors(web: Any) -> None:
     from airflow import plugins_manager
 
-    plugins, errors = plugins_manager._get_plugins()
+    if KNOWN < (3, 2):
+        plugins_manager.ensure_plugins_loaded()
+        plugins, errors = plugins_manager.plugins, plugins_manager.import_errors
+    else:
+        plugins, errors = plugins_manager._get_plugins()
     assert [plugin.name for plugin in plugins].count("lakeops") == 1
     assert errors == {}
 
 
 def test_loading_the_plugin_loads_no_web_framework_and_no_lake() -> None:
     script = (
-        "import sys; from airflow.sdk import DAG; from airflow.sdk.plugins_manager import AirflowPlugin\n"
+        "import sys; from airflow.sdk import DAG; from lakeops.airflow.compat import AirflowPlugin\n"
         "before = set(sys.modules)\n"
         "from lakeops.airflow.plugin import LakeopsPlugin\n"
         "print(*(set(sys.modules) - before))"
