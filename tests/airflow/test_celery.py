@@ -25,6 +25,8 @@ pytest.importorskip("redis")
 
 from services.postgres import postgres_url
 
+from lakeops.airflow.compat import KNOWN
+
 ROOT = Path(__file__).resolve().parents[2]
 SERVE = ROOT / "demo" / "airflow" / "serve.py"
 sys.path.insert(0, str(SERVE.parent))
@@ -99,8 +101,8 @@ def test_a_run_is_published_by_celerys_workers(server: Server, worker: None) -> 
         rest.wait_for_dag("publish_approved", DEADLINE)
         rest.trigger("publish_approved", "one", None, {})
         ask = "publish.approve"
-        waits = lambda: rest.task_states("publish_approved", "one").get(ask) == "awaiting_input"  # noqa: E731
-        until(waits, "somebody is asked")
+        asking = "awaiting_input" if KNOWN >= (3, 3) else "deferred"
+        until(lambda: rest.task_states("publish_approved", "one").get(ask) == asking, "somebody is asked")
         rest.answer("publish_approved", "one", ask, "Approve")
         until(lambda: rest.run_states("publish_approved")["one"] in {"success", "failed"}, "the run ends")
         assert set(rest.task_states("publish_approved", "one").values()) == {"success"}
