@@ -97,6 +97,6 @@ def _field_of(message: str, arguments: Mapping[str, object]) -> str:
     """The arguments whose values a message quotes, as its beginning; nothing when it says their names itself."""
     quoted = [name for name, value in arguments.items() if value and isinstance(value, str) and repr(value) in message]
     names = [name for name in quoted if name not in {"repo", "lakeops_conn_id"}]  # these say where, in any message
-    if not names or any(re.search(rf"\b{name}\b", message) for name in names):
+    if not names or any(re.search(rf"\b{name.replace('_', '[_ ]')}\b", message) for name in names):
         return ""
     return f"{' or '.join(names)}: "

@@ -110,7 +110,7 @@ def test_a_mistake_is_one_line_that_names_the_page(
     assert run_dag(dag) == {"merge": ("failed", 1)}
     said = capfd.readouterr()
     (line,) = (line for line in (said.out + said.err).splitlines() if "nosuch" in line)
-    assert "Task failed with exception: ref_not_found: no branch, tag or commit answers to 'nosuch'" in line
+    assert "Task failed with exception: ref_not_found: source: no branch, tag or commit answers to 'nosuch'" in line
     assert "http://127.0.0.1:8080/lakeops/lakeops_default/flights/diff?left=main&right=nosuch" in line
     assert "Traceback" not in said.out + said.err
     assert [type(error).__name__ for error in told] == ["LakeopsFailure"]
