@@ -123,11 +123,11 @@ def test_waiting_watching_and_publishing_in_a_real_airflow(server: Server) -> No
         until(lambda: rest.run_states("mistake")["one"] == "failed", "the mistake is told")
         log = rest.log("mistake", "one", "merge")
         (line,) = (line for line in log if line.get("level") == "error")
-        assert line["event"].startswith("Task failed with exception: ref_not_found: no branch, tag or commit answers")
+        assert line["event"].startswith("Task failed with exception: ref_not_found: source: no branch, tag")
         assert f"{server.url}/lakeops/lakeops_default/flights/diff?left=main&right=nosuch" in line["event"]
         assert not line.get("error_detail")
         assert "Traceback" not in str(log)
-        assert flights.branch("told").read("exception").startswith(b'LakeopsFailure("ref_not_found: no branch')
+        assert flights.branch("told").read("exception").startswith(b'LakeopsFailure("ref_not_found: source: no branch')
 
         # A person is shown the diff; the answer is in the merge, whose event starts the same DAG.
         ask = "publish.approve"
