@@ -119,7 +119,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             repository, ref, key = self._split(path)
             if not ref:
                 return _directory(repository)
-            cached = self._at(repository, ref)
+            cached = self._remembered(repository, ref)
             if not key:
                 cached.handle.commit_id  # noqa: B018 - raises when there is no such ref
                 return _directory(f"{repository}/{ref}")
@@ -127,7 +127,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return _file(repository, ref, cached.stat(key))
             if next(iter(cached.handle.list(key + "/")), None) is not None:
                 return _directory(f"{repository}/{ref}/{key}")
-        raise FileNotFoundError(f"{path} ({self._place()})")
+        raise FileNotFoundError(f"{path} ({self._describe_lake()})")
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """What is in a directory: objects and directories, one level deep. Raises ``FileNotFoundError``."""
@@ -190,7 +190,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         if nothing and key:
             yield _file(repository, ref, cached.stat(key))
 
-    def _at(self, repository: str, ref: str) -> RefCache:
+    def _remembered(self, repository: str, ref: str) -> RefCache:
         """What is remembered of a ref, if that is new enough."""
         found = self._caches.get((repository, ref))
         return found if found is not None and found.holds() else self._begin(repository, ref)
@@ -250,7 +250,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if mode == "rb":
-                return self._at(repository, ref).open(key, verify)
+                return self._remembered(repository, ref).open(key, verify)
             if mode in ("wb", "xb"):
                 branch = self.lake.repository(repository).branch(ref)
                 if mode == "xb" and branch.exists(key):  # said before anything is written
@@ -314,13 +314,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         try:
             yield
         except NotFound as error:
-            raise FileNotFoundError(f"{path}: {error.message} ({self._place()})") from error
+            raise FileNotFoundError(f"{path}: {error.message} ({self._describe_lake()})") from error
         except PathTaken as error:
             raise FileExistsError(f"{path}: {error.message}") from error
         except PreconditionFailed as error:
             raise PermissionError(f"{path}: {error.message}") from error
 
-    def _place(self) -> str:
+    def _describe_lake(self) -> str:
         where = f"in the lake at {self.lake.catalog.database.shown}"
         return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
 

@@ -139,7 +139,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         self.load_namespace_properties(database_name)
         return f"{SCHEME}:///{self._folder((database_name, table_name)).rstrip('/')}"
 
-    def _newest(self, folder: str) -> int | None:
+    def _newest_version(self, folder: str) -> int | None:
         """The version of a table's newest metadata file. None where there is no table."""
         names = (_VERSION.fullmatch(entry.path) for entry in self._ref().list(f"{folder}metadata/v"))
         return max((int(found[1]) for found in names if found), default=None)
@@ -147,7 +147,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
     def load_table(self, identifier: Any) -> Table:
         """A table as the ref shows it. Raises ``NoSuchTableError``."""
         folder = self._folder(identifier)
-        version = self._newest(folder)
+        version = self._newest_version(folder)
         if version is None:
             raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
         location = _metadata_file(f"{SCHEME}:///{folder.rstrip('/')}", version)
@@ -217,7 +217,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         self.load_namespace_properties(namespace)
         name = self._namespace(namespace)
         folders = self._folders(f"{self._root}{name}/")
-        return [(name, table) for table in folders if self._newest(f"{self._root}{name}/{table}/") is not None]
+        return [(name, table) for table in folders if self._newest_version(f"{self._root}{name}/{table}/") is not None]
 
     def rename_table(self, from_identifier: Any, to_identifier: Any) -> NoReturn:
         """Not possible: the files of a table name their folder."""

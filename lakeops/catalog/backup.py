@@ -88,15 +88,15 @@ class Backups(Repositories):
 
         def work(conn: Connection) -> bool | None:
             row = find_repository(conn, repository_id)
-            news = None if since is None else _news(conn, repository_id, since)
+            news = None if since is None else _find_news(conn, repository_id, since)
             if news == ([], []):
                 return None
             write = begin()
-            write("repository", _plain(dict(row._mapping), "storage_namespace"))  # noqa: SLF001
+            write("repository", _kept_columns(dict(row._mapping), "storage_namespace"))  # noqa: SLF001
             for kind, table in _IN_FULL:
-                _copy(write, kind, conn, _of(table, repository_id))
+                _copy(write, kind, conn, _rows_of(table, repository_id))
             if news is None or since is None:
-                _everything(write, conn, repository_id)
+                _dump_whole(write, conn, repository_id)
                 return True
             _write_news(write, conn, repository_id, *news)
             return False
@@ -176,7 +176,7 @@ _IN_FULL = (("protection", PROTECTION), ("rules", RETENTION), ("mirror", MIRROR_
 """What each dump has in full: it is little, and is not told by moves of refs."""
 
 
-def _of(table: Table, repository_id: str) -> Select[Any]:
+def _rows_of(table: Table, repository_id: str) -> Select[Any]:
     columns = [column for column in table.columns if column.name not in _LEFT_OUT]
     return select(*columns).where(table.c.repository_id == repository_id)
 
@@ -186,7 +186,7 @@ def _commits(repository_id: str) -> Select[Any]:
     return select(*columns).where(COMMIT.c.repository_id == repository_id)
 
 
-def _plain(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
+def _kept_columns(row: Mapping[str, Any], *left_out: str) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in {*_LEFT_OUT, *left_out}}
 
 
@@ -195,29 +195,29 @@ def _copy(write: Write, kind: str, conn: Connection, query: Select[Any]) -> None
         write(kind, dict(row))
 
 
-def _everything(write: Write, conn: Connection, repository_id: str) -> None:
+def _dump_whole(write: Write, conn: Connection, repository_id: str) -> None:
     _copy(write, "commit", conn, _commits(repository_id).order_by(COMMIT.c.generation, COMMIT.c.id))
     for kind, table in (("branch", BRANCH), ("tag", TAG)):
         query = select(table.c.name, table.c.commit_id).where(table.c.repository_id == repository_id)
         _copy(write, kind, conn, query.order_by(table.c.name))
-    _copy(write, "check", conn, _of(PASSED_CHECK, repository_id))
+    _copy(write, "check", conn, _rows_of(PASSED_CHECK, repository_id))
     for kind, table in (("move", REFLOG), ("record", AUDIT)):
-        _copy(write, kind, conn, _of(table, repository_id).order_by(table.c.sequence))
+        _copy(write, kind, conn, _rows_of(table, repository_id).order_by(table.c.sequence))
 
 
 News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
 
 
-def _news(conn: Connection, repository_id: str, since: Since) -> News | None:
+def _find_news(conn: Connection, repository_id: str, since: Since) -> News | None:
     """Moves and records after a cut. None when they do not tell everything that has changed."""
     mark = select(REFLOG.c.row_digest).where(REFLOG.c.repository_id == repository_id, REFLOG.c.sequence == since.moves)
     if conn.execute(mark).scalar_one_or_none() != since.digest:
         return None  # pruned, or the cut is of another history
-    after = _of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
+    after = _rows_of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
     records = list(conn.execute(after).mappings())
     if any(record["action"] not in TOLD for record in records):
         return None
-    query = _of(REFLOG, repository_id).where(REFLOG.c.sequence > since.moves).order_by(REFLOG.c.sequence)
+    query = _rows_of(REFLOG, repository_id).where(REFLOG.c.sequence > since.moves).order_by(REFLOG.c.sequence)
     return [*map(dict, conn.execute(query).mappings())], [*map(dict, records)]
 
 
@@ -235,7 +235,7 @@ def _write_news(
     for commit_id in sorted(checked):
         write("no-checks", {"commit_id": commit_id})  # those that it had are replaced
     for some in _chunks(checked):
-        _copy(write, "check", conn, _of(PASSED_CHECK, repository_id).where(PASSED_CHECK.c.commit_id.in_(some)))
+        _copy(write, "check", conn, _rows_of(PASSED_CHECK, repository_id).where(PASSED_CHECK.c.commit_id.in_(some)))
     for kind, rows in (("move", moves), ("record", records)):
         for row in rows:
             write(kind, row)

@@ -143,7 +143,7 @@ class Branches(Transitions):
             self._remember(conn, repository_id, key, fingerprint, commit_id)
             return Ref(name, commit_id)
 
-        return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
+        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
 
 _NEW_TAG = new_ref(TAG)
@@ -215,7 +215,7 @@ class Tags(Transitions):
             self._remember(conn, repository_id, key, fingerprint, commit_id)
             return Ref(name, commit_id)
 
-        return self.database.write(work, settle=lambda conn: _done(conn, repository_id, name, key, fingerprint))
+        return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
     def delete_tag(self, repository_id: str, name: str, *, actor: str, hooks: Hooks = NONE) -> str:
         """Delete a tag. Returns the commit that it pointed to. Raises ``ProtectedTag``."""
@@ -261,7 +261,7 @@ class Tags(Transitions):
         return Ref(name, commit_id)
 
 
-def _done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> Ref | None:
+def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> Ref | None:
     """What a move under this key did, if it has happened."""
     earlier = earlier_commit(conn, repository_id, key, fingerprint)
     return None if earlier is None else Ref(name, earlier.id)

@@ -85,17 +85,17 @@ def first_seen(conn: Connection, now: datetime, clock: Clock) -> None:
 def believe(conn: Connection, now: datetime, clock: Clock) -> datetime:
     """The time, which the catalog has seen from then on. Raises ``ClockInDoubt``."""
     row, uptime = _find(conn), uptime_of(clock)
-    waits = _waits(conn, row, now)
+    waits = _waits_until(conn, row, now)
     latest = max((end for wait in waits for end in wait if end is not now), default=now)
     if now < latest - SLACK:
         raise ClockInDoubt(
-            f"the database's clock says {_said(now)}, but something happened at {_said(latest)}: it was set back; "
+            f"the database's clock says {_spell(now)}, but something happened at {_spell(latest)}: it was set back; "
             f"nothing is deleted until it is right again, {_CONFIRM}"
         )
     before, after = max(waits, key=lambda wait: wait[1] - wait[0])
     if after - before > BOUND and not _proven(row, now, uptime):
         raise ClockInDoubt(
-            f"the database's clock says {_said(now)}; nothing happened between {_said(before)} and {_said(after)}, "
+            f"the database's clock says {_spell(now)}; nothing happened between {_spell(before)} and {_spell(after)}, "
             f"{(after - before).days} days: either nobody worked, or a clock jumped ahead and everything looks old; "
             f"nothing is expired or deleted until it is set right, {_CONFIRM}"
         )
@@ -106,7 +106,7 @@ def believe(conn: Connection, now: datetime, clock: Clock) -> datetime:
 _CONFIRM = "or until somebody confirms the clock with `lakeops gc confirm-clock`"
 
 
-def _waits(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
+def _waits_until(conn: Connection, row: AnyRow | None, now: datetime) -> list[tuple[datetime, datetime]]:
     """Between what was seen and now: the first and the last wait for a ref to move, and the longest between them."""
     at = REFLOG.c.at
     since = REFLOG.c.sequence > (-1 if row is None else row.sequence)
@@ -152,5 +152,5 @@ def _keep(conn: Connection, now: datetime, uptime: Uptime | None) -> None:
         conn.execute(insert(CLOCK).values(id=_ROW, **values))
 
 
-def _said(moment: datetime) -> str:
+def _spell(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -240,7 +240,7 @@ class Database:
                 self.dialect.begin(conn, write=False)
                 return work(conn)
         except self._failures as error:
-            raise self._said(error) from None
+            raise self._translate(error) from None
 
     def _write_once(self, work: Callable[[Connection], T], settle: Callable[[Connection], T | None] | None) -> T:
         try:
@@ -252,7 +252,7 @@ class Database:
                 self._commit(conn)
                 return result
         except self._failures as error:
-            raise self._said(error) from None
+            raise self._translate(error) from None
         except _UnknownError as lost:
             if settle is None:
                 raise CatalogUnavailable(
@@ -272,7 +272,7 @@ class Database:
                 raise _UnknownError(self._sentence("lost the catalog while committing", described.words)) from None
             raise
 
-    def _said(self, error: Exception) -> Exception:
+    def _translate(self, error: Exception) -> Exception:
         """A failure of the database in the catalog's own words, and whether to try again."""
         if isinstance(error, PoolTimeout):
             return _AgainError(self._sentence("the catalog is not available", "all connections are in use"))

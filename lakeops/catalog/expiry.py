@@ -87,7 +87,7 @@ class Expiry(Transitions):
                 )
                 for row in rows
             }
-            left, deleted = _left(conn, repository_id, left_since)
+            left, deleted = _left_commits(conn, repository_id, left_since)
             return Lineage(
                 branches=refs(conn, BRANCH),
                 tags=refs(conn, TAG),
@@ -206,7 +206,7 @@ def _moves(conn: Connection, repository_id: str, since: int) -> tuple[list[Move]
     return moves, rows[-1].sequence if rows else since
 
 
-def _left(conn: Connection, repository_id: str, since: int) -> tuple[dict[str, int], frozenset[str]]:
+def _left_commits(conn: Connection, repository_id: str, since: int) -> tuple[dict[str, int], frozenset[str]]:
     """Commits that a ref pointed to before a move after a moment, with the last time; and ends of deleted branches."""
     here = (REFLOG.c.repository_id == repository_id, REFLOG.c.at > since, REFLOG.c.old.is_not(None))
     moved = or_(REFLOG.c.new.is_(None), REFLOG.c.new != REFLOG.c.old)

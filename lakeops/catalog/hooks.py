@@ -35,7 +35,7 @@ class HookRecords(Transitions):
             before = known.get(hook.name)
             if before != hook:
                 _write(conn, repository_id, {**known, hook.name: hook})
-                self._record(conn, repository_id, "add-hook", "hook", hook.name, _said(before), _said(hook))
+                self._record(conn, repository_id, "add-hook", "hook", hook.name, _spell(before), _spell(hook))
 
         self.database.write(work, settle=run_again)
 
@@ -50,7 +50,7 @@ class HookRecords(Transitions):
             if before is None:
                 raise NotFound(f"repository {repository_id!r} has no hook {name!r}")
             _write(conn, repository_id, known)
-            self._record(conn, repository_id, "remove-hook", "hook", name, _said(before))
+            self._record(conn, repository_id, "remove-hook", "hook", name, _spell(before))
 
         self.database.write(work)
 
@@ -72,7 +72,7 @@ def _write(conn: Connection, repository_id: str, hooks: dict[str, Hook]) -> None
     conn.execute(update(REPOSITORY).where(REPOSITORY.c.id == repository_id).values(hooks=values))
 
 
-def _said(hook: Hook | None) -> str | None:
+def _spell(hook: Hook | None) -> str | None:
     if hook is None:
         return None
     return f"{hook.when} {' '.join(hook.actions) or 'every change'} of {hook.pattern}, {hook.seconds} s"

@@ -127,11 +127,11 @@ class Inspection(Transitions):
             row = find_repository(conn, repository_id)
             altered, wrong_tables = row_flaws(conn, repository_id)
             flaws = {(flaw.table, flaw.key): flaw for flaw in altered}
-            branches = list(readable(_all(conn, BRANCH, repository_id), BRANCH, branch_record, flaws))
-            tags = list(readable(_all(conn, TAG, repository_id), TAG, _tag, flaws))
+            branches = list(readable(_select_all(conn, BRANCH, repository_id), BRANCH, branch_record, flaws))
+            tags = list(readable(_select_all(conn, TAG, repository_id), TAG, _tag, flaws))
             staged, held, said = _staged_sums(conn, repository_id)
-            uploads = list(readable(_all(conn, UPLOAD, repository_id), UPLOAD, _upload, flaws))
-            mirror = _mine(select(MIRROR.c.repository_id), MIRROR, repository_id).where(
+            uploads = list(readable(_select_all(conn, UPLOAD, repository_id), UPLOAD, _upload, flaws))
+            mirror = _of_repository(select(MIRROR.c.repository_id), MIRROR, repository_id).where(
                 MIRROR.c.promoted_writable.is_(None)
             )
             commits, first_parents, unreadable = _commits(conn, repository_id)
@@ -165,7 +165,7 @@ class Inspection(Transitions):
         """Staged rows of all tokens, orphaned ones too, as they are, by token and path. Keyset-paged."""
         place = (STAGED.c.token, STAGED.c.path)
         columns = [STAGED.c[field.name] for field in fields(StagedLine)]
-        query = _mine(select(*columns), STAGED, repository_id).where(tuple_(*place) > tuple_(*after))
+        query = _of_repository(select(*columns), STAGED, repository_id).where(tuple_(*place) > tuple_(*after))
         query = query.order_by(*place).limit(limit)
         return self.database.read(lambda conn: [StagedLine(*row) for row in conn.execute(query)])
 
@@ -181,11 +181,11 @@ def _upload(row: AnyRow) -> Upload:
     return Upload(row.id, row.branch, row.address, from_ticks(row.started))
 
 
-def _all(conn: Connection, table: Table, repository_id: str) -> CursorResult[Any]:
-    return conn.execute(_mine(table.select(), table, repository_id))
+def _select_all(conn: Connection, table: Table, repository_id: str) -> CursorResult[Any]:
+    return conn.execute(_of_repository(table.select(), table, repository_id))
 
 
-def _mine(query: Select[Any], table: Any, repository_id: str) -> Select[Any]:  # noqa: ANN401 - any of the tables
+def _of_repository(query: Select[Any], table: Any, repository_id: str) -> Select[Any]:  # noqa: ANN401 - any of the tables
     return query.where(table.c.repository_id == repository_id)
 
 
@@ -200,7 +200,7 @@ def _commits(conn: Connection, repository_id: str) -> tuple[dict[str, Commit], d
     unreadable: dict[str, str] = {}
     parsed = [cast(COMMIT.c[name], Text).label(name) for name in _PARSED]
     plain = [COMMIT.c[name] for name in ("id", "first_parent", "expired", *_TEXTS, *_NUMBERS)]
-    for row in conn.execute(_mine(select(*plain, *parsed), COMMIT, repository_id)):
+    for row in conn.execute(_of_repository(select(*plain, *parsed), COMMIT, repository_id)):
         try:
             commit = commits[row.id] = _commit(row)
         except (ValueError, TypeError) as error:
@@ -237,14 +237,14 @@ def _retired(conn: Connection, repository_id: str, tokens: set[str]) -> dict[str
     found: dict[str, str | None] = {}
     for start in range(0, len(wanted), IN_CHUNK):
         some = RETIRED.c.token.in_(wanted[start : start + IN_CHUNK])
-        query = _mine(select(RETIRED.c.token, RETIRED.c.commit_id), RETIRED, repository_id).where(some)
+        query = _of_repository(select(RETIRED.c.token, RETIRED.c.commit_id), RETIRED, repository_id).where(some)
         found.update((row.token, row.commit_id) for row in conn.execute(query))
     return found
 
 
 def _dangling_keys(conn: Connection, repository_id: str) -> dict[str, str]:
     known = exists().where(COMMIT.c.repository_id == repository_id, COMMIT.c.id == KEY.c.commit_id)
-    query = _mine(select(KEY.c.key, KEY.c.commit_id), KEY, repository_id).where(~known)
+    query = _of_repository(select(KEY.c.key, KEY.c.commit_id), KEY, repository_id).where(~known)
     return {row.key: row.commit_id for row in conn.execute(query.order_by(KEY.c.key).limit(_MOST_KEYS))}
 
 

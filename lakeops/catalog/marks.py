@@ -102,7 +102,7 @@ class Marks(Transitions):
                 raise MarkRefused(
                     f"mark {mark_id} is {state}: it was restored, another one began, or it took too long; make one anew"
                 )
-            return self._became(conn, repository_id, mark, "finish-mark")
+            return self._record_state(conn, repository_id, mark, "finish-mark")
 
         return self.database.write(work, settle=run_again)
 
@@ -122,7 +122,7 @@ class Marks(Transitions):
                 )
             if mark.state in _OPEN or (mark.state in _OVER and not _any_open(conn, repository_id)):
                 update_mark(conn, repository_id, mark_id, state=MarkState.RESTORING.value)
-            return self._became(conn, repository_id, mark, "restore-mark")
+            return self._record_state(conn, repository_id, mark, "restore-mark")
 
         return self.database.write(work, settle=run_again)
 
@@ -147,7 +147,7 @@ class Marks(Transitions):
                 update_mark(conn, repository_id, mark_id, state=MarkState.SWEEPING.value)
             elif mark.state not in BEGUN:
                 raise MarkRefused(f"mark {mark_id} {_WHY[mark.state]}; nothing was deleted")
-            return self._became(conn, repository_id, mark, "begin-sweep")
+            return self._record_state(conn, repository_id, mark, "begin-sweep")
 
         return self.database.write(work, settle=run_again)
 
@@ -176,11 +176,11 @@ class Marks(Transitions):
                 values = {"refused": refused, "failures": [list(failure) for failure in failures]}
                 swept = mark.swept if refused else mark.rows
                 update_mark(conn, repository_id, mark_id, state=state.value, swept=swept, **values)
-            return self._became(conn, repository_id, mark, "end-sweep")
+            return self._record_state(conn, repository_id, mark, "end-sweep")
 
         return self.database.write(work, settle=run_again)
 
-    def _became(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
+    def _record_state(self, conn: Connection, repository_id: str, mark: Mark, action: str) -> Mark:
         """The mark as it is now. When its state is another one than before, the audit has it."""
         now = find_mark(conn, repository_id, mark.id)
         if now.state is not mark.state:

@@ -111,7 +111,9 @@ class Mirrors(Candidates):
         def work(conn: Connection) -> int:
             _, repository = lock_mirror(conn, repository_id)
             top = 0
-            known = _known(conn, repository_id, {one for commit in commits for one in (commit.id, *commit.parents)})
+            known = _known_commits(
+                conn, repository_id, {one for commit in commits for one in (commit.id, *commit.parents)}
+            )
             new: list[Commit] = []
             for commit in commits:
                 if commit.id in known:
@@ -158,7 +160,7 @@ class Mirrors(Candidates):
                 if old is None or old.source_head != head:
                     values["source_head"] = head
                 promoted = None if old is None else old.promoted
-                values |= _noticed(old, head, now)
+                values |= _behind_since(old, head, now)
                 if head != promoted and (old is None or old.candidate is None):
                     sequence += 1
                     values |= {"candidate": head, "ticket": sequence, "wait": wait_value(Wait(now, now))}
@@ -300,7 +302,7 @@ def _refs(conn: Connection, repository: AnyRow) -> list[MirrorRef]:
     return sorted(map(mirror_ref_record, rows), key=lambda ref: (ref.ref != default, ref.ref))
 
 
-def _noticed(old: MirrorRef | None, head: str, now: int) -> dict[str, Any]:
+def _behind_since(old: MirrorRef | None, head: str, now: int) -> dict[str, Any]:
     """Since when the source shows something else than what is promoted, where that changes."""
     behind = old is None or old.promoted != head
     since = None if old is None else old.noticed
@@ -309,7 +311,7 @@ def _noticed(old: MirrorRef | None, head: str, now: int) -> dict[str, Any]:
     return {"noticed": now if behind else None}
 
 
-def _known(conn: Connection, repository_id: str, ids: Iterable[str]) -> set[str]:
+def _known_commits(conn: Connection, repository_id: str, ids: Iterable[str]) -> set[str]:
     wanted = sorted(ids)
     found: set[str] = set()
     for start in range(0, len(wanted), IN_CHUNK):

@@ -53,9 +53,9 @@ class Protections(Transitions):
         def work(conn: Connection) -> None:
             # Exclusive, so that no transition that found the branch open is still under way afterwards.
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="protect")
-            if not conn.execute(select(PROTECTION.c.pattern).where(*_same(row))).first():
+            if not conn.execute(select(PROTECTION.c.pattern).where(*_same_row(row))).first():
                 conn.execute(insert(PROTECTION).values(row))
-                self._record(conn, repository_id, "protect", "protection", pattern, None, _said(kind, check))
+                self._record(conn, repository_id, "protect", "protection", pattern, None, _describe(kind, check))
 
         self.database.write(work, settle=run_again)
 
@@ -65,10 +65,10 @@ class Protections(Transitions):
 
         def work(conn: Connection) -> None:
             check_writable(conn, lock_repository(conn, repository_id, exclusive=True), action="unprotect")
-            if not delete_rows(conn, PROTECTION, *_same(row)):
+            if not delete_rows(conn, PROTECTION, *_same_row(row)):
                 what = f"required check {check!r} for {pattern!r}" if check else f"{kind} protection {pattern!r}"
                 raise NotFound(f"repository {repository_id!r} has no {what}")
-            self._record(conn, repository_id, "unprotect", "protection", pattern, _said(kind, check))
+            self._record(conn, repository_id, "unprotect", "protection", pattern, _describe(kind, check))
 
         self.database.write(work)
 
@@ -131,9 +131,9 @@ def _passed(conn: Connection, repository_id: str, commit_id: str) -> list[Passed
     return [PassedCheck(row.commit_id, row.name, row.passed_by, row.at) for row in rows]
 
 
-def _same(row: dict[str, str]) -> list[ColumnElement[bool]]:
+def _same_row(row: dict[str, str]) -> list[ColumnElement[bool]]:
     return [PROTECTION.c[name] == value for name, value in row.items()]
 
 
-def _said(kind: str, check: str) -> str:
+def _describe(kind: str, check: str) -> str:
     return f"needs check {check}" if check else f"protected {kind}"

@@ -104,7 +104,7 @@ def _commits(conn: Connection, repository: Any, plan: PrunePlan, limit: int) -> 
     columns = (*(COMMIT.c[name] for name in ("id", "parents", "generation", "expired", "expired_by", "creation_date")),)
     rows = conn.execute(select(*columns).where(here, later).order_by(*place).limit(limit)).all()
     parents = {parent for row in rows for parent in row.parents} - plan.gone
-    known = _known(conn, repository.id, parents)
+    known = _existing_commits(conn, repository.id, parents)
     gone: set[str] = set()
     top = 0
     for row in rows:
@@ -123,7 +123,7 @@ def _commits(conn: Connection, repository: Any, plan: PrunePlan, limit: int) -> 
     return _Page(sorted(gone), after, top)
 
 
-def _known(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
+def _existing_commits(conn: Connection, repository_id: str, ids: set[str]) -> dict[str, bool]:
     """The commits that exist. The value is True for an expired initial commit, which is never removed."""
     found: dict[str, bool] = {}
     wanted = sorted(ids)

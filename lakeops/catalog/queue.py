@@ -35,7 +35,7 @@ class Queue(Transitions):
 
         The place counts for ``lasts`` by the database's clock. While somebody is first, nobody else publishes.
         """
-        mine = _mine(repository_id, branch, publisher)
+        mine = _of_publisher(repository_id, branch, publisher)
 
         def work(conn: Connection) -> int:
             check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
@@ -43,17 +43,19 @@ class Queue(Transitions):
             if not conn.execute(update(QUEUE).where(*mine).values(**renewed)).rowcount:
                 lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
                 _forget(conn, repository_id, branch, self.database.dialect.now(conn))
-                number = conn.execute(select(func.max(QUEUE.c.number)).where(*_of(repository_id, branch))).scalar()
+                number = conn.execute(
+                    select(func.max(QUEUE.c.number)).where(*_of_branch(repository_id, branch))
+                ).scalar()
                 place = {"repository_id": repository_id, "branch": branch, "number": (number or 0) + 1}
                 conn.execute(insert(QUEUE).values(publisher=publisher, **place, **renewed))
-            return _ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn)) or 0
+            return _count_ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn)) or 0
 
         return self.database.write(work, settle=run_again)
 
     def ahead(self, repository_id: str, branch: str, publisher: str) -> int | None:
         """How many in a branch's queue are ahead of a publisher. None when it has no place."""
         return self.database.read(
-            lambda conn: _ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn))
+            lambda conn: _count_ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn))
         )
 
     def dequeue(self, repository_id: str, branch: str, publisher: str) -> None:
@@ -63,7 +65,7 @@ class Queue(Transitions):
 
 def check_turn(conn: Connection, repository_id: str, branch: str, publisher: str | None, now: datetime) -> None:
     """Refuse to publish while somebody else is first. Raises ``BranchMoved``."""
-    query = select(QUEUE.c.publisher).where(*_of(repository_id, branch), *_counts(now)).order_by(QUEUE.c.number)
+    query = select(QUEUE.c.publisher).where(*_of_branch(repository_id, branch), *_counts(now)).order_by(QUEUE.c.number)
     first = conn.execute(query.limit(1)).scalar()
     if first is not None and first != publisher:
         raise BranchMoved(f"others wait to publish to branch {branch!r}; try again")
@@ -71,24 +73,24 @@ def check_turn(conn: Connection, repository_id: str, branch: str, publisher: str
 
 def leave(conn: Connection, repository_id: str, branch: str, publisher: str) -> None:
     """Give a place up, inside a transition."""
-    conn.execute(delete(QUEUE).where(*_mine(repository_id, branch, publisher)))
+    conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publisher)))
 
 
-def _ahead(conn: Connection, repository_id: str, branch: str, publisher: str, now: datetime) -> int | None:
-    mine = select(QUEUE.c.number).where(*_mine(repository_id, branch, publisher))
+def _count_ahead(conn: Connection, repository_id: str, branch: str, publisher: str, now: datetime) -> int | None:
+    mine = select(QUEUE.c.number).where(*_of_publisher(repository_id, branch, publisher))
     number = conn.execute(mine).scalar()
     if number is None:
         return None
-    count = select(func.count()).where(*_of(repository_id, branch), *_counts(now), QUEUE.c.number < number)
+    count = select(func.count()).where(*_of_branch(repository_id, branch), *_counts(now), QUEUE.c.number < number)
     return conn.execute(count).scalar_one()
 
 
-def _of(repository_id: str, branch: str) -> tuple[ColumnElement[bool], ...]:
+def _of_branch(repository_id: str, branch: str) -> tuple[ColumnElement[bool], ...]:
     return (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
 
 
-def _mine(repository_id: str, branch: str, publisher: str) -> tuple[Any, ...]:
-    return (*_of(repository_id, branch), QUEUE.c.publisher == publisher)
+def _of_publisher(repository_id: str, branch: str, publisher: str) -> tuple[Any, ...]:
+    return (*_of_branch(repository_id, branch), QUEUE.c.publisher == publisher)
 
 
 def _counts(now: datetime) -> tuple[ColumnElement[bool], ...]:
@@ -98,7 +100,9 @@ def _counts(now: datetime) -> tuple[ColumnElement[bool], ...]:
 
 def _forget(conn: Connection, repository_id: str, branch: str, now: datetime) -> None:
     lapsed = QUEUE.c.renewed + QUEUE.c.lasts < ticks(now - FORGET)
-    conn.execute(delete(QUEUE).where(*_of(repository_id, branch), or_(lapsed, QUEUE.c.renewed > ticks(now + FORGET))))
+    conn.execute(
+        delete(QUEUE).where(*_of_branch(repository_id, branch), or_(lapsed, QUEUE.c.renewed > ticks(now + FORGET)))
+    )
 
 
 _TICK = timedelta(microseconds=1)

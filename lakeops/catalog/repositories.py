@@ -135,7 +135,7 @@ class Repositories(Transitions):
     @staticmethod
     def _check_free(conn: Connection, repository: Repository) -> None:
         place = REPOSITORY.c.storage_namespace
-        around = place.in_(_around(repository.storage_namespace))
+        around = place.in_(_enclosing_namespaces(repository.storage_namespace))
         below = and_(*under(place, repository.storage_namespace + "/"))
         query = select(REPOSITORY.c.id).where((REPOSITORY.c.id == repository.id) | around | below)
         for name in conn.execute(query).scalars():
@@ -153,7 +153,7 @@ def differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return [json.dumps({key: side[key] for key in keys if key in side}) for side in (before, after)]
 
 
-def _around(namespace: str) -> list[str]:
+def _enclosing_namespaces(namespace: str) -> list[str]:
     """The namespace, and everything that it lies in."""
     scheme, _, path = namespace.partition("://")
     parts = path.split("/")

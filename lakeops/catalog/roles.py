@@ -249,13 +249,13 @@ def _statements(conn: Connection, role: str, login: str | None, repositories: Se
     for repository_id in repositories:
         find_repository(conn, repository_id)
         place = _PLACE + md5(repository_id.encode(), usedforsecurity=False).hexdigest()
-        yield _made(place)
+        yield _create_group_sql(place)
         yield f"GRANT {place} TO {_quoted(str(login))}"
     if login is not None:
         yield f"GRANT {_group(role)} TO {_quoted(login)}"
 
 
-def _made(group: str) -> str:
+def _create_group_sql(group: str) -> str:
     return (
         f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{group}') "  # noqa: S608
         f"THEN CREATE ROLE {group} NOLOGIN; END IF; END $$"
@@ -288,7 +288,7 @@ def _places(schema: str) -> Iterator[str]:
 def _groups(schema: str) -> Iterator[str]:
     """The four roles, with their rights."""
     for one in ROLES:
-        yield _made(_group(one))
+        yield _create_group_sql(_group(one))
     for other in (WRITER, MAINTAINER, MIRRORING):
         yield f"GRANT {_group(READER)} TO {_group(other)}"
     everybody = ", ".join(map(_group, ROLES))

@@ -50,7 +50,7 @@ class Sqlite:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.account: str | None = _account()
+        self.account: str | None = _account_name()
 
     def engine(self, url: URL) -> Engine:
         """An engine over the file. Its directory is made when it is missing."""
@@ -139,7 +139,7 @@ class Sqlite:
         return pa.Table.from_batches(batches, COLUMNS)
 
 
-def _account() -> str:
+def _account_name() -> str:
     """Whose process this is. The environment is not asked, because anybody sets it."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name

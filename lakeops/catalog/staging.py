@@ -193,7 +193,7 @@ class Staging(Transitions):
 
         A reset that drops a row counts itself. One that drops nothing leaves everything as it is.
         """
-        chosen = [STAGED.c.path == path] if path is not None else _under(prefix or "")
+        chosen = [STAGED.c.path == path] if path is not None else _below_prefix(prefix or "")
 
         def work(conn: Connection) -> int:
             check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
@@ -272,11 +272,11 @@ def _with_intent(state: BranchState, intent: Intent | None) -> BranchState:
     return replace(state, intents=(*others, (state.sealed_tokens[0], intent)))
 
 
-def _mine(state: BranchState, tokens: Sequence[str]) -> tuple[Any, ...]:
+def _of_tokens(state: BranchState, tokens: Sequence[str]) -> tuple[Any, ...]:
     return (STAGED.c.repository_id == state.repository_id, STAGED.c.token.in_(tokens))
 
 
-def _under(prefix: str) -> list[Any]:
+def _below_prefix(prefix: str) -> list[Any]:
     return under(STAGED.c.path, prefix)
 
 
@@ -286,7 +286,7 @@ def any_staged(conn: Connection, state: BranchState) -> bool:
 
 
 def _any_row(conn: Connection, state: BranchState, tokens: Sequence[str]) -> bool:
-    return conn.execute(select(STAGED.c.token).where(*_mine(state, tokens)).limit(1)).first() is not None
+    return conn.execute(select(STAGED.c.token).where(*_of_tokens(state, tokens)).limit(1)).first() is not None
 
 
 def branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Update, before values()
@@ -307,7 +307,7 @@ def _add_staged(conn: Connection, repository_id: str, token: str, total: int) ->
 
 def _drop_staged(conn: Connection, state: BranchState, *where: Any) -> dict[str, list[str]]:  # noqa: ANN401 - conditions
     """Delete staged rows of a branch that is locked exclusively. Returns their paths by token."""
-    gone = delete(STAGED).where(*_mine(state, state.tokens), *where)
+    gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *where)
     paths: dict[str, list[str]] = {}
     sums: Counter[str] = Counter()
     for row in conn.execute(gone.returning(STAGED.c.token, STAGED.c.path, STAGED.c.trail)).all():

@@ -32,12 +32,19 @@ def audit(
     for record in session.lake.audit(repository, since=since, until=until, actor=actor, amount=amount):
         session.answer(
             record,
-            [moment(record.at)[:19], "  ", record.action.ljust(18), " ", (_place(record), "cyan"), _change(record)],
-            ["    by ", (record.actor, "green"), *_more(record)],
+            [
+                moment(record.at)[:19],
+                "  ",
+                record.action.ljust(18),
+                " ",
+                (_describe_place(record), "cyan"),
+                _change(record),
+            ],
+            ["    by ", (record.actor, "green"), *_other_names(record)],
         )
 
 
-def _place(record: AuditRecord) -> str:
+def _describe_place(record: AuditRecord) -> str:
     names = [record.repository, *((record.kind, record.ref) if record.kind != "repository" else ())]
     return " ".join(name for name in names if name)
 
@@ -55,7 +62,7 @@ def _shortened(text: str | None) -> str:
     return text[:SHORT_ID] if len(text) == _COMMIT_ID and text.isalnum() else text
 
 
-def _more(record: AuditRecord) -> list[str]:
+def _other_names(record: AuditRecord) -> list[str]:
     """The login, where somebody else is the actor, and the name that was only claimed."""
     login = [f" (login {record.login})"] if record.login != record.actor else []
     return [*login, f" (claimed: {record.claimed})"] if record.claimed else login

@@ -55,8 +55,8 @@ def start(
     ] = False,
 ) -> None:
     """Begin to look for the first bad commit by hand, in place of a search that is under way."""
-    repository = session.lake.repository(_one({uri.repository for uri in refs}))
-    named = _named(refs)
+    repository = session.lake.repository(_only_name({uri.repository for uri in refs}))
+    named = _name_refs(refs)
     _show(session, repository.start_bisect(*named, first_parent=first_parent) if named else repository.start_bisect())
 
 
@@ -153,24 +153,24 @@ def run(
 
 
 def _mark(session: Session, verdict: Verdict, refs: Sequence[LakeUri]) -> None:
-    _show(session, _under_way(session, refs).mark_bisect(verdict, *_named(refs)))
+    _show(session, _under_way(session, refs).mark_bisect(verdict, *_name_refs(refs)))
 
 
-def _named(refs: Sequence[LakeUri]) -> list[str]:
+def _name_refs(refs: Sequence[LakeUri]) -> list[str]:
     return [one.only_ref()[1] for one in refs if one.ref is not None]
 
 
 def _under_way(session: Session, refs: Sequence[LakeUri]) -> Repository:
     """The repository that is meant: the one that is named, or the only one that is searched."""
     if refs:
-        return session.lake.repository(_one({one.repository for one in refs}))
+        return session.lake.repository(_only_name({one.repository for one in refs}))
     searched = sorted(file.stem for file in (session.lake.settings.home / "bisect").glob("*.json"))
     if not searched:
         raise NotFound("no bisection is under way; begin with lakeops bisect start")
-    return session.lake.repository(_one(set(searched)))
+    return session.lake.repository(_only_name(set(searched)))
 
 
-def _one(names: set[str]) -> str:
+def _only_name(names: set[str]) -> str:
     if len(names) != 1:
         raise InvalidInput(f"say which repository is meant: {', '.join(sorted(names))}")
     return names.pop()

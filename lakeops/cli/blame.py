@@ -36,7 +36,7 @@ def blame(
     found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)
     shown = session.awaited("Looking for writers", found)
     with session.paged():
-        session.stream(shown, lambda one: (*_who(one), "  ", one.path))
+        session.stream(shown, lambda one: (*_author_cells(one), "  ", one.path))
 
 
 @command(app, "history", example="history lakefs://flights/main/raw/day1.csv", progress=True)
@@ -54,10 +54,10 @@ def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth
 
 def _version(one: Version) -> Iterable[Styled]:
     sign, colour = SIGNS[one.type]
-    return (*_who(one), "  ", (sign.ljust(9), colour), "  ", one.commit.message.partition("\n")[0])
+    return (*_author_cells(one), "  ", (sign.ljust(9), colour), "  ", one.commit.message.partition("\n")[0])
 
 
-def _who(one: Written) -> Iterable[Styled]:
+def _author_cells(one: Written) -> Iterable[Styled]:
     """Commit, time, committer, and the DAG run with a link where there is one."""
     caret = "^" if one.boundary else " "
     who = f"  {moment(one.commit.creation_date)[:19]}  {one.commit.committer.ljust(12)}"

@@ -21,13 +21,13 @@ def complete(incomplete: str) -> list[str]:
     bare = incomplete.startswith("//")
     text = SCHEME + incomplete if bare else incomplete
     found: list[str] = []
-    looking = Thread(target=lambda: found.extend(_quietly(text)), daemon=True)
+    looking = Thread(target=lambda: found.extend(_complete_or_nothing(text)), daemon=True)
     looking.start()
     looking.join(PATIENCE)
     return [word.removeprefix(SCHEME) if bare else word for word in list(found)]
 
 
-def _quietly(text: str) -> list[str]:
+def _complete_or_nothing(text: str) -> list[str]:
     try:
         return _offers(text)
     except Exception:  # noqa: BLE001 - whatever it is, a shell is no place to tell

@@ -68,7 +68,7 @@ def status(session: Session, directory: Place = HERE) -> None:
 def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
     lines: list[Sequence[Styled]] = []
     if found.interrupted:
-        lines.append([("A pull or checkout was interrupted. ", "yellow"), "To finish it: ", _again(found)])
+        lines.append([("A pull or checkout was interrupted. ", "yellow"), "To finish it: ", _try_again_text(found)])
     conflicts = set(found.conflicts)
     for title, changes in (
         ("Changed here:", found.local),
@@ -89,7 +89,7 @@ def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
     return lines if len(lines) > bool(found.interrupted) else [*lines, ["Nothing changed."]]
 
 
-def _again(found: LocalStatus) -> str:
+def _try_again_text(found: LocalStatus) -> str:
     ref = LakeUri.parse(found.uri).ref
     return "lakeops local pull" if found.interrupted == ref else f"lakeops local checkout --ref {found.interrupted}"
 

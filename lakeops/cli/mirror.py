@@ -284,12 +284,12 @@ def _show_loss(session: Session, name: str, loss: Loss) -> None:
         )
     session.message(f"{counted(len(loss.refs), 'ref')} would lose commits{':' if loss.refs else '.'}")
     for ref in loss.refs[:MAX_LISTED]:
-        session.message("  ", (f"{ref.kind} {ref.id}", "cyan"), ": ", _lost(ref))
+        session.message("  ", (f"{ref.kind} {ref.id}", "cyan"), ": ", _lost_line(ref))
     if len(loss.refs) > MAX_LISTED:
         session.message(f"  ... and {len(loss.refs) - MAX_LISTED:,} more")
 
 
-def _lost(ref: LostRef) -> str:
+def _lost_line(ref: LostRef) -> str:
     head = ref.source_head[:SHORT_ID]
     if ref.promoted is None:
         return f"nothing of it has arrived; the source has {head}"

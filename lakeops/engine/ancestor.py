@@ -29,7 +29,7 @@ _NO_TYPE = "\n"
 def needed(reader: RangeReader, sides: tuple[Metarange, Metarange], bases: Sequence[Metarange]) -> bool:
     """Whether the bases disagree on any path at which the sides differ. Reads what differs, a stretch at a time."""
     first, *others = bases
-    return any(_meet(_differing(reader, *sides), _differing(reader, first, other)) for other in others)
+    return any(_share_a_path(_differing(reader, *sides), _differing(reader, first, other)) for other in others)
 
 
 def merged_base(
@@ -89,7 +89,7 @@ def _differing(reader: RangeReader, left: Metarange, right: Metarange) -> Iterat
     return (paths_of(delta) for delta in deltas(reader, left, right))
 
 
-def _meet(ones: Iterator[pa.Array], others: Iterator[pa.Array]) -> bool:
+def _share_a_path(ones: Iterator[pa.Array], others: Iterator[pa.Array]) -> bool:
     """Whether two ascending streams of paths have one in common."""
     one, other = next(ones, None), next(others, None)
     while one is not None and other is not None:

@@ -91,7 +91,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
             return False
         return True
 
-    copied, failures = _each(copy, task.items)
+    copied, failures = _do_each(copy, task.items)
     done = [item for item, was_there in copied if was_there]
     size = sum(item.size_bytes for item in done)
     return Moved(task.index, len(done), size, len(copied) - len(done), tuple(failures))
@@ -99,7 +99,7 @@ def copy_objects(task: CopyTask, destination: ObjectStore) -> Moved:
 
 def delete_objects(task: DeleteTask, destination: ObjectStore) -> Moved:
     """Delete what the source does not have, having asked for each key once more. Raises ``NotTheOwner``."""
-    asked, failures = _each(lambda key: _is_there(task.source, key), task.keys)
+    asked, failures = _do_each(lambda key: _is_there(task.source, key), task.keys)
     doomed = [key for key, is_there in asked if not is_there]
     check_nobody_owns(destination, task.known)
     refused = destination.delete(doomed) if doomed else []
@@ -141,7 +141,7 @@ def worth_in_ranges(items: Sequence[StoredObject]) -> int:
     return int(seconds / RANGE_SECONDS)
 
 
-def _each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
+def _do_each(do: Callable[[Item], bool], items: Sequence[Item]) -> tuple[list[tuple[Item, bool]], list[Failure]]:
     """What ``do`` gave for each item, and which ones failed. After ``GIVE_UP`` refusals the rest is left out."""
     done: list[tuple[Item, bool]] = []
     failures: list[Failure] = []

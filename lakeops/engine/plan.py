@@ -106,17 +106,17 @@ class Plan:
 
     def _reusable(self, segments: tuple[Segment, ...]) -> tuple[RangeRow, ...]:
         """Ranges of ``reuse`` that the outcome of these segments may equal."""
-        if self.reuse is None or not len(self._fresh):
+        if self.reuse is None or not len(self._fresh_rows):
             return ()
         if not len(self.base):
-            return tuple(self.reuse.at(self._fresh))
+            return tuple(self.reuse.at(self._fresh_rows))
         low = self.reuse.find(segments[0].rows[0].first_path.encode())
         high = self.reuse.find(segments[-1].rows[-1].last_path.encode())
-        chosen = self._fresh[(self._fresh >= low - 1) & (self._fresh <= high + 1)]
+        chosen = self._fresh_rows[(self._fresh_rows >= low - 1) & (self._fresh_rows <= high + 1)]
         return tuple(self.reuse.at(chosen))
 
     @cached_property
-    def _fresh(self) -> Rows:
+    def _fresh_rows(self) -> Rows:
         return self.reuse.without(self.base) if self.reuse is not None else np.zeros(0, np.int64)
 
 

@@ -218,7 +218,7 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
             return absent(row, refused=error.message)
         except (Corrupted, pa.ArrowInvalid) as error:
             return absent(row, damage=f"{row.key}: {' '.join(str(error).split())}")
-        return row.file, _needed(reader, file, task.known)
+        return row.file, _needed_objects(reader, file, task.known)
 
     for found in reader.ahead(read, (*task.rows, *task.files)):
         if isinstance(found, RangeProof):
@@ -272,7 +272,7 @@ def _ids(files: Iterable[str]) -> list[bytes]:
     return [bytes.fromhex(file.partition("-")[0]) for file in files]
 
 
-def _needed(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[Awaited, ...]:
+def _needed_objects(reader: RangeReader, file: RangeFile, known: tuple[RangeRow, ...]) -> tuple[Awaited, ...]:
     """The objects of a range in hand that the known ones do not have."""
     row = file.row
     beside = [one for one in known if one.first_path <= row.last_path and row.first_path <= one.last_path]

@@ -71,7 +71,7 @@ class Stitching:
         Each of them ends with a cut, but for a last one that nothing follows.
         """
         while start < stop and self._cutter.open:
-            self._absorb(ranges.row(start))
+            self._cut_anew(ranges.row(start))
             start += 1
         if start < stop:
             self.parts.append(ranges.table.slice(start, stop - start))
@@ -80,7 +80,7 @@ class Stitching:
         """Ranges that a task wrote follow."""
         done = 0
         while done < len(rows) and self._cutter.open:
-            self._absorb(rows[done])
+            self._cut_anew(rows[done])
             done += 1
         self.parts.append(rows_table(rows[done:]))
 
@@ -93,7 +93,7 @@ class Stitching:
         if self._cutter.open:
             self._write([self._cutter.rest()], ())
 
-    def _absorb(self, row: RangeRow) -> None:
+    def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
         self._write(self._cutter.add(read_range(self._store, row)), (row,))

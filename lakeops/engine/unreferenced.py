@@ -120,7 +120,7 @@ def unreferenced(
             found = Unreferenced(listed.count, scratch / "found.arrow")
             with pa.ipc.new_stream(found.path, LISTED_SCHEMA, options=_LZ4) as out:
                 for rows, met in search.met(listed):
-                    free = rows.filter(arrow(~(met | _under(rows.column(0), kept_places))))
+                    free = rows.filter(arrow(~(met | _lie_under(rows.column(0), kept_places))))
                     out.write_table(free, max_chunksize=_BATCH)
                     found.count += free.num_rows
         yield found
@@ -316,7 +316,7 @@ def _joined(database: DuckDBPyConnection, rows: pa.Table, file: Path) -> Mask:
     return met[:-1]
 
 
-def _under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
+def _lie_under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
     """For each address whether it lies under one of the prefixes. Prefixes of one length are looked for together."""
     by_size: dict[int, list[bytes]] = {}
     for prefix in prefixes:

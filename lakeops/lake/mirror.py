@@ -76,21 +76,21 @@ class Mirror(Repository):
                 it have been promoted.
             CatalogUnavailable, CatalogError, InvalidSettings: the source cannot be reached.
         """
-        return ops.mirror.sync.sync(self._ctx, lambda: self._reach(source), only=only)
+        return ops.mirror.sync.sync(self._ctx, lambda: self._open_source(source), only=only)
 
     def discover(self, source: Connection | None = None) -> MirrorStatus:
         """Do the first half of a pass: record what the source shows, and have it keep what the mirror needs.
 
         It does not look for what has arrived, and promotes nothing. Errors are those of ``sync``.
         """
-        return ops.mirror.sync.discover(self._ctx, lambda: self._reach(source))
+        return ops.mirror.sync.discover(self._ctx, lambda: self._open_source(source))
 
     def due(self, source: Connection | None = None) -> bool:
         """Whether ``sync`` would find anything to do: something new at the source, a ref that waits, or a failed pass.
 
         It records that the source was seen, and nothing else. Errors are those of ``sync``.
         """
-        return ops.mirror.sync.due(self._ctx, lambda: self._reach(source))
+        return ops.mirror.sync.due(self._ctx, lambda: self._open_source(source))
 
     arrived: Final = verb(lambda: ops.mirror.sync.arrived)
     status: Final = verb(lambda: ops.mirror.status.status)
@@ -108,7 +108,7 @@ class Mirror(Repository):
         if (branch is None) == (tag is None):
             raise InvalidInput("skip the candidate of a branch or of a tag: name one of them")
         ref = RefName(RefKind.TAG if branch is None else RefKind.BRANCH, branch or tag or "")
-        ops.mirror.skip.skip(self._ctx, lambda: self._reach(source), ref)
+        ops.mirror.skip.skip(self._ctx, lambda: self._open_source(source), ref)
         status = self.status()
         return status.branches[ref.name] if ref.kind is RefKind.BRANCH else status.tags[ref.name]
 
@@ -202,7 +202,7 @@ class Mirror(Repository):
             yield lake, lake.catalog.repository(reference.repository).storage_namespace
 
     @contextmanager
-    def _reach(self, given: Connection | None) -> Iterator[Source]:
+    def _open_source(self, given: Connection | None) -> Iterator[Source]:
         reference = self.configuration.source
         with reaching(reference, self._clock, given=given or self._source) as lake:
             yield ops.mirror.source.Source(lake.catalog, reference.repository)
@@ -212,7 +212,7 @@ class Mirror(Repository):
         """The source, or None when it cannot be reached."""
         with ExitStack() as stack:
             try:
-                source: Source | None = stack.enter_context(self._reach(given))
+                source: Source | None = stack.enter_context(self._open_source(given))
             except LakeopsError:
                 source = None
             yield source
@@ -268,10 +268,10 @@ def reaching(reference: SourceReference, clock: Clock, *, given: Connection | No
 
 def open_source(reference: SourceReference, clock: Clock) -> Connection:
     """The lake that a reference leads to. Nothing of it is created or brought up to date."""
-    return Connection.open(settings=Settings.load(**_given(reference)), clock=clock, must_exist=True)
+    return Connection.open(settings=Settings.load(**_source_settings(reference)), clock=clock, must_exist=True)
 
 
-def _given(reference: SourceReference) -> dict[str, Any]:
+def _source_settings(reference: SourceReference) -> dict[str, Any]:
     """The settings of the source lake. The environment belongs to the mirror's own lake, so it decides no place."""
     place = reference.place
     match reference.kind:

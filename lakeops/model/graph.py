@@ -278,13 +278,13 @@ def _by_date(get: CommitSource, start: str) -> Iterator[Commit]:
     commit: Commit | None = get(start)
     while commit is not None:
         if len(commit.parents) > 1:
-            commit = yield from _tangle(get, commit)
+            commit = yield from _log_from_merge(get, commit)
         else:  # a line has one order
             yield commit
             commit = get(commit.parents[0]) if commit.parents else None
 
 
-def _tangle(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit | None]:
+def _log_from_merge(get: CommitSource, start: Commit) -> Generator[Commit, None, Commit | None]:
     """The log from a merge on. Gives back the commit whose ancestors are all that is left then, None at the end."""
     # Two walks at once. The outer one yields by date. A commit may be yielded when all its children were, and to know
     # all its children, everything reachable of a higher generation must have been expanded: that is the inner walk,

@@ -184,12 +184,12 @@ def _walk(expression: RefExpression, commit_id: str, step: Step, lookup: RefLook
             raise RefNotFound(f"{excerpt(expression.text)} needs commit {commit_id}, which is not there")
         # Every step lowers the generation: a walk that is longer than that ends past the root, so it need not begin.
         if step.parent > len(commit.parents) or step.times - taken >= commit.generation:
-            raise RefNotFound(_past(expression, commit, step))
+            raise RefNotFound(_describe_missing_step(expression, commit, step))
         commit_id = commit.parents[step.parent - 1]
     return commit_id
 
 
-def _past(expression: RefExpression, commit: Commit, step: Step) -> str:
+def _describe_missing_step(expression: RefExpression, commit: Commit, step: Step) -> str:
     text = excerpt(expression.text)
     if step.parent > 1 and commit.parents:
         count = len(commit.parents)

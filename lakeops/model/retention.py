@@ -50,10 +50,15 @@ def live(refs: Lineage, rules: Rules | None, now: int) -> dict[str, Kept]:
     """
     commits = refs.commits
     if rules is None:
-        kept = dict.fromkeys(commits, Kept.NO_RULES) | _named(refs)
+        kept = dict.fromkeys(commits, Kept.NO_RULES) | _pointed_to(refs)
     else:
         # The last one to name a commit is the reason that is given.
-        kept = {**_undone(refs, rules, now), **_bases(refs, rules, now), **_recent(refs, rules, now), **_named(refs)}
+        kept = {
+            **_within_undo(refs, rules, now),
+            **_bases(refs, rules, now),
+            **_within_window(refs, rules, now),
+            **_pointed_to(refs),
+        }
     return {
         commit_id: why for commit_id, why in kept.items() if commit_id in commits and not commits[commit_id].expired
     }
@@ -71,7 +76,7 @@ def only_for_mirrors(refs: Lineage, rules: Rules | None, now: int) -> dict[str, 
     }
 
 
-def _named(refs: Lineage) -> dict[str, Kept]:
+def _pointed_to(refs: Lineage) -> dict[str, Kept]:
     """What something points to, by the first reason that holds."""
     kept = {commit_id: Kept.MIRROR for needed in refs.mirrors.values() for commit_id in needed}
     kept.update(dict.fromkeys(refs.tags.values(), Kept.TAG))
@@ -79,7 +84,7 @@ def _named(refs: Lineage) -> dict[str, Kept]:
     return kept
 
 
-def _undone(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+def _within_undo(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
     """What a ref showed until less than the undo window ago, or until a mirror that lags might still show it."""
     undo, lag = rules.undo_days * DAY, rules.mirror_lag_days * DAY
     return {
@@ -95,7 +100,7 @@ def _bases(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
     return dict.fromkeys(shared(refs.commits, back.union(refs.branches.values())), Kept.BASE)
 
 
-def _recent(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
+def _within_window(refs: Lineage, rules: Rules, now: int) -> dict[str, Kept]:
     """What was a head, or the end of a line, within a window."""
     kept: dict[str, Kept] = {}
     ends = refs.commits.keys() - {commit.parents[0] for commit in refs.commits.values() if commit.parents}

@@ -32,14 +32,14 @@ MOST_DAYS = 36_500
 _WILD = re.compile(r"\[[^]]*\]|[*?\[]")
 
 
-def _possible(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     broken = broken_rule(_WILD.sub("x", pattern))
     if broken is not None:
         raise ValueError(f"this matches no name, because it {broken}")
     return pattern
 
 
-Pattern = Annotated[str, Field(min_length=1), AfterValidator(_possible)]
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(_check_pattern)]
 Days = Annotated[int, Field(ge=0, le=MOST_DAYS)]
 Expiry = Annotated[int, Field(ge=1, le=MOST_DAYS)]
 
@@ -131,7 +131,7 @@ class Rules(_Checked):
     key_days: int = Field(default=KEY_DAYS, ge=1, le=MOST_DAYS)
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _check_together(self) -> Self:
         if self.log_days < self.undo_days:
             raise ValueError(
                 f"log_days is at least undo_days, {self.undo_days}, not {self.log_days}, because a move is taken back "

@@ -100,7 +100,7 @@ def parse_source(
     if not mark:
         place, repository = text, default
     check_repository(repository)
-    kind, place = _place(place)
+    kind, place = _parse_place(place)
     return SourceReference(kind, place, repository, s3_endpoint_url, s3_region)
 
 
@@ -120,7 +120,7 @@ def check_no_password(url: str) -> str:
     return url
 
 
-def _place(text: str) -> tuple[SourceKind, str]:
+def _parse_place(text: str) -> tuple[SourceKind, str]:
     scheme, colon, rest = text.partition(":")
     if colon and scheme == SourceKind.ENVIRONMENT:
         if not _VARIABLE.fullmatch(rest):

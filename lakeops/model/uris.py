@@ -49,11 +49,11 @@ class LakeUri:
         """
         reason = flaw(text, at_most=MAX_URI_BYTES)
         if reason is not None:
-            raise InvalidUri(f"{_start(text)} is not a lakefs:// URI: it {reason}")
+            raise InvalidUri(f"{_show_scheme(text)} is not a lakefs:// URI: it {reason}")
         if text.startswith(OTHER_SCHEME):
             text = SCHEME + text.removeprefix(OTHER_SCHEME)
         if not text.startswith(SCHEME):
-            raise InvalidUri(f"{_start(text)} is not a lakefs:// URI; {_meant(text)}")
+            raise InvalidUri(f"{_show_scheme(text)} is not a lakefs:// URI; {_suggestion(text)}")
         repository, _, rest = text[len(SCHEME) :].partition("/")
         ref, slash, path = rest.partition("/")
         try:
@@ -113,7 +113,7 @@ class LakeUri:
         return repository, ref, check_path(path)
 
 
-def _meant(text: str) -> str:
+def _suggestion(text: str) -> str:
     """What to write instead. A text that only lacks the scheme is shown with it."""
     if "://" not in text and len(text) <= MAX_SHOWN:
         with suppress(InvalidUri):
@@ -123,7 +123,7 @@ def _meant(text: str) -> str:
     return f"write {SCHEME}REPO, {SCHEME}REPO/REF[/KEY]"
 
 
-def _start(text: str) -> str:
+def _show_scheme(text: str) -> str:
     """The scheme alone where there is another one: what follows may hold a password."""
     scheme, separator, _ = str(text).partition("://")
     return f"{excerpt(scheme + separator)}..." if separator and scheme != "lakefs" else excerpt(text)

@@ -29,8 +29,8 @@ def full(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
     """The full URLs of keys below a location."""
-    if root.startswith("file://") and not _plain(keys):
-        keys = _each(keys, layout.quote_path)
+    if root.startswith("file://") and not _need_no_escape(keys):
+        keys = _map_each(keys, layout.quote_path)
     return pc.binary_join_element_wise(root, keys, "/")
 
 
@@ -38,7 +38,7 @@ def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:
     """Addresses with those inside the namespace relative to it, whatever they are."""
     root = namespace + "/"
     if namespace.startswith("file://") and pc.any(pc.match_substring(addresses, "%")).as_py():
-        return _each(addresses, lambda address: layout.relative(namespace, address))
+        return _map_each(addresses, lambda address: layout.relative(namespace, address))
     inside = pc.starts_with(addresses, root)
     return pc.if_else(inside, pc.utf8_slice_codeunits(addresses, len(root)), addresses)
 
@@ -50,7 +50,7 @@ def imported_folders(keys: pa.ChunkedArray) -> list[str]:
     return folders
 
 
-def _plain(keys: pa.ChunkedArray | pa.Array) -> bool:
+def _need_no_escape(keys: pa.ChunkedArray | pa.Array) -> bool:
     """Whether no key has a byte that is written otherwise in a URL: all bytes of a column are looked up at once."""
     for chunk in keys.chunks if isinstance(keys, pa.ChunkedArray) else [keys]:
         _, offsets, values = chunk.buffers()
@@ -62,5 +62,5 @@ def _plain(keys: pa.ChunkedArray | pa.Array) -> bool:
     return True
 
 
-def _each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:
+def _map_each(addresses: pa.ChunkedArray | pa.Array, change: Callable[[str], str]) -> pa.ChunkedArray:
     return pa.chunked_array([[change(address) for address in addresses.to_pylist()]], pa.string())

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 def apply_changes(ctx: Context, head: Commit, changes: pa.Table, *, started: datetime) -> tuple[MetarangeFile, Summary]:
     """The head's metarange with staged changes applied, written to the namespace by an attempt that ``started``."""
     attempt = layout.attempt(started, ctx.ids)
-    how = _how(ctx, "commit", attempt)
+    how = _how_to_apply(ctx, "commit", attempt)
     with ctx.writing() as reader:
         applied = apply(reader, ctx.metarange(head), changes, **how)
         return _written(reader.store, applied, (head,), attempt), applied.summary
@@ -37,7 +37,7 @@ def apply_merge(
 ) -> tuple[MetarangeFile, Summary]:
     """The destination's metarange with a merge's changes applied, written to the namespace likewise."""
     attempt = layout.attempt(started, ctx.ids)
-    how = _how(ctx, "merge", attempt)
+    how = _how_to_apply(ctx, "merge", attempt)
     with ctx.writing() as reader:
         applied = apply_plan(reader, plan, *ctx.metaranges(source, destination), **how)
         return _written(reader.store, applied, (destination, source), attempt), applied.summary
@@ -51,7 +51,7 @@ class _How(TypedDict):
     on_progress: OnProgress
 
 
-def _how(ctx: Context, verb: str, attempt: str) -> _How:
+def _how_to_apply(ctx: Context, verb: str, attempt: str) -> _How:
     """How changes are applied here. Says what is going to be rewritten, and where, before it begins."""
     label = verb
 

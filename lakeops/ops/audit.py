@@ -39,7 +39,7 @@ def audit(
         InvalidInput: a moment or amount makes no sense.
     """
     left = None if amount is None else check_amount(amount, "the amount")
-    first, last = (None if moment is None else unix_seconds(_moment(moment)) for moment in (since, until))
+    first, last = (None if moment is None else unix_seconds(_parse_time(moment)) for moment in (since, until))
     if actor is not None:
         check_asked(actor, "an actor")
     if repository_id is not None:
@@ -58,7 +58,7 @@ def audit(
     return islice(every(), left)
 
 
-def _moment(given: datetime | str) -> datetime:
+def _parse_time(given: datetime | str) -> datetime:
     try:
         moment = datetime.fromisoformat(given) if isinstance(given, str) else given
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

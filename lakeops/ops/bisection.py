@@ -105,9 +105,9 @@ def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
         case "bad":
             told = replace(before, bad=ids[0])
         case "good":
-            told = replace(before, good=_with(before.good, ids))
+            told = replace(before, good=_add_known(before.good, ids))
         case "skip":
-            told = replace(before, skipped=_with(before.skipped, ids))
+            told = replace(before, skipped=_add_known(before.skipped, ids))
         case _:
             raise InvalidInput(f"a commit is good, bad or skipped, not {verdict!r}")
     return _kept(ctx, _searched(ctx, told))
@@ -119,7 +119,7 @@ def end_bisect(ctx: Context) -> None:
         _file(ctx).unlink()
 
 
-def _with(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+def _add_known(known: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*known, *more)))
 
 

@@ -118,7 +118,7 @@ def _trace(
                 break
             before = get(parent)
             try:
-                same, rest = _same(ctx, before, commit, paths, rest)
+                same, rest = _split_by_same(ctx, before, commit, paths, rest)
             except CommitExpired:
                 unknown = True
                 continue
@@ -135,7 +135,7 @@ def _trace(
     return writers, commits
 
 
-def _same(
+def _split_by_same(
     ctx: Context, before: Commit, after: Commit, paths: pa.Array, which: Positions
 ) -> tuple[Positions, Positions]:
     """Splits paths by whether two commits have the same object there. All of them are in ``after``.

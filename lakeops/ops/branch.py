@@ -204,7 +204,7 @@ def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None =
         ctx,
         "move-tag",
         name,
-        lambda: _leaving(ctx, "move-tag", name, target),
+        lambda: _leaving_event(ctx, "move-tag", name, target),
         lambda hooks: ctx.catalog.move_tag(
             ctx.repository_id, name, target, actor=ctx.actor, key=move.key, fingerprint=asked, hooks=hooks
         ),
@@ -218,13 +218,13 @@ def delete_tag(ctx: Context, name: str) -> Ref:
         ctx,
         "delete-tag",
         name,
-        lambda: _leaving(ctx, "delete-tag", name, None),
+        lambda: _leaving_event(ctx, "delete-tag", name, None),
         lambda hooks: ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor, hooks=hooks),
     )
     return Ref(name, at)
 
 
-def _leaving(ctx: Context, action: str, tag: str, target: str | None) -> HookEvent:
+def _leaving_event(ctx: Context, action: str, tag: str, target: str | None) -> HookEvent:
     """What hooks are told of a tag that leaves its commit."""
     return HookEvent(ctx.repository_id, action, tag, ctx.catalog.tag(ctx.repository_id, tag).commit_id, target)
 

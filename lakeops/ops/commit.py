@@ -58,7 +58,7 @@ def commit(
 
     def plan(attempt: Attempt) -> Draft:
         state = attempt.state
-        taken = _taken(ctx, mine, state.sealed_tokens)
+        taken = _find_taken_along(ctx, mine, state.sealed_tokens)
         if taken is not None and not allow_empty:
             raise AlreadyPublished(taken)
         # What was sealed after this call's own rows is left to those who sealed it: a commit a caller.
@@ -87,10 +87,10 @@ def commit(
     # Where the key's commit has what this call sealed, somebody took it along. Nothing was staged again.
     if not published.by_key or (mine and ctx.catalog.taken_by(ctx.repository_id, mine[0]) == known.id):
         return known
-    return _again(ctx, move, known)
+    return _find_by_key(ctx, move, known)
 
 
-def _again(ctx: Context, move: Move, known: Commit) -> Commit:
+def _find_by_key(ctx: Context, move: Move, known: Commit) -> Commit:
     """The commit that an earlier call under the key published, once the branch is as that call left it.
 
     Rows that were staged again are dropped: those that the commit holds, and those that change nothing over the head.
@@ -135,7 +135,7 @@ def check_message(message: str) -> str:
     return message
 
 
-def _taken(ctx: Context, mine: list[str], sealed: tuple[str, ...]) -> Commit | None:
+def _find_taken_along(ctx: Context, mine: list[str], sealed: tuple[str, ...]) -> Commit | None:
     """The commit that took all of these tokens along, when none of them is on the branch any more."""
     if not mine or set(mine) & set(sealed):
         return None

@@ -222,7 +222,7 @@ class _Chain:
         """The commit, once a transaction has published it."""
         with self._publishing:
             if not mine.done.done():
-                self._go(catalog)
+                self._publish_planned(catalog)
         return mine.done.result()
 
     def give_up(self, mine: _Member) -> None:
@@ -234,7 +234,7 @@ class _Chain:
         if waits:
             self._break([mine], GoAlone())
 
-    def _go(self, catalog: Catalog) -> None:
+    def _publish_planned(self, catalog: Catalog) -> None:
         """Publish what has been planned by now."""
         with self._lock:
             together, self._waiting = self._waiting, []

@@ -122,7 +122,7 @@ def changing(
         foretold = event() if mine else None
         for hook in sorted(mine - run):
             if hook.when == BEFORE and foretold is not None:
-                _before(hook, foretold)
+                _run_before(hook, foretold)
                 run.add(hook)
         try:
             done = change(mine)
@@ -154,7 +154,7 @@ def _all_after(ctx: Context, mine: Hooks, foretold: HookEvent, new: str | None, 
             )
 
 
-def _before(hook: Hook, event: HookEvent) -> None:
+def _run_before(hook: Hook, event: HookEvent) -> None:
     _run(hook, _load(hook), event)
 
 

@@ -56,10 +56,10 @@ class Links:
             turn = self._turns[place]
         with turn:
             while not mine.done.done():
-                self._go(stage, place)
+                self._stage_waiting(stage, place)
         mine.done.result()
 
-    def _go(self, stage: Callable[[list[_Link]], None], place: tuple[str, str]) -> None:
+    def _stage_waiting(self, stage: Callable[[list[_Link]], None], place: tuple[str, str]) -> None:
         """Stage the changes that have waited longest."""
         with self._lock:
             links = self._waiting[place][:MOST]

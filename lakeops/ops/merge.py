@@ -197,7 +197,7 @@ def revert(
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
     move = Move(Request("revert", check_name(branch), parts, message, given), idempotency_key)
-    found = read_first(ctx, move, lambda: _undone(ctx, refs, parent_number))
+    found = read_first(ctx, move, lambda: _commits_to_revert(ctx, refs, parent_number))
     if isinstance(found, Published):
         return found.commit
     titles = [undone.message.partition("\n")[0] for undone, _ in found]
@@ -221,7 +221,7 @@ def _listed(ref: object) -> list[str]:
     return refs
 
 
-def _undone(ctx: Context, refs: Sequence[str], parent_number: int | None) -> list[tuple[Commit, Commit]]:
+def _commits_to_revert(ctx: Context, refs: Sequence[str], parent_number: int | None) -> list[tuple[Commit, Commit]]:
     """The commits that some refs and ranges name, each with the parent to go back to."""
     steps: list[tuple[Commit, Commit]] = []
     for ref in refs:
@@ -341,7 +341,7 @@ def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
                 decision = decide(ctx, sides, None, replay.names)
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=attempt.started)
             rests_on.update((commit.id, commit) for commit in decision.rests_on)
-            head = _between(attempt.head, metarange)  # what the next step changes; nobody else ever sees it
+            head = _unpublished_commit(attempt.head, metarange)  # what the next step changes; nobody else ever sees it
         if metarange.id == attempt.head.meta_range_id:
             raise NoChanges(f"{move.action} of {replay.names[0]!r} changes nothing on branch {move.branch!r}")
         counted = summary if len(replay.steps) == 1 else None
@@ -352,7 +352,7 @@ def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
     return publish(ctx, move, plan, clean=True, together=replay.on_head is None).commit
 
 
-def _between(head: Commit, metarange: MetarangeFile) -> Commit:
+def _unpublished_commit(head: Commit, metarange: MetarangeFile) -> Commit:
     """A commit that holds a metarange which is written and not published."""
     return make_commit(
         parents=(head,),

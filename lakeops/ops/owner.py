@@ -65,7 +65,7 @@ def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids)
         if found is not None and before is not None and before.identity.is_same(identity):
             return found
         if found is not None:
-            raise NamespaceTaken(f"storage namespace {store.url!r} {_belongs(before)}; choose an empty location")
+            raise NamespaceTaken(f"storage namespace {store.url!r} {_owner_text(before)}; choose an empty location")
         if store.swap(owner_key(store.url), record.encode(), expected=None):
             return record
     raise _busy(store)
@@ -83,7 +83,7 @@ def take_turn(ctx: Context) -> None:
         held = _finish(ctx)
         owner = read_owner(held)
         if owner is None:
-            raise _refused(ctx, None)
+            raise _refusal(ctx, None)
         fresh = owner.again(ctx.ids.new(), ctx.seconds()).to_text()
         own = ctx.catalog.take_owner(ctx.repository_id, fresh)
         # Another mark of this catalog may be at it as well: then its record is finished first.
@@ -173,7 +173,7 @@ def check_unowned(catalog: Catalog, store: ObjectStore, source: Repository, sour
     if _is_ours(found, mine) and not any(one.storage_namespace == store.url for one in rows):
         release(store, mine)
         return
-    raise NamespaceTaken(f"storage namespace {store.url!r} {_belongs(owner)}; choose another location")
+    raise NamespaceTaken(f"storage namespace {store.url!r} {_owner_text(owner)}; choose another location")
 
 
 def release(store: ObjectStore, own: Ownership) -> None:
@@ -219,10 +219,10 @@ def _current(ctx: Context) -> tuple[Ownership, Owner]:
             owner = read_owner(found)
             if owner is not None and owner.identity.is_same(own.identity):
                 return own, owner
-            raise _refused(ctx, owner)
+            raise _refusal(ctx, owner)
         # The two are read one after the other, and a mark of this catalog may have gone on in between.
         if (found, own) == last:
-            raise _refused(ctx, None if found is None else read_owner(found))
+            raise _refusal(ctx, None if found is None else read_owner(found))
         last = found, own
     raise _busy(ctx.store)
 
@@ -244,16 +244,16 @@ def _read(store: ObjectStore) -> str | None:
         return None
 
 
-def _refused(ctx: Context, found: Owner | None) -> NotTheOwner:
+def _refusal(ctx: Context, found: Owner | None) -> NotTheOwner:
     here = ctx.catalog.identity()
     return NotTheOwner(
-        f"storage namespace {ctx.store.url!r} {_belongs(found)}, and not to this one ({here.shown}): nothing is marked "
-        f"or deleted. If this catalog is a copy, leave collection to the other one; if it was restored or moved to "
-        f"take its place, run `lakeops repo adopt lakefs://{ctx.repository_id}`"
+        f"storage namespace {ctx.store.url!r} {_owner_text(found)}, and not to this one ({here.shown}): nothing is "
+        f"marked or deleted. If this catalog is a copy, leave collection to the other one; if it was restored or moved "
+        f"to take its place, run `lakeops repo adopt lakefs://{ctx.repository_id}`"
     )
 
 
-def _belongs(found: Owner | None) -> str:
+def _owner_text(found: Owner | None) -> str:
     if found is None:
         return "has no owner record that can be read, so it belongs to no catalog"
     return (

@@ -136,7 +136,7 @@ class AlreadyPublished(Exception):
 Draw = Callable[[Attempt], Draft]
 
 
-def _never() -> None:
+def _none_taken_along() -> None:
     """Nobody takes the changes of a merge along."""
 
 
@@ -146,7 +146,7 @@ def publish(
     plan: Draw,
     *,
     clean: bool = False,
-    overtaken: Overtaken = _never,
+    overtaken: Overtaken = _none_taken_along,
     together: bool = False,
     waiting: Callable[[], None] = lambda: None,
 ) -> Published:
@@ -233,7 +233,7 @@ def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], Non
         state = replace(found.state, commit_id=head.id)
         attempt = Attempt(state, head, found.now, ctx.through(ahead.store), staged, ahead.coming)
         draft = plan(attempt)
-        asked.append((_asked(ctx, move, attempt, state, draft, None), draft))
+        asked.append((_publish_request(ctx, move, attempt, state, draft, None), draft))
         return asked[-1][0]
 
     place = (ctx.repository.storage_namespace, move.branch)
@@ -255,7 +255,7 @@ def _attempt(
         if publisher is not None:
             ctx.catalog.dequeue(ctx.repository_id, move.branch, publisher)
         return _taken_along(ctx, move, found.commit)
-    asked = _asked(ctx, move, attempt, _sealed(ctx, attempt), draft, publisher)
+    asked = _publish_request(ctx, move, attempt, _sealed(ctx, attempt), draft, publisher)
     commit = asked.commit
     published = changing(
         ctx,
@@ -263,7 +263,7 @@ def _attempt(
         move.branch,
         lambda: _event(ctx, asked),
         lambda hooks: ctx.catalog.publish(replace(asked, hooks=hooks)),
-        after=lambda done: done.id if _said(done) == _said(commit) else None,
+        after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
     )
     outcome = _outcome(published, asked, draft)
     if asked.consumed and not outcome.by_key:
@@ -273,12 +273,12 @@ def _attempt(
 
 def _outcome(published: Commit, asked: Publish, draft: Draft) -> Published:
     """What a call has published. A commit that says something else is that of an earlier call under its key."""
-    if _said(published) != _said(asked.commit):
+    if _contents_of(published) != _contents_of(asked.commit):
         return Published(published, None, by_key=True)
     return Published(published, draft.summary)
 
 
-def _asked(
+def _publish_request(
     ctx: Context, move: Move, attempt: Attempt, state: BranchState, draft: Draft, publisher: str | None
 ) -> Publish:
     """What the publish transaction is asked for. ``state`` is the branch with what the draft consumes sealed."""
@@ -326,7 +326,7 @@ def _event(ctx: Context, asked: Publish) -> HookEvent:
     )
 
 
-def _said(commit: Commit) -> tuple[object, ...]:
+def _contents_of(commit: Commit) -> tuple[object, ...]:
     """What a commit says, but for what it took along."""
     return commit.parents, commit.committer, commit.message, commit.creation_date, commit.meta_range_id
 

@@ -264,7 +264,7 @@ def _claim(source: ObjectStore, destination: ObjectStore) -> None:
     found = _read(destination)
     if found is None:
         destination.put(CLAIM, claim, content_type="application/json")
-    elif _meaning(found) != _meaning(claim):
+    elif _decode_claim(found) != _decode_claim(claim):
         raise NamespaceTaken(
             f"{destination.url} belongs to another repository than {source.url}; choose another destination"
         )
@@ -277,7 +277,7 @@ def _read(store: ObjectStore) -> bytes | None:
         return None
 
 
-def _meaning(claim: bytes) -> object:
+def _decode_claim(claim: bytes) -> object:
     try:
         return parse_json(claim)
     except ValueError:

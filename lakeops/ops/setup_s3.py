@@ -57,8 +57,8 @@ class SettingChange:
             "bucket": self.bucket.name,
             "setting": self.setting,
             "changed": self.changes,
-            "before": _plain(self.before),
-            "after": _plain(self.after),
+            "before": _times_as_text(self.before),
+            "after": _times_as_text(self.after),
         }
 
 
@@ -244,10 +244,10 @@ def _has_objects(store: S3Store) -> bool:
     return next(iter(store.list()), None) is not None
 
 
-def _plain(document: Document | None) -> Any:  # noqa: ANN401 - any JSON value
+def _times_as_text(document: Document | None) -> Any:  # noqa: ANN401 - any JSON value
     """The document with times as text: other people's lifecycle rules may hold dates."""
     return json.loads(json.dumps(document, default=str))
 
 
 def _lines(document: Document | None) -> list[str]:
-    return [] if not document else json.dumps(_plain(document), indent=2, sort_keys=True).splitlines()
+    return [] if not document else json.dumps(_times_as_text(document), indent=2, sort_keys=True).splitlines()

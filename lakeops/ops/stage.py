@@ -46,7 +46,7 @@ _holders: dict[tuple[int, str, str], list[Holder]] = {}
 @contextmanager
 def holding_back(ctx: Context, branch: str, holder: Holder) -> Iterator[None]:
     """Let ``link_held_back`` know of a holder for as long as the block runs."""
-    place = _place(ctx, branch)
+    place = _branch_key(ctx, branch)
     with _lock:
         _holders.setdefault(place, []).append(holder)
     try:
@@ -64,13 +64,13 @@ def link_held_back(ctx: Context, branch: str, path: str | None = None, *, beside
     Raises what linking raises: the caller's own change would be covered by the older object later.
     """
     with _lock:
-        others = [holder for holder in _holders.get(_place(ctx, branch), ()) if holder is not besides]
+        others = [holder for holder in _holders.get(_branch_key(ctx, branch), ()) if holder is not besides]
     for holder in others:
         if holder.holds(path):
             holder.link()
 
 
-def _place(ctx: Context, branch: str) -> tuple[int, str, str]:
+def _branch_key(ctx: Context, branch: str) -> tuple[int, str, str]:
     return id(ctx.catalog), ctx.repository_id, branch  # a holder keeps its catalog alive, so the number is its own
 
 
@@ -216,7 +216,7 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     if name not in table.column_names:
         raise InvalidInput(f"the table has no column {name!r}; it needs path, physical_address, checksum, ...")
-    column = _only(table, name)
+    column = _column_of(table, name)
     if column.null_count:
         raise InvalidInput(f"column {name!r} holds nulls")
     try:
@@ -225,14 +225,14 @@ def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         raise InvalidInput(f"column {name!r} is {column.type}, not {kind}: {error}") from None
 
 
-def _only(table: pa.Table, name: str) -> pa.ChunkedArray:
+def _column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
     if table.column_names.count(name) > 1:
         raise InvalidInput(f"the table has the column {name!r} more than once")
     return table[name]
 
 
 def _seconds(table: pa.Table) -> pa.ChunkedArray:
-    if "mtime" in table.column_names and pa.types.is_timestamp(_only(table, "mtime").type):
+    if "mtime" in table.column_names and pa.types.is_timestamp(_column_of(table, "mtime").type):
         whole = pc.floor_temporal(table["mtime"], unit="second").cast(pa.timestamp("s", "UTC"))
         return _column(pa.table({"mtime": whole}), "mtime", pa.int64())
     return _column(table, "mtime", pa.int64())
@@ -241,7 +241,7 @@ def _seconds(table: pa.Table) -> pa.ChunkedArray:
 def _optional(table: pa.Table, name: str, default: pa.Scalar) -> pa.ChunkedArray:
     if name not in table.column_names:
         return pa.chunked_array([pa.repeat(default, len(table))])
-    column = _only(table, name)
+    column = _column_of(table, name)
     try:
         column = column.cast(default.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -108,7 +108,7 @@ def sums(
     known: dict[str, Counts] = {}
     for one in whole:
         known.setdefault(one.folder, Counts()).count(one.type, one.count, one.size_bytes)
-    return _together(found, known, list(islice(each_change(differing(before, after)), first)), folders)
+    return _add_sums(found, known, list(islice(each_change(differing(before, after)), first)), folders)
 
 
 def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, first: int) -> Sums:
@@ -137,7 +137,7 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
     return Sums(prefix, everything, found, others, listed, conflicts, left_over > 0)
 
 
-def _together(read: Sums, known: dict[str, Counts], listed: list[Change], folders: int) -> Sums:
+def _add_sums(read: Sums, known: dict[str, Counts], listed: list[Change], folders: int) -> Sums:
     """The sums of what was read and of what is known unread."""
     everything, others = Counts().plus(read.all, *known.values()), Counts().plus(read.others)
     found: dict[str, Counts] = {}

@@ -54,9 +54,9 @@ class Place:
         ahead: int | None = None
         renewed = stopwatch()
         while True:
-            if ahead is None or renewed() > self._lasts / 4:
+            if ahead is None or renewed() > self._place_lasts / 4:
                 renewed = stopwatch()
-                lasts = timedelta(seconds=self._lasts)
+                lasts = timedelta(seconds=self._place_lasts)
                 ahead = self._ctx.catalog.enqueue(self._ctx.repository_id, self._branch, self.publisher, lasts=lasts)
             if not ahead:
                 return None
@@ -82,7 +82,7 @@ class Place:
             self._ctx.catalog.dequeue(self._ctx.repository_id, self._branch, self.publisher)
 
     @property
-    def _lasts(self) -> float:
+    def _place_lasts(self) -> float:
         return LEAST_SECONDS + 2 * self._longest
 
 

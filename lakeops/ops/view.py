@@ -43,12 +43,12 @@ def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.
     for batch in committed:
         behind = batch["path"][-1].as_py().encode() + b"\0"  # no path holds NUL
         end = SortedPaths(rest["path"]).first_at(behind)
-        yield from _laid(batch, rest.slice(0, end))
+        yield from _lay_staged_over(batch, rest.slice(0, end))
         rest = rest.slice(end)
-    yield from _laid(RANGE_SCHEMA.empty_table(), rest)
+    yield from _lay_staged_over(RANGE_SCHEMA.empty_table(), rest)
 
 
-def _laid(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
+def _lay_staged_over(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
     table = overlay(rows, staged).table if staged.num_rows else rows
     if table.num_rows:
         yield table.select(ENTRY_SCHEMA.names)

@@ -97,7 +97,7 @@ class _Alignment:
             self._budget -= 1
             if self._budget < 0:
                 return i, j, self._equal_ends(i, j)
-            past_left, past_right = self._apart(i, j)
+            past_left, past_right = self._rows_to_pass(i, j)
             self.only_left += range(i, i + past_left)
             self.only_right += range(j, j + past_right)
             i, j = i + past_left, j + past_right
@@ -107,35 +107,35 @@ class _Alignment:
         """How many rows at the ends are equal, without the first ones."""
         size = min(len(self._left) - i, len(self._right) - j)
         left, right = (words[len(words) - 2 * size :][::-1] for words in self._words)
-        return _first(left != right) // 2
+        return _first_true(left != right) // 2
 
     def _equal_run(self, i: int, j: int, size: int) -> int:
         """How many rows from ``(i, j)`` on are equal, up to ``size``."""
         left, right = self._words
-        return _first(left[2 * i : 2 * (i + size)] != right[2 * j : 2 * (j + size)]) // 2
+        return _first_true(left[2 * i : 2 * (i + size)] != right[2 * j : 2 * (j + size)]) // 2
 
-    def _apart(self, i: int, j: int) -> tuple[int, int]:
+    def _rows_to_pass(self, i: int, j: int) -> tuple[int, int]:
         """From the unequal rows ``(i, j)``: how many rows to pass on each side until equal rows meet again."""
         for past in ((1, 1), (0, 1), (1, 0)):
-            if self._meet(i + past[0], j + past[1]):
+            if self._rows_meet(i + past[0], j + past[1]):
                 return past
         for window in (*_WINDOWS, max(len(self._left) - i, len(self._right) - j)):
             self._budget -= _LOOK
             left, right = self._left[i : i + window, 0], self._right[j : j + window, 0]
             found = pc.index_in(pa.array(left), value_set=pa.array(right)).to_numpy(zero_copy_only=False)
             hits = np.flatnonzero(~np.isnan(found))
-            if len(hits) and self._meet(i + int(hits[0]), j + int(found[hits[0]])):
+            if len(hits) and self._rows_meet(i + int(hits[0]), j + int(found[hits[0]])):
                 return int(hits[0]), int(found[hits[0]])
         return len(self._left) - i, len(self._right) - j
 
-    def _meet(self, i: int, j: int) -> bool:
+    def _rows_meet(self, i: int, j: int) -> bool:
         if i >= len(self._left) or j >= len(self._right):
             return False
         left, right = self._words
         return bool(left[2 * i] == right[2 * j] and left[2 * i + 1] == right[2 * j + 1])
 
 
-def _first(true: npt.NDArray[np.bool_]) -> int:
+def _first_true(true: npt.NDArray[np.bool_]) -> int:
     """The first place that is true. The length when there is none."""
     first = int(true.argmax()) if len(true) else 0
     return first if len(true) and true[first] else len(true)

@@ -130,8 +130,8 @@ def _bad_maps(maps: pa.MapArray) -> pa.Array:
     if not count:
         return pa.array(bad)
     key_sizes, value_sizes = _sizes(keys), _sizes(values)
-    wrong = (key_sizes < 1) | (key_sizes > MAX_KEY_BYTES) | _is(values.is_null())
-    wrong |= _is(pc.match_substring(keys, "\0")) | _is(pc.match_substring(values, "\0"))
+    wrong = (key_sizes < 1) | (key_sizes > MAX_KEY_BYTES) | _as_flags(values.is_null())
+    wrong |= _as_flags(pc.match_substring(keys, "\0")) | _as_flags(pc.match_substring(values, "\0"))
     bad[owners[wrong]] = True
     bad |= np.bincount(owners, key_sizes + value_sizes, len(maps)) > OBJECT_METADATA_BYTES
     coded = keys.dictionary_encode()
@@ -146,7 +146,7 @@ def _sizes(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
-def _is(mask: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _as_flags(mask: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), np.bool_)
 
 

@@ -113,7 +113,7 @@ class Candidates:
         known = self.table.select([name for name in columns if name not in missing]).take(pa.array(which))
         if not missing:
             return known
-        read = [piece.part.file.take(numbers, missing) for piece, numbers in self._owned(which)]
+        read = [piece.part.file.take(numbers, missing) for piece, numbers in self._rows_by_piece(which)]
         rest = pa.concat_tables([RANGE_SCHEMA.empty_table().select(missing), *read]).combine_chunks()
         return pa.table([(rest if name in missing else known).column(name) for name in columns], columns)
 
@@ -123,7 +123,9 @@ class Candidates:
 
     def group_digests(self, which: Positions) -> npt.NDArray[np.object_]:
         """The digest of the row group that holds each of some of the rows, by ascending numbers: 32 raw bytes."""
-        return np.concatenate([np.zeros(0, object), *(piece.group_digests(rows) for piece, rows in self._owned(which))])
+        return np.concatenate(
+            [np.zeros(0, object), *(piece.group_digests(rows) for piece, rows in self._rows_by_piece(which))]
+        )
 
     @cached_property
     def groups(self) -> frozenset[bytes]:
@@ -134,7 +136,7 @@ class Candidates:
     def _digests(self) -> Digests:
         return np.concatenate([np.zeros((0, 2), np.uint64), *(piece.words for piece in self.pieces)])
 
-    def _owned(self, which: Positions) -> Iterator[tuple[_Piece, Positions]]:
+    def _rows_by_piece(self, which: Positions) -> Iterator[tuple[_Piece, Positions]]:
         """For each piece that some of the rows are in the numbers of these rows in its file."""
         done = 0
         for piece in self.pieces:
@@ -293,7 +295,7 @@ def deltas(
         return delta
 
     found = reader.ahead(read, stretches(reader, left, right, prefix))
-    yield from _together(delta for delta in found if delta.total)
+    yield from _join_small(delta for delta in found if delta.total)
 
 
 def candidates(
@@ -346,7 +348,9 @@ def matched(left: Candidates, right: Candidates) -> Delta:
         labels = ["content_type", "metadata"]
         old, new = (side.rows(rows[alike], labels) for side, rows in ((left, paired), (right, partners)))
         differ[alike] = ~same_labels(old, new)
-    return Delta(left, right, _but(left, paired), _but(right, partners), (paired[differ], partners[differ]))
+    return Delta(
+        left, right, _other_rows(left, paired), _other_rows(right, partners), (paired[differ], partners[differ])
+    )
 
 
 def _sizes(side: Candidates) -> Positions:
@@ -354,14 +358,14 @@ def _sizes(side: Candidates) -> Positions:
     return sizes
 
 
-def _but(side: Candidates, rows: Positions) -> Positions:
+def _other_rows(side: Candidates, rows: Positions) -> Positions:
     """The other rows of a side."""
     others = np.ones(side.table.num_rows, np.bool_)
     others[rows] = False
     return np.flatnonzero(others)
 
 
-def _together(some: Iterable[Delta]) -> Iterator[Delta]:
+def _join_small(some: Iterable[Delta]) -> Iterator[Delta]:
     """Neighbouring deltas as one, more of them the longer the walk goes on, as long as they hold few rows."""
     held: list[Delta] = []
     most = 1
@@ -382,9 +386,9 @@ def _joined(some: list[Delta]) -> Delta:
     return Delta(
         left,
         right,
-        _shifted([one.removed for one in some], before),
-        _shifted([one.added for one in some], after),
-        (_shifted([one.pairs[0] for one in some], before), _shifted([one.pairs[1] for one in some], after)),
+        _shift_rows([one.removed for one in some], before),
+        _shift_rows([one.added for one in some], after),
+        (_shift_rows([one.pairs[0] for one in some], before), _shift_rows([one.pairs[1] for one in some], after)),
     )
 
 
@@ -393,5 +397,5 @@ def _starts(sides: list[Candidates]) -> list[int]:
     return list(accumulate((side.table.num_rows for side in sides), initial=0))[:-1]
 
 
-def _shifted(rows: list[Positions], starts: list[int]) -> Positions:
+def _shift_rows(rows: list[Positions], starts: list[int]) -> Positions:
     return np.concatenate([one + start for one, start in zip(rows, starts, strict=True)])

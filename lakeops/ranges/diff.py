@@ -169,12 +169,12 @@ def staged_changes(reader: RangeReader, base: Metarange, staged: pa.Table) -> It
     for start, stop in zip(starts.tolist(), stops, strict=True):
         file = next(files, None)
         for begin in range(start, stop, _AT_ONCE):
-            delta = _over(file, staged.slice(begin, min(_AT_ONCE, stop - begin)))
+            delta = _changes_over(file, staged.slice(begin, min(_AT_ONCE, stop - begin)))
             if delta.total:
                 yield batch(delta)
 
 
-def _over(file: RangeFile | None, staged: pa.Table) -> Delta:
+def _changes_over(file: RangeFile | None, staged: pa.Table) -> Delta:
     """What staged rows change over the range that their paths fall in (None: there is no range)."""
     columns = ["path", *IDENTITY_COLUMNS]
     # What is no tombstone holds no nulls.
@@ -224,10 +224,10 @@ def needed(
     pairs = candidates(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
     for row, parts in groupby(pairs, key=lambda pair: pair[1].row):
         if row is not None:
-            yield NeededOfRange(row, _objects(pa.concat_tables([_moved(*pair) for pair in parts])))
+            yield NeededOfRange(row, _objects(pa.concat_tables([_moved_rows(*pair) for pair in parts])))
 
 
-def _moved(old: Candidates, new: Candidates) -> pa.Table:
+def _moved_rows(old: Candidates, new: Candidates) -> pa.Table:
     """The new rows whose object is not among the old ones of this stretch."""
     same = pc.is_in(new.table.column("physical_address"), value_set=old.table.column("physical_address"))
     return new.table.filter(pc.invert(same))

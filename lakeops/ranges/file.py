@@ -54,7 +54,7 @@ def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
     pieces = pieces_of(store)
     if pieces is not None and (kept := pieces.get(digest)) is not None:
         return kept
-    with _needed(store, key):
+    with _needed_by_commit(store, key):
         data = store.get(key)
     if sha256(data).digest() != digest:
         raise _damaged(key, f"{len(data)} bytes were read")
@@ -105,15 +105,15 @@ def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> R
     _check_row(row)
     pieces = pieces_of(store)
     if pieces is None:
-        return _whole(store, row, _read(store, row.key, 0, row.file_bytes), ordered=ordered)
+        return _whole_range(store, row, _read(store, row.key, 0, row.file_bytes), ordered=ordered)
     kept = pieces.whole(row.footer_digest)
     if kept is not None:
         try:
-            return _whole(store, row, kept, ordered=ordered)
+            return _whole_range(store, row, kept, ordered=ordered)
         except Corrupted:
             pieces.discard_whole(row.footer_digest)
     data = _read(store, row.key, 0, row.file_bytes)
-    file = _whole(store, row, data, ordered=ordered)
+    file = _whole_range(store, row, data, ordered=ordered)
     pieces.put_whole(row.footer_digest, data)
     return file
 
@@ -126,11 +126,11 @@ def prove_range(store: ObjectStore, row: RangeRow) -> tuple[RangeFile, pa.Table]
     Raises ``Corrupted`` or ``ObjectNotFound``, naming the file.
     """
     _check_row(row)
-    with _needed(store, row.key):
+    with _needed_by_commit(store, row.key):
         data = store.get(row.key)
     if len(data) != row.file_bytes or not data.startswith(MARK):
         raise _damaged(row.key, f"{len(data):,} bytes were read, and {row.file_bytes:,} were written")
-    file = _whole(store, row, data)
+    file = _whole_range(store, row, data)
     table = decode_slowly(data, file.end.footer.parse(), row.key, ROW_MOST)
     file.check_rows(table, range(file.groups))
     return file, table
@@ -142,7 +142,7 @@ def _check_row(row: RangeRow) -> None:
         raise Corrupted(f"range {row.hex_id[:16]}: {row.flaw}; run `lakeops fsck` to see what is affected")
 
 
-def _whole(store: ObjectStore, row: RangeRow, data: bytes, *, ordered: bool = True) -> RangeFile:
+def _whole_range(store: ObjectStore, row: RangeRow, data: bytes, *, ordered: bool = True) -> RangeFile:
     """A range whose bytes are all at hand, verified."""
     file = RangeFile(store, RangeEnd(row, data[row.file_bytes - row.footer_bytes :]), ordered=ordered)
     file.take_over(data)
@@ -248,7 +248,7 @@ class RangeFile:
 
     def raw(self, index: int) -> memoryview:
         """The bytes of one row group, verified."""
-        return self._verified([index])[index].data
+        return self._verified_groups([index])[index].data
 
     def groups_of(self, paths: pa.Array | pa.ChunkedArray) -> Rows:
         """For each path the row group that it would be in."""
@@ -314,7 +314,7 @@ class RangeFile:
         """All bytes of the file are at hand: verify them, instead of fetching row groups one by one."""
         whole = memoryview(data)
         self._held = {index: _Held(whole[mark.start : mark.end]) for index, mark in enumerate(self.marks)}
-        self._verified(range(self.groups))
+        self._verified_groups(range(self.groups))
 
     def load(self, groups: Iterable[int]) -> dict[int, _Held]:
         """Row groups as they are in the file; those that are not at hand yet are fetched, neighbours in one request."""
@@ -361,7 +361,7 @@ class RangeFile:
         """Bytes of the file from each place to another."""
         if not spans:
             return []
-        with _needed(self._store, self.row.key):
+        with _needed_by_commit(self._store, self.row.key):
             return self._store.get_ranges(self.row.key, [(start, end - start) for start, end in spans])
 
     @cached_property
@@ -378,10 +378,10 @@ class RangeFile:
 
     def _pieces(self, groups: Sequence[int]) -> Pieces:
         """The file as far as these row groups go."""
-        held = self._verified(groups)
+        held = self._verified_groups(groups)
         return Pieces(self.row.file_bytes, [(self.marks[index].start, held[index].data) for index in groups])
 
-    def _verified(self, groups: Iterable[int]) -> dict[int, _Held]:
+    def _verified_groups(self, groups: Iterable[int]) -> dict[int, _Held]:
         """Row groups as they are in the file, which is as the footer says."""
         held = self.load(groups)
         for index, one in held.items():
@@ -459,12 +459,12 @@ class _Held:
 
 def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:
     """Some bytes of a file, all of them where they begin it. A shorter file gives fewer."""
-    with _needed(store, key):
+    with _needed_by_commit(store, key):
         return store.get_range(key, start, size)
 
 
 @contextmanager
-def _needed(store: ObjectStore, key: str) -> Iterator[None]:
+def _needed_by_commit(store: ObjectStore, key: str) -> Iterator[None]:
     """Says of a file that is missing that a commit needs it. At a mirror the store has said what that means there."""
     try:
         yield

@@ -46,7 +46,7 @@ def spliced(base: Metarange, source: Metarange, dest: Metarange) -> Metarange | 
     parts: list[pa.Table] = []
     done = 0
     for gap in _gaps(base, source):
-        at = _place(gap, places, base, dest)
+        at = _place_of_gap(gap, places, base, dest)
         if at is None:
             return None
         parts += [dest.table.slice(done, at - done), source.table.slice(gap.start, gap.stop - gap.start)]
@@ -77,7 +77,7 @@ def _gaps(base: Metarange, source: Metarange) -> Iterator[_Gap]:
         yield _Gap(starts[0], stops[0], starts[1], stops[1])
 
 
-def _place(gap: _Gap, places: Rows, base: Metarange, dest: Metarange) -> int | None:
+def _place_of_gap(gap: _Gap, places: Rows, base: Metarange, dest: Metarange) -> int | None:
     """Where the gap's base ranges, and the range on either side, lie in the destination. None: not as in the base."""
     first, last = max(gap.base_start - 1, 0), min(gap.base_stop + 1, len(base))
     here = places[first:last]

@@ -195,7 +195,7 @@ class RangeReader:
 
     def metaranges(self, commits: Sequence[MetarangePointer]) -> list[Metarange]:
         """The metaranges of some commits, all asked for at once where the store is far. Raises as ``metarange``."""
-        return list(self._each(self.metarange, commits))
+        return list(self._load_each(self.metarange, commits))
 
     def open(self, row: RangeRow, *, whole: bool = True) -> RangeFile:
         """A range. Row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``.
@@ -208,13 +208,13 @@ class RangeReader:
     def open_each(self, ranges: Metarange, chosen: Rows) -> Iterator[RangeFile]:
         """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once, and whole where few."""
         size = pc.sum(ranges.table.column("file_bytes").take(pa.array(chosen))).as_py() or 0
-        return self._each(partial(self.open, whole=size <= _FEW_BYTES), _rows(ranges, chosen))
+        return self._load_each(partial(self.open, whole=size <= _FEW_BYTES), _rows(ranges, chosen))
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
-        return self._each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
+        return self._load_each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
 
-    def _each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    def _load_each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         return in_flight(load, items) if self.store.remote else map(load, items)
 
     def table(self, row: RangeRow) -> pa.Table:
@@ -333,12 +333,12 @@ class Cursor:
     @property
     def path(self) -> str | None:
         """The path of the present entry. None past the last."""
-        group = self._here()
+        group = self._present_group()
         return group.paths[self._row].decode() if group is not None else None
 
     def entry(self) -> Entry:
         """The present entry. The cursor must not be past the last."""
-        group = self._here()
+        group = self._present_group()
         if group is None:
             raise IndexError("the cursor is past the last entry")
         return group.rows[self._row]
@@ -355,7 +355,7 @@ class Cursor:
 
     def advance(self) -> None:
         """Go to the next entry."""
-        if self._here() is not None:
+        if self._present_group() is not None:
             self._row += 1
 
     def take(self, below: bytes | None = None) -> pa.Table:
@@ -363,7 +363,7 @@ class Cursor:
 
         The longer a listing goes on, the more rows it is given at a time. None where it has come to the end.
         """
-        group = self._here()
+        group = self._present_group()
         if group is None:
             return RANGE_SCHEMA.empty_table()
         start, stop = self._row, min(self._row + self._run, len(group.paths))
@@ -372,7 +372,7 @@ class Cursor:
         self._row, self._run = stop, min(3 * self._run, _LONGEST_RUN)
         return group.table.slice(start, stop - start)
 
-    def _here(self) -> DecodedGroup | None:
+    def _present_group(self) -> DecodedGroup | None:
         """The row group that holds the present entry: the next one is read only when it is asked for."""
         if self._group is not None and self._row == len(self._group.paths):
             file = self._reader.open(self._metarange.row(self._range))

@@ -118,20 +118,20 @@ def _block_hashes(block: pa.Array) -> Hashes:
     shared = int(whole.min())
     for index in range(int(whole.max())):
         if index < shared:
-            hashes = _mix(hashes, words[8 * index :][starts])
+            hashes = _mix_words(hashes, words[8 * index :][starts])
         else:
             alive = np.flatnonzero(whole > index)
-            hashes[alive] = _mix(hashes[alive], words[8 * index :][starts[alive]])
+            hashes[alive] = _mix_words(hashes[alive], words[8 * index :][starts[alive]])
     rest = lengths & 7
     alive = np.flatnonzero(rest)
     tails = words[starts[alive] + 8 * whole[alive]] & _TAIL_MASKS[rest[alive]]
-    hashes[alive] = _mix(hashes[alive], tails)
+    hashes[alive] = _mix_words(hashes[alive], tails)
     hashes *= _FINAL
     hashes ^= hashes >> _LAST
     return hashes
 
 
-def _mix(hashes: Hashes, words: Hashes) -> Hashes:
+def _mix_words(hashes: Hashes, words: Hashes) -> Hashes:
     mixed: Hashes = hashes ^ words
     mixed *= _ROUND
     mixed ^= mixed >> _HALF

@@ -93,11 +93,11 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
         table = file.read()
         table.validate(full=True)
     except ObjectNotFound:
-        return _useless("range_missing", "the file is not there")
+        return _unusable_range("range_missing", "the file is not there")
     except (Corrupted, pa.ArrowException) as error:
-        return _useless("range_damaged", f"the file is not what was written: {_line(error)}")
+        return _unusable_range("range_damaged", f"the file is not what was written: {_line(error)}")
     except LakeopsError as error:
-        return _useless("range_unreadable", f"the file cannot be read: {_line(error)}")
+        return _unusable_range("range_unreadable", f"the file cannot be read: {_line(error)}")
     flaws = [*_summary(table, row), *_groups(file, table), *_order(table["path"]), *_entries(table), *_digests(table)]
     closed = True
     if split is not None:
@@ -122,7 +122,7 @@ def order_flaw(metarange: Metarange) -> Flaw | None:
     return None if metarange.disorder is None else Flaw("metarange_order", metarange.disorder)
 
 
-def _useless(kind: str, message: str) -> VerifiedRange:
+def _unusable_range(kind: str, message: str) -> VerifiedRange:
     return VerifiedRange((Flaw(kind, message),), closed=True, table=None)
 
 
@@ -161,7 +161,7 @@ def _group_is_so(file: RangeFile, table: pa.Table, index: int) -> bool:
 
 
 def _order(paths: pa.ChunkedArray) -> Iterator[Flaw]:
-    at = _first(pc.greater_equal(paths[:-1], paths[1:])) if len(paths) > 1 else None
+    at = _first_bad(pc.greater_equal(paths[:-1], paths[1:])) if len(paths) > 1 else None
     if at is not None:
         yield Flaw("range_order", f"{excerpt(paths[at].as_py())} is followed by {excerpt(paths[at + 1].as_py())}")
 
@@ -181,9 +181,9 @@ def _entries(table: pa.Table) -> Iterator[Flaw]:
         (pc.equal(table["checksum"], ""), "has no checksum"),
     )
     for bad, why in rules:
-        if (at := _first(bad)) is not None:
+        if (at := _first_bad(bad)) is not None:
             count = int(pc.sum(bad).as_py())
-            yield Flaw("entry_invalid", f"{excerpt(table['path'][at].as_py())} {why}{_more(count)}", count)
+            yield Flaw("entry_invalid", f"{excerpt(table['path'][at].as_py())} {why}{_and_more(count)}", count)
 
 
 def _digests(table: pa.Table) -> Iterator[Flaw]:
@@ -192,19 +192,21 @@ def _digests(table: pa.Table) -> Iterator[Flaw]:
     except InvalidInput as error:
         yield Flaw("entry_invalid", _line(error))
         return
-    if (at := _first(differ)) is not None:
+    if (at := _first_bad(differ)) is not None:
         count = int(pc.sum(differ).as_py())
         shown = excerpt(table["path"][at].as_py())
-        yield Flaw("entry_digest_mismatch", f"the row of {shown} is not what its digest covers{_more(count)}", count)
+        yield Flaw(
+            "entry_digest_mismatch", f"the row of {shown} is not what its digest covers{_and_more(count)}", count
+        )
 
 
-def _first(bad: pa.Array | pa.ChunkedArray) -> int | None:
+def _first_bad(bad: pa.Array | pa.ChunkedArray) -> int | None:
     """The first row that is bad."""
     at = pc.index(bad, value=True).as_py()
     return None if at < 0 else int(at)
 
 
-def _more(count: int) -> str:
+def _and_more(count: int) -> str:
     return f", and {count - 1:,} more rows" if count > 1 else ""
 
 

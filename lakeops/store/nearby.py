@@ -39,7 +39,7 @@ def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
 
     The end raises what the first put that failed raised. A put of bytes returns at once. Reads see what was put.
     """
-    return _travelling(store) if store.remote else nullcontext(store)
+    return _in_background(store) if store.remote else nullcontext(store)
 
 
 class Slots:
@@ -87,10 +87,10 @@ class _Wrapped:
         return getattr(self._store, name)
 
     def __reduce__(self) -> tuple[Callable[[ObjectStore], ObjectStore], tuple[ObjectStore]]:
-        return _itself, (self._store,)
+        return _same_store, (self._store,)
 
 
-def _itself(store: ObjectStore) -> ObjectStore:
+def _same_store(store: ObjectStore) -> ObjectStore:
     return store
 
 
@@ -122,7 +122,7 @@ class _GivingWay(_Wrapped):
 
 
 @contextmanager
-def _travelling(store: ObjectStore) -> Iterator[ObjectStore]:
+def _in_background(store: ObjectStore) -> Iterator[ObjectStore]:
     found = Travelling(store)
     try:
         yield as_store(found)

@@ -76,7 +76,7 @@ def read(store: ObjectStore, key: str, recorded: Recorded) -> bytes:
 
 def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
     """A seekable file over the contents. Raises ``ObjectNotFound``, ``Corrupted`` here and at its reads."""
-    inner = cast("io.BufferedReader", _opened(store, key, recorded))
+    inner = cast("io.BufferedReader", _open_recorded(store, key, recorded))
     try:
         recorded.check_size(inner.seek(0, os.SEEK_END))
         inner.seek(0)
@@ -86,7 +86,7 @@ def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
         raise
 
 
-def _opened(store: ObjectStore, key: str, recorded: Recorded) -> BinaryIO:
+def _open_recorded(store: ObjectStore, key: str, recorded: Recorded) -> BinaryIO:
     if not store.remote or not 0 < recorded.size_bytes <= _SMALL_BYTES:
         return store.open(key)
     # A small one comes in one request. The byte behind its end shows that it is longer than what was recorded.

@@ -36,7 +36,7 @@ class _Scratch:
         return getattr(self._store, name)
 
     @cached_property
-    def _own(self) -> ObjectStore:
+    def _own_store(self) -> ObjectStore:
         folder = tempfile.mkdtemp(prefix="lakeops-scratch-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         return LocalStore(Path(folder).resolve(), fsync=False)
@@ -44,22 +44,22 @@ class _Scratch:
     def put(self, key: str, data: bytes) -> PutResult:
         """See ``ObjectStore.put``. The namespace stays as it is."""
         with self._making:
-            own = self._own
+            own = self._own_store
         result = own.put(key, data)
         self._written.add(key)
         return result
 
     def get(self, key: str) -> bytes:
         """See ``ObjectStore.get``."""
-        return self._of(key).get(key)
+        return self._store_of(key).get(key)
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ``ObjectStore.get_range``."""
-        return self._of(key).get_range(key, start, length)
+        return self._store_of(key).get_range(key, start, length)
 
     def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """See ``ObjectStore.get_ranges``."""
-        return self._of(key).get_ranges(key, spans)
+        return self._store_of(key).get_ranges(key, spans)
 
-    def _of(self, key: str) -> ObjectStore:
-        return self._own if key in self._written else self._store
+    def _store_of(self, key: str) -> ObjectStore:
+        return self._own_store if key in self._written else self._store

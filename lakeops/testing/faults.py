@@ -158,9 +158,9 @@ class Faults:
             self.calls.append(call)
             self.counts[operation] += 1
             due = [rule for rule in self._rules if rule.concerns(call) and self._is_due(rule)]
-        self._act(due, "before", call)
+        self._run_rules(due, "before", call)
         yield
-        self._act(due, "after", call)
+        self._run_rules(due, "after", call)
 
     def count_bytes(self, key: str, count: int) -> None:
         """Add bytes that were handed out."""
@@ -171,7 +171,7 @@ class Faults:
         rule.met += 1
         return rule.at is None or rule.met == rule.at
 
-    def _act(self, due: list[_Rule], when: When, call: Call) -> None:
+    def _run_rules(self, due: list[_Rule], when: When, call: Call) -> None:
         if self._dead:
             raise Crash(f"the process is dead: {call.operation} {call.key}")
         for rule in due:

@@ -12,7 +12,7 @@ from support.http_answers import error
 from lakeops.model.errors import AlreadyExists, StoreUnavailable
 from lakeops.store.base import MIN_PART_BYTES as PART
 from lakeops.store.s3.client import client
-from lakeops.store.s3.upload import _grown
+from lakeops.store.s3.upload import _growing_parts
 
 
 class Meter(io.RawIOBase):
@@ -129,7 +129,7 @@ def test_a_failed_abort_does_not_hide_what_happened(make_s3, on_event):
 
 
 def test_parts_grow_so_that_ten_thousand_reach_the_largest_object():
-    sizes = [len(part) for part in _grown(iter([b"x"] * (1000 + 2 * 1000 + 4 * 3 + 1)))]
+    sizes = [len(part) for part in _growing_parts(iter([b"x"] * (1000 + 2 * 1000 + 4 * 3 + 1)))]
     assert sizes == [1] * 1000 + [2] * 1000 + [4, 4, 4, 1]
     assert sum(2 ** (number // 1000) for number in range(10_000)) * 8 * 1024 * 1024 > 5 * 1024**4
 

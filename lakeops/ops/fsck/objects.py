@@ -91,7 +91,7 @@ class ObjectCheck:
         todo = np.ones(len(rows), np.bool_)
         todo[listed] = self._settled[rows[listed]] != hashes[listed]
         picked = np.flatnonzero(todo)
-        wanted = list(self._wanted(table.take(pa.array(picked)), rows[picked], hashes[picked]))
+        wanted = list(self._objects_to_check(table.take(pa.array(picked)), rows[picked], hashes[picked]))
         elsewhere = [item for item in wanted if item.listed is None and is_absolute(item.address)]
         known = listed_elsewhere(self._stores, self._policy, [item.address for item in elsewhere])
         wanted = [replace(item, listed=known.get(item.address, item.listed)) for item in wanted] if known else wanted
@@ -101,7 +101,7 @@ class ObjectCheck:
             if flaw is not None:
                 yield flaw
 
-    def _wanted(
+    def _objects_to_check(
         self, table: pa.Table, rows: Rows, hashes: np.ndarray[tuple[int], np.dtype[np.uint64]]
     ) -> Iterator[_Wanted]:
         names = ("path", "physical_address", "checksum", "size_bytes")

@@ -163,7 +163,7 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
     """Write down what nothing refers to: metadata files first, then objects, each sorted by address."""
     used = _Files()
     ranges = distinct_ranges(used.watching(_metaranges(ctx, roots, used)))
-    for kind, needed in _needed(ctx, used):
+    for kind, needed in _needed_files(ctx, used):
         files = held.old(kind)
         names = files["physical_address"]
         files = files.filter(pc.invert(pc.is_in(names, needed))).sort_by("physical_address")
@@ -184,7 +184,7 @@ def _find(ctx: Context, held: Held, roots: Roots, writer: MarkWriter, findings: 
             findings.add("object", table)
 
 
-def _needed(ctx: Context, used: _Files) -> Iterator[tuple[str, pa.Array]]:
+def _needed_files(ctx: Context, used: _Files) -> Iterator[tuple[str, pa.Array]]:
     """The metadata files that stay, by kind, in the order of their keys."""
     marks = [key(mark.id) for mark in ctx.catalog.marks(ctx.repository_id, lasting=True) for key in MARK_FILES]
     nothing = pa.array([], pa.string())

@@ -120,7 +120,7 @@ def make_plan(ctx: Context, now: int) -> Plan:
         lineage = ctx.catalog.lineage(ctx.repository_id, left_since=now - _window(rules))
         if lineage.rules == text:
             return Plan(lineage, live(lineage, rules, now), only_for_mirrors(lineage, rules, now))
-    raise _restless(ctx)
+    raise _rules_keep_changing(ctx)
 
 
 def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> Decided:
@@ -147,7 +147,7 @@ def carry_out(ctx: Context, mark: Mark, since: int, now: int) -> Decided:
             ctx.catalog.revive_commits(ctx.repository_id, mark.id, foretold.revived)
             ours = frozenset(expired - foretold.revived)
             return replace(foretold, expired=ours, carried=frozenset(carried - ours))
-    raise _restless(ctx)
+    raise _rules_keep_changing(ctx)
 
 
 def steps(ctx: Context, mark: Mark, since: int, plan: Plan) -> Iterator[ExpiryStep]:
@@ -174,7 +174,7 @@ def _window(rules: Rules | None) -> int:
     return 0 if rules is None else max(rules.undo_days, rules.mirror_lag_days) * DAY
 
 
-def _restless(ctx: Context) -> MarkRefused:
+def _rules_keep_changing(ctx: Context) -> MarkRefused:
     return MarkRefused(f"the retention rules of {ctx.repository_id!r} changed {_TRIES} times meanwhile; mark again")
 
 
@@ -249,7 +249,7 @@ def list_store(ctx: Context, store: ObjectStore, cutoff: datetime, folder: Path)
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     sorting = _Sorting(held, cutoff)
     with pa.ipc.new_stream(held.objects, LISTED_SCHEMA, options=options) as spool:
-        for table in _together(store.scan(skip_special=True, moving=True)):
+        for table in _join_small(store.scan(skip_special=True, moving=True)):
             sorting.sort(table, spool)
             ctx.progress("listing", held.listed.count, 0)
     return held
@@ -269,7 +269,7 @@ class _Sorting:
             of_kind = pc.match_substring_regex(rest["physical_address"], pattern)
             files, rest = rest.filter(of_kind), rest.filter(pc.invert(of_kind))
             if files.num_rows:
-                self.held.files[kind].append(self._old(files, self._file_stamps(files, kind)))
+                self.held.files[kind].append(self._only_old(files, self._file_stamps(files, kind)))
         names = rest["physical_address"]
         strange = pc.not_equal(names, layout.CLAIM)
         for folder in (layout.OWNER, layout.REFS):
@@ -286,12 +286,12 @@ class _Sorting:
             pc.match_substring_regex(address, _TO_THE_SECOND), pc.utf8_slice_codeunits(address, 16, 20), "5959"
         )
         stamps = pc.binary_join_element_wise(pc.utf8_slice_codeunits(address, 5, 15), second, "")
-        old = self._old(objects, stamps)
+        old = self._only_old(objects, stamps)
         if old.num_rows:
             spool.write_table(old)
         return table.filter(pc.invert(ours))
 
-    def _old(self, files: pa.Table, stamps: pa.ChunkedArray) -> pa.Table:
+    def _only_old(self, files: pa.Table, stamps: pa.ChunkedArray) -> pa.Table:
         """The files that were begun before the cutoff. The others are counted as young."""
         # A stamp of this second may stand for any moment in it.
         last = f"{self.cutoff - timedelta(seconds=1):%Y%m%d%H%M%S}"
@@ -309,7 +309,7 @@ class _Sorting:
         return pc.fill_null(pc.struct_field(found, [0]), "")
 
 
-def _together(listings: Iterable[Listing]) -> Iterator[pa.Table]:
+def _join_small(listings: Iterable[Listing]) -> Iterator[pa.Table]:
     """Listings as tables of ``LISTED_SCHEMA``, small ones joined: a store may give one for each directory."""
     waiting: list[Listing] = []
     count = 0

@@ -58,7 +58,10 @@ def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:
         ClockInDoubt: the clock jumped, and everything may look old.
     """
     now = unix_seconds(ctx.catalog.now() if dry_run else ctx.catalog.check_clock())
-    counts = {kind: _all(ctx, PrunePlan(kind, now - days * DAY), dry_run=dry_run) for kind, days in _days(ctx).items()}
+    counts = {
+        kind: _prune_in_steps(ctx, PrunePlan(kind, now - days * DAY), dry_run=dry_run)
+        for kind, days in _days(ctx).items()
+    }
     return Pruned(**counts, dry_run=dry_run)
 
 
@@ -76,7 +79,7 @@ def _days(ctx: Context) -> dict[str, int]:
     }
 
 
-def _all(ctx: Context, plan: PrunePlan, *, dry_run: bool) -> int:
+def _prune_in_steps(ctx: Context, plan: PrunePlan, *, dry_run: bool) -> int:
     count = 0
     while True:
         step = ctx.catalog.prune(ctx.repository_id, plan, limit=STEP, dry_run=dry_run)

@@ -144,7 +144,7 @@ class Findings:
     def _by_age(self) -> list[dict[str, Any]]:
         sums = [[0, 0] for _ in range(len(AGES) + 1)]
         for hour, (count, size) in self.hours.items():
-            days = (self.mark.created - _moment(hour)).days
+            days = (self.mark.created - _parse_hour(hour)).days
             counts = sums[sum(days >= border for border in AGES)]
             counts[0] += count
             counts[1] += size
@@ -172,7 +172,7 @@ def _counts(tally: FileCount) -> dict[str, int]:
     return {"count": tally.count, "bytes": tally.size_bytes}
 
 
-def _moment(hour: str) -> datetime:
+def _parse_hour(hour: str) -> datetime:
     try:
         return datetime.strptime(hour, "%Y%m%d%H").replace(tzinfo=UTC)
     except ValueError:  # ten digits that are no hour: older than anything

@@ -151,10 +151,10 @@ def expire_refs(ctx: Context) -> list[IdleRef]:
     Each one is looked at again right before it is deleted. One that moved meanwhile stays. Raises ``ClockInDoubt``.
     """
     ctx.catalog.check_clock()
-    return [found for found in list(idle_refs(ctx)) if found.kept is not None or _gone(ctx, found)]
+    return [found for found in list(idle_refs(ctx)) if found.kept is not None or _delete_if_unmoved(ctx, found)]
 
 
-def _gone(ctx: Context, found: IdleRef) -> bool:
+def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
     """Delete a ref that is where it was and still clean; whether it was. The catalog looks again as it deletes."""
     try:
         if found.type == "tag":

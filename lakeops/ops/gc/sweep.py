@@ -95,7 +95,7 @@ def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
         if file.metadata.num_rows != mark.rows:
             raise Corrupted(f"mark {mark_id} holds {file.metadata.num_rows} rows and not {mark.rows}; not swept")
         run = _Sweep(ctx, mark)
-        for rows in _after(file.iter_batches(STEP), mark.swept):
+        for rows in _skip_rows(file.iter_batches(STEP), mark.swept):
             run.delete(rows)
             ctx.progress("deleting", run.seen, mark.rows)
             if run.mark.state is MarkState.CARRIED:
@@ -113,7 +113,7 @@ def _check_limit(mark: Mark) -> None:
         )
 
 
-def _after(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
+def _skip_rows(batches: Iterator[pa.RecordBatch], skip: int) -> Iterator[pa.RecordBatch]:
     """The rows behind the first ``skip`` ones."""
     for batch in batches:
         rest = batch.slice(min(skip, batch.num_rows))

@@ -88,7 +88,7 @@ def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Lo
         InvalidInput: the directory is not empty, or lies in a clone. The disk is full.
         InvalidPath: some object cannot be a file there. Nothing is written.
     """
-    commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _place(directory)
+    commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _clone_place(directory)
     begun = (folder / PLACE / "index.json").exists()
     with translated(folder):
         if not begun and folder.exists() and any(path.name != PLACE for path in folder.iterdir()):
@@ -104,7 +104,7 @@ def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Lo
             raise InvalidInput(f"{excerpt(str(directory))} follows {index.uri}; clone into another directory")
         if not begun:
             indexes.write(folder, index)
-        return _taken(ctx, folder, index, ref, commit, force=False, wanted=wanted)
+        return _take_commit(ctx, folder, index, ref, commit, force=False, wanted=wanted)
 
 
 def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> LocalStatus:
@@ -120,7 +120,7 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
         RefNotFound, CommitExpired: there is no such commit to read.
         InvalidInput: there is no such directory, or it follows a ref already.
     """
-    commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _place(directory)
+    commit, under, folder = resolve_commit(ctx, ref), as_folder(prefix), _clone_place(directory)
     if not folder.is_dir():
         raise InvalidInput(f"{excerpt(str(directory))} is no directory")
     if (folder / PLACE / "index.json").exists():
@@ -130,7 +130,7 @@ def init(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> Loc
     return LocalStatus(str(folder), index.uri, "", commit.id)
 
 
-def _place(directory: str | Path) -> Path:
+def _clone_place(directory: str | Path) -> Path:
     """A directory that is to become a clone. Raises ``InvalidInput`` when it lies in one."""
     with translated(Path(directory)):
         folder = Path(directory).resolve()
@@ -202,10 +202,10 @@ def _follow(ctx: Context, directory: str | Path, ref: str | None, *, force: bool
         commit = resolve_commit(ctx, name)
         if index.interrupted:
             indexes.write(folder, index)
-        return _taken(ctx, folder, index, name, commit, force=force)
+        return _take_commit(ctx, folder, index, name, commit, force=force)
 
 
-def _taken(
+def _take_commit(
     ctx: Context,
     folder: Path,
     index: Index,

@@ -80,11 +80,13 @@ def commit(
         _check_committable(folder, index, tree, skip_special=skip_special)
         head = resolve_commit(ctx, branch)
         paths = {change.path: index.prefix + change.path for change in tree.here}
-        there = _at(ctx, head, index.prefix, paths, folder)
-        sides = compare(folder, _only(index, paths), tree, {name: entry for name, entry in there.items() if entry})
+        there = _entries_at(ctx, head, index.prefix, paths, folder)
+        sides = compare(
+            folder, _only_names(index, paths), tree, {name: entry for name, entry in there.items() if entry}
+        )
         if sides.conflicts:
             raise CloneConflict(str(folder), branch, sides.conflicts)
-        files = _settled(index, tree, sides.agreed)
+        files = _settle_index(index, tree, sides.agreed)
         if not sides.here:
             indexes.write(folder, replace(index, files=files, whole=False))
             raise NoChanges(f"branch {branch!r} has the changes of {excerpt(str(folder))} already")
@@ -93,7 +95,7 @@ def commit(
 
         def plan(attempt: Attempt) -> Draft:
             require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
-            now = there if attempt.head.id == head.id else _at(ctx, attempt.head, index.prefix, paths, folder)
+            now = there if attempt.head.id == head.id else _entries_at(ctx, attempt.head, index.prefix, paths, folder)
             moved = [name for name in sent if _identity(now[name]) != _identity(there[name])]
             if moved:
                 raise CloneConflict(str(folder), branch, moved)
@@ -132,7 +134,9 @@ def _check_committable(folder: Path, index: Index, tree: Tree, *, skip_special: 
         check_path(index.prefix + change.path)
 
 
-def _at(ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], folder: Path) -> dict[str, Entry | None]:
+def _entries_at(
+    ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], folder: Path
+) -> dict[str, Entry | None]:
     """What a commit has at these paths, by name."""
     if len(paths) <= MOST_ASKED:
         return {name: committed(ctx, commit, path) for name, path in paths.items()}
@@ -140,11 +144,11 @@ def _at(ctx: Context, commit: Commit, prefix: str, paths: Mapping[str, str], fol
     return {name: found.get(name) for name in paths}
 
 
-def _only(index: Index, names: Mapping[str, str]) -> Index:
+def _only_names(index: Index, names: Mapping[str, str]) -> Index:
     return replace(index, files={name: known for name, known in index.files.items() if name in names})
 
 
-def _settled(index: Index, tree: Tree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
+def _settle_index(index: Index, tree: Tree, agreed: Mapping[str, str | None]) -> dict[str, Known]:
     """What the index knows, with what came to the same contents on both sides."""
     files = {name: known for name, known in index.files.items() if name not in agreed}
     files.update((name, replace(tree.files[name], checksum=mark)) for name, mark in agreed.items() if mark is not None)

@@ -119,7 +119,7 @@ def read(folder: Path) -> Index:
 def _parsed(found: dict[str, Any]) -> Index:
     if found.pop("version") != VERSION:
         raise ValueError(VERSION)
-    files = {check_file_name(name): _known(row) for name, row in found.pop("files").items()}
+    files = {check_file_name(name): _parse_known(row) for name, row in found.pop("files").items()}
     index = Index(**found, files=files)
     check_repository(index.repository)
     parse_ref(index.ref)
@@ -128,7 +128,7 @@ def _parsed(found: dict[str, Any]) -> Index:
     return index
 
 
-def _known(row: list[Any]) -> Known:
+def _parse_known(row: list[Any]) -> Known:
     known = Known(*row)
     if [type(part) for part in row] != [str, int, int, str]:
         raise TypeError(row)
@@ -145,7 +145,7 @@ def _replayed(folder: Path, index: Index, lines: list[bytes]) -> Index:
                 parse_ref(interrupted := words[1])
                 continue
             name = check_file_name(words[1])
-            known = None if words[0] == "gone" else _known(words[2])
+            known = None if words[0] == "gone" else _parse_known(words[2])
         except (ValueError, TypeError, IndexError, InvalidInput):
             continue
         status = _status(folder / name)

@@ -98,7 +98,7 @@ def _check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _still(folder: Path, name: str, tree: Tree, ref: str, given_up: set[str]) -> None:
+def _check_unchanged(folder: Path, name: str, tree: Tree, ref: str, given_up: set[str]) -> None:
     """Refuse to touch a file that was changed since it was looked at. Raises ``CloneConflict``."""
     try:
         status: os.stat_result | None = (folder / name).lstat()
@@ -113,7 +113,7 @@ def _still(folder: Path, name: str, tree: Tree, ref: str, given_up: set[str]) ->
 def _remove(folder: Path, name: str, tree: Tree, noted: Journal, ref: str, given_up: set[str]) -> None:
     target = folder / name
     with translated(target):
-        _still(folder, name, tree, ref, given_up)
+        _check_unchanged(folder, name, tree, ref, given_up)
         noted.goes(name)
         target.unlink(missing_ok=True)
         with suppress(OSError):  # the first folder that is not empty
@@ -135,7 +135,7 @@ def _download(
 ) -> None:
     coming = [change.path for change in there if change.path in wanted]
     counter = ByteCounter(ctx.progress, "Downloading", sum(wanted[name].size_bytes for name in coming))
-    still = partial(_still, folder, tree=tree, ref=ref, given_up=given_up)
+    still = partial(_check_unchanged, folder, tree=tree, ref=ref, given_up=given_up)
 
     def fetch(name: str) -> Known:
         draft = folder / PLACE / f".lakeops-{Ids().new()}.part"

@@ -79,7 +79,7 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
         tree.files[name] = known
     tree.here.extend(_changes(index.files, tree.files, lambda known: known.sha256))
     hidden = set(tree.special)
-    tree.here[:] = [change for change in tree.here if not hidden.intersection(_ways(change.path))]
+    tree.here[:] = [change for change in tree.here if not hidden.intersection(_name_and_folders(change.path))]
     tree.special.sort(key=os.fsencode)
     return tree
 
@@ -92,7 +92,7 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _ways(name: str) -> Iterator[str]:
+def _name_and_folders(name: str) -> Iterator[str]:
     """A name, and the folders that lead to it."""
     yield name
     while name:
@@ -112,9 +112,9 @@ def compare(folder: Path, index: Index, tree: Tree, wanted: Mapping[str, Entry])
     conflicts = []
     for change in there:
         name = change.path
-        if name in changed and _agree(folder, tree.files.get(name), wanted.get(name), name):
+        if name in changed and _has_contents(folder, tree.files.get(name), wanted.get(name), name):
             agreed[name] = wanted[name].checksum if name in wanted else None
-        elif name in changed or special.intersection(_ways(name)):
+        elif name in changed or special.intersection(_name_and_folders(name)):
             conflicts.append(name)
     rest = [[change for change in side if change.path not in agreed] for side in (tree.here, there)]
     return Sides(rest[0], rest[1], conflicts, agreed)
@@ -135,7 +135,7 @@ def _changes(old: Mapping[str, Known], new: Mapping[str, Known], of: Callable[[K
             yield Change(ChangeType.CHANGED, name, now.size_bytes)
 
 
-def _agree(folder: Path, now: Known | None, entry: Entry | None, name: str) -> bool:
+def _has_contents(folder: Path, now: Known | None, entry: Entry | None, name: str) -> bool:
     """Whether a file has an object's contents, as far as its checksum tells."""
     if now is None or entry is None:
         return now is None and entry is None

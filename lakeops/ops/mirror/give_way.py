@@ -63,7 +63,7 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
     if not is_stalled(state.mirror, wait, now):
         return False
     newest: Inspection | None = None
-    for head in _newer(ctx, state.mirror, ref, wait):
+    for head in _newer_heads(ctx, state.mirror, ref, wait):
         found = inspect(ctx, state, ref, ctx.catalog.commit(ctx.repository_id, head), remembered)
         record(ctx, ref, found, ticket=NO_TICKET)
         remembered = merged(remembered, found.arrived)
@@ -75,7 +75,7 @@ def give_way(ctx: Context, state: MirrorState, ref: MirrorRef, remembered: Pendi
     return _take(ctx, ref, ref.source_head, stalled=True)
 
 
-def _newer(ctx: Context, mirror: Mirror, ref: MirrorRef, wait: Wait) -> Iterator[str]:
+def _newer_heads(ctx: Context, mirror: Mirror, ref: MirrorRef, wait: Wait) -> Iterator[str]:
     """What to look at in place of the candidate: the newest head, and some that it descends from, newest first.
 
     Each pass takes others of them. What the source was taken back from is not shown.

@@ -102,7 +102,7 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
         sum(proof.missing_bytes for proof in proofs),
         Remaining(ranges=len(files), objects=sum(_objects(proof) for proof in proofs if proof.arrived)),
         tuple(missing[:SAMPLE]),
-        _wrong(ref, commit, proofs),
+        _first_flaw(ref, commit, proofs),
     )
 
 
@@ -129,7 +129,7 @@ def terms(ctx: Context, mirror: Mirror) -> Terms:
     )
 
 
-def _wrong(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> LakeopsError | None:
+def _first_flaw(ref: MirrorRef, commit: Commit, proofs: list[RangeProof]) -> LakeopsError | None:
     """What has arrived and is not what the source wrote; of several things the one that comes first."""
     refused = [proof.refused for proof in proofs if proof.refused is not None]
     if refused:

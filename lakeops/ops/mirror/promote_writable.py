@@ -74,9 +74,9 @@ def loss(ctx: Context, source: Source | None) -> Loss:
     if source is not None:
         with contextlib.suppress(LakeopsError):
             get = history_of(source.catalog, source.repository_id)
-            return Loss(_lost(state, source.heads(state.mirror), get), True, state.mirror.last_sync)
+            return Loss(_lost_refs(state, source.heads(state.mirror), get), True, state.mirror.last_sync)
     seen = {ref.ref: ref.source_head for ref in state.refs}
-    return Loss(_lost(state, seen, lookup(ctx).get), False, state.mirror.last_sync)
+    return Loss(_lost_refs(state, seen, lookup(ctx).get), False, state.mirror.last_sync)
 
 
 def promote_writable(ctx: Context, source: Source | None) -> Mirror:
@@ -94,7 +94,7 @@ def promote_writable(ctx: Context, source: Source | None) -> Mirror:
     return mirror
 
 
-def _lost(state: MirrorState, heads: dict[RefName, str], get: CommitSource) -> tuple[LostRef, ...]:
+def _lost_refs(state: MirrorState, heads: dict[RefName, str], get: CommitSource) -> tuple[LostRef, ...]:
     shown: dict[RefName, MirrorRef] = {ref.ref: ref for ref in state.refs}
     rows = []
     for ref in sorted(heads.keys() | shown.keys()):

@@ -163,7 +163,7 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
     except ValueError:
         found = {}
     expected = claim_of(source)
-    if not _agree(found, expected):
+    if not _claims_agree(found, expected):
         other = found.get("repository") if isinstance(found, dict) else None
         whose = f"repository {other!r}" if other is not None else "something else"
         raise NotAReplica(
@@ -172,7 +172,7 @@ def check_claim(store: ObjectStore, source: Repository) -> None:
         )
 
 
-def _agree(found: Any, expected: dict[str, Any]) -> bool:  # noqa: ANN401 - whatever the file holds
+def _claims_agree(found: Any, expected: dict[str, Any]) -> bool:  # noqa: ANN401 - whatever the file holds
     """Whether two claims can be of one repository. What either leaves out is no difference."""
     return isinstance(found, dict) and all(
         found[name] == value for name, value in expected.items() if found.get(name) is not None and value is not None

@@ -113,7 +113,7 @@ Reach = Callable[[], AbstractContextManager[Source]]
 
 def sync(ctx: Context, reach: Reach, *, only: Collection[RefName] | None) -> MirrorStatus:
     """One pass of ``Mirror.sync``. ``reach`` opens the source."""
-    with _noted(ctx) as (before, initial, metadata), reach() as source:
+    with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
         errors: list[LakeopsError] = []
         with contextlib.suppress(MirrorOvertaken):  # the later pass does what this one would have done
             for number in range(ROUNDS):
@@ -137,7 +137,7 @@ def discover(ctx: Context, reach: Reach) -> MirrorStatus:
 
     It does look for what has arrived of a newer head, where nothing arrives of the candidate any more.
     """
-    with _noted(ctx) as (before, initial, metadata), reach() as source:
+    with _read_mirror(ctx) as (before, initial, metadata), reach() as source:
         source.check_same(before.mirror, initial)
         check_claim(ctx.store, source.repository)
         with contextlib.suppress(MirrorOvertaken):
@@ -202,7 +202,7 @@ def arrived(ctx: Context, ref: RefName) -> str | None:
 
 
 @contextmanager
-def _noted(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str]]]:
+def _read_mirror(ctx: Context) -> Iterator[tuple[MirrorState, Commit, Mapping[str, str]]]:
     """The mirror, its initial commit and its repository's metadata.
 
     Records how the pass ended, so that a status tells it later.
@@ -285,7 +285,7 @@ def _observe(
         except (RecordRefused, Corrupted):
             broken |= _broken(ctx, source, heads)
             continue
-        lost = _agreed(ctx, source, state)
+        lost = _keep_at_source(ctx, source, state)
         if lost is not None:
             return state, lost, list(broken.values())
     raise Transient(
@@ -332,7 +332,7 @@ def _followed(theirs: SourceState, state: MirrorState, *, leave: Collection[RefN
     return {ref: head for ref, head in followed.items() if head is not None}
 
 
-def _agreed(ctx: Context, source: Source, state: MirrorState) -> frozenset[str] | None:
+def _keep_at_source(ctx: Context, source: Source, state: MirrorState) -> frozenset[str] | None:
     """Have the source keep what the mirror needs. Returns what it has lost already and cannot keep.
 
     None when the pass has to look at the source again, because something changed meanwhile.

@@ -161,7 +161,7 @@ def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
         part = file.end()
         with file.path.open("rb") as data:
             ctx.store.put(key_of(folder, name), data, content_type="application/gzip")
-    after = _after(ctx, before, cut, part, whole=bool(whole))
+    after = _next_manifest(ctx, before, cut, part, whole=bool(whole))
     check_owner(ctx)
     old = None if text is None else text.encode()
     if not ctx.store.swap(key_of(folder), after.to_text().encode(), expected=old):
@@ -172,7 +172,7 @@ def _attempt(ctx: Context, place: Path, *, full: bool) -> Dumped | None:
     return _dumped(after, whole)
 
 
-def _after(ctx: Context, before: Manifest | None, cut: Cut, part: DumpFile, *, whole: bool) -> Manifest:
+def _next_manifest(ctx: Context, before: Manifest | None, cut: Cut, part: DumpFile, *, whole: bool) -> Manifest:
     if before is not None and not whole:
         return before.followed_by(cut, part)
     retired = () if before is None else tuple(one.file for one in before.parts)

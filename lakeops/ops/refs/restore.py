@@ -92,7 +92,7 @@ def restore(
     found, folder = _find(store, of)
     state = _State()
     for part in found.parts:
-        with _opened(store, folder, part) as lines:
+        with _open_part(store, folder, part) as lines:
             for line in lines:
                 _take(state, line)
     restored = _checked(state, found, name, namespace)
@@ -135,7 +135,7 @@ def _find(store: ObjectStore, of: str | None) -> tuple[Manifest, str]:
 
 
 @contextmanager
-def _opened(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[Iterator[bytes]]:
+def _open_part(store: ObjectStore, folder: str, part: DumpFile) -> Iterator[Iterator[bytes]]:
     """The lines of a part, which has the digest that the manifest says. Raises ``Corrupted``."""
     key = key_of(folder, part.file)
     with TemporaryFile() as file:
@@ -200,7 +200,7 @@ def _repository(state: _State, row: _Row) -> None:
 
 
 def _commit(state: _State, row: _Row) -> None:
-    values = _only(row, *_COMMIT)
+    values = _select_columns(row, *_COMMIT)
     if type(values["expired"]) is not bool or type(values["parents"]) is not list:
         raise TypeError("a commit has values of other types")
     commit = gate.check_commit(Commit(**{**values, "parents": tuple(values["parents"])}), ORIGIN)
@@ -228,7 +228,7 @@ def _row_of(kind: str) -> Callable[[_State, _Row], None]:
 
 
 def _protection(row: _Row) -> _Row:
-    values = _only(row, "kind", "pattern", "check_name")
+    values = _select_columns(row, "kind", "pattern", "check_name")
     if values["kind"] not in {BRANCH_PROTECTION, TAG_PROTECTION, CHECK_PROTECTION}:
         raise ValueError("a protection of no kind")
     return {name: _text(value, _MAX_NAME) for name, value in values.items()}
@@ -236,11 +236,11 @@ def _protection(row: _Row) -> _Row:
 
 def _rules(row: _Row) -> _Row:
     gate.check_rules(row["rules"], ())
-    return _only(row, "rules")
+    return _select_columns(row, "rules")
 
 
 def _mirror(row: _Row) -> _Row:
-    values = _only(row, "mirror", "commits", "at", "sequence")
+    values = _select_columns(row, "mirror", "commits", "at", "sequence")
     _text(values["mirror"], _MAX_NAME)
     for commit_id in values["commits"]:
         _text(commit_id, _MAX_NAME)
@@ -253,7 +253,7 @@ _FULL: Mapping[str, Callable[[_Row], _Row]] = {"protection": _protection, "rules
 
 
 def _check(state: _State, row: _Row) -> None:
-    values = _only(row, "commit_id", "name", "passed_by", "at")
+    values = _select_columns(row, "commit_id", "name", "passed_by", "at")
     for name in ("commit_id", "name", "passed_by"):
         _text(values[name], _MAX_NAME)
     _number(values["at"])
@@ -265,7 +265,7 @@ def _no_checks(state: _State, row: _Row) -> None:
 
 
 def _move(state: _State, row: _Row) -> None:
-    values = _only(row, "sequence", "kind", "ref", "old", "new", "action", "actor", "at")
+    values = _select_columns(row, "sequence", "kind", "ref", "old", "new", "action", "actor", "at")
     sequence = gate.check_sequence(values.pop("sequence"))
     kind = RefKind(values["kind"])
     for name in ("ref", "action", "actor"):
@@ -279,7 +279,7 @@ def _move(state: _State, row: _Row) -> None:
 
 
 def _record(state: _State, row: _Row) -> None:
-    values = _only(
+    values = _select_columns(
         row, "sequence", "action", "kind", "ref", "before", "after", "person", "claimed", "login", "recorded"
     )
     sequence = gate.check_sequence(values.pop("sequence"))
@@ -307,7 +307,7 @@ _KINDS: Mapping[str, Callable[[_State, _Row], None]] = {
 }
 
 
-def _only(row: _Row, *names: str) -> _Row:
+def _select_columns(row: _Row, *names: str) -> _Row:
     return {name: row[name] for name in names}
 
 

@@ -80,7 +80,7 @@ def write(
     if second is not None:
         etag = _in_parts(client, name, chain((first, second), source), source, settings, kind, if_absent, where, root)
     elif if_absent:
-        etag = _new(client, name, first, kind, where)
+        etag = _put_new(client, name, first, kind, where)
     else:
         etag = _put(client, name, first, kind)
     return PutResult(source.size, source.digest.hexdigest(), etag.strip('"'))
@@ -92,7 +92,7 @@ def _put(client: Client, name: str, body: bytes, kind: dict[str, Any], mode: Any
     return obstore.put(client, name, body, attributes=kind, mode=mode, use_multipart=False)["e_tag"] or ""
 
 
-def _new(client: Client, name: str, body: bytes, kind: dict[str, Any], where: str) -> str:
+def _put_new(client: Client, name: str, body: bytes, kind: dict[str, Any], where: str) -> str:
     from obstore.exceptions import BaseError
 
     mark = Ids().new()

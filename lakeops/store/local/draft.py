@@ -43,10 +43,10 @@ def translated(url: str, key: str) -> Iterator[None]:
     except LakeopsError:  # a missing object is an OSError too, and says already what is wrong
         raise
     except OSError as error:
-        raise _meaning(error, f"{url}/{key}" if key else url, key) from error
+        raise _translate(error, f"{url}/{key}" if key else url, key) from error
 
 
-def _meaning(error: OSError, where: str, key: str) -> LakeopsError:
+def _translate(error: OSError, where: str, key: str) -> LakeopsError:
     shown = ascii(where)
     code = error.errno
     if code in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:

@@ -68,7 +68,7 @@ class _Scan:
             if names and self._moving:
                 return []
             if names or isinstance(error, FileNotFoundError):
-                raise self._gone(names) from None
+                raise self._missing_directory(names) from None
             raise InvalidInput(f"{self._url!a} is a file; name the directory that it is in") from None
         base = b"".join(name + b"/" for name in names).decode()
         if special and not self._skip_special:
@@ -92,7 +92,7 @@ class _Scan:
                 with self._tree.folder(names) as folder:
                     now = os.fstat(folder).st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
-                raise self._gone(names) from None
+                raise self._missing_directory(names) from None
             if now != then:
                 raise self._changed(names, "has changed")
 
@@ -114,7 +114,7 @@ class _Scan:
                     marks.append(f"mtime-{info.st_mtime_ns}-{info.st_size}")
         except (FileNotFoundError, NotADirectoryError):
             if not self._moving:
-                raise self._gone((*names, name.encode())) from None
+                raise self._missing_directory((*names, name.encode())) from None
         return [Listing(keys, sizes, mtimes, marks)] if keys else []
 
     def _stat(self, folder: int, name: str) -> os.stat_result | None:
@@ -132,7 +132,7 @@ class _Scan:
             f"{self._url!a} holds what cannot be an object: {shown}{more}; remove it, or skip special files"
         )
 
-    def _gone(self, names: Names) -> ObjectNotFound | Transient:
+    def _missing_directory(self, names: Names) -> ObjectNotFound | Transient:
         if not names and not self._seen:
             return ObjectNotFound(f"there is no directory {self._url!a}")
         return self._changed(names, "is gone")

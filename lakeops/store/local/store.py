@@ -154,7 +154,7 @@ class LocalStore:
 
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
-        with self._alone(b"swap"):
+        with self._hold_lock(b"swap"):
             try:
                 found = self.get(key)
             except ObjectNotFound:
@@ -221,7 +221,7 @@ class LocalStore:
         )
 
     @contextmanager
-    def _alone(self, what: bytes) -> Iterator[None]:
+    def _hold_lock(self, what: bytes) -> Iterator[None]:
         """Keep others that do the same to this store waiting, in this process or another one."""
         with translated(self.url, ""), self._tree.folder([HIDDEN], create=True) as folder:
             lock = os.open(what, _LOCK, 0o666, dir_fd=folder)
@@ -256,7 +256,7 @@ class LocalStore:
         for tries in range(_TRIES + 1):
             try:
                 with (
-                    self._alone(_PRUNE) if tries == _TRIES else nullcontext(),
+                    self._hold_lock(_PRUNE) if tries == _TRIES else nullcontext(),
                     self._tree.folder(folders, create=True) as folder,
                 ):
                     draft.take_name(folder, name, if_absent=if_absent)
@@ -281,7 +281,7 @@ class LocalStore:
                 _check_regular(os.stat(name, dir_fd=folder, follow_symlinks=False))
                 os.unlink(name, dir_fd=folder)
             if folders:
-                with self._alone(_PRUNE):
+                with self._hold_lock(_PRUNE):
                     self._tree.prune(folders)
 
 

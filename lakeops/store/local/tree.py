@@ -159,7 +159,7 @@ def walk(tree: Tree, prefix: bytes, after: bytes) -> Iterator[StoredObject]:
 
 def _below(tree: Tree, folders: list[bytes], prefix: bytes, after: bytes) -> Iterator[StoredObject]:
     base = b"".join(name + b"/" for name in folders)
-    names = sorted(name for name in _names(tree, folders) if _wanted(base + name, prefix, after))
+    names = sorted(name for name in _names(tree, folders) if _is_wanted(base + name, prefix, after))
     for is_folder, group in groupby(names, key=lambda name: name.endswith(b"/")):
         if is_folder:
             for name in group:
@@ -169,7 +169,7 @@ def _below(tree: Tree, folders: list[bytes], prefix: bytes, after: bytes) -> Ite
                 yield from _files(tree, folders, base, page)
 
 
-def _wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
+def _is_wanted(key: bytes, prefix: bytes, after: bytes) -> bool:
     if len(key) > MAX_KEY_BYTES:
         return False
     if key.endswith(b"/"):

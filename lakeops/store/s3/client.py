@@ -194,12 +194,12 @@ def translated(bucket: str, url: str) -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise _answered(error, bucket, ascii(url)) from None
+        raise _from_answer(error, bucket, ascii(url)) from None
     except (BotoCoreError, HTTPError) as error:
-        raise _unanswered(error, bucket, ascii(url)) from None
+        raise _from_no_answer(error, bucket, ascii(url)) from None
 
 
-def _answered(error: ClientError, bucket: str, where: str) -> LakeopsError:
+def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
     code, status = code_of(error), status_of(error)
     if code == "NoSuchBucket":
         return no_bucket(bucket)
@@ -228,7 +228,7 @@ def _answered(error: ClientError, bucket: str, where: str) -> LakeopsError:
     )
 
 
-def _unanswered(error: Exception, bucket: str, where: str) -> LakeopsError:
+def _from_no_answer(error: Exception, bucket: str, where: str) -> LakeopsError:
     kind = type(error).__name__
     if isinstance(error, _NO_CREDENTIALS):
         return StoreError(

@@ -148,7 +148,7 @@ def replicates_back(found: Document | None, wish: Replication) -> bool:
     return any(
         rule.get("Status") == "Enabled"
         and rule["Destination"]["Bucket"].rpartition(":")[2] == wish.source
-        and _meet(_prefix_of(rule), wish.prefix)
+        and _prefixes_meet(_prefix_of(rule), wish.prefix)
         for rule in (found or {}).get("Rules", ())
     )
 
@@ -184,7 +184,7 @@ def merged_lifecycle(found: Document | None, wish: Replication) -> Document:
 def lifecycle_dangers(bucket: str, found: Document | None, prefix: str) -> Iterator[str]:
     """What other people's lifecycle rules would do to objects that lakeops needs, in words."""
     for rule in (found or {}).get("Rules", ()):
-        if rule.get("Status") != "Enabled" or not _meet(_prefix_of(rule), prefix):
+        if rule.get("Status") != "Enabled" or not _prefixes_meet(_prefix_of(rule), prefix):
             continue
         name = f"lifecycle rule {rule.get('ID', '')!r} of bucket {bucket!r}"
         if {"Days", "Date"} & rule.get("Expiration", {}).keys():
@@ -338,5 +338,5 @@ def _prefix_of(rule: Mapping[str, Any]) -> str:
     return str(found.get("Prefix") or found.get("And", {}).get("Prefix") or rule.get("Prefix") or "")
 
 
-def _meet(one: str, other: str) -> bool:
+def _prefixes_meet(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)

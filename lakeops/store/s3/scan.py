@@ -83,10 +83,10 @@ class _Scan:
         answer = self._page(prefix, token, Delimiter="/")
         folders = [item["Prefix"] for item in answer.get("CommonPrefixes", ())]
         folders = [folder for folder in folders if folder.startswith(prefix) and folder != prefix]
-        objects = self._wanted(prefix, answer)
+        objects = self._wanted_objects(prefix, answer)
         nothing = not token and not folders and not objects and not answer["IsTruncated"]
         if nothing and depth > 1 and not self._moving:
-            raise self._vanished(prefix)
+            raise self._bucket_changed(prefix)
         apart = depth < _LEVELS and len(folders) < _ENOUGH and not answer["IsTruncated"]
         found: list[Found] = []
         at = 0
@@ -100,7 +100,7 @@ class _Scan:
         found += self._listing(objects[at:])
         last = objects[-1]["Key"] if objects else ""
         if answer["IsTruncated"] and last and not folders and xml_part(last) == last:
-            found += self._rest(_Stretch(prefix, after=last), objects, "")
+            found += self._scan_rest(_Stretch(prefix, after=last), objects, "")
         elif answer["IsTruncated"]:
             found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
         return found
@@ -109,19 +109,19 @@ class _Scan:
         """One page of a stretch, and steps for what is left of it."""
         after = {"StartAfter": which.after} if which.after and not which.token else {}
         answer = self._page(which.prefix, which.token, **after)
-        objects = self._wanted(which.prefix, answer)
+        objects = self._wanted_objects(which.prefix, answer)
         empty = which.empty and not objects
         if empty and not answer["IsTruncated"] and not self._moving:
-            raise self._vanished(which.prefix)
+            raise self._bucket_changed(which.prefix)
         inside = [item for item in objects if which.until is None or item["Key"] <= which.until]
         found: list[Found] = [*self._listing(inside)]
         if answer["IsTruncated"] and len(inside) == len(objects):
             last = inside[-1]["Key"] if inside else which.after
             rest = replace(which, after=last, width=min(_MOST, 2 * which.width), empty=empty)
-            found += self._rest(rest, inside, answer["NextContinuationToken"])
+            found += self._scan_rest(rest, inside, answer["NextContinuationToken"])
         return found
 
-    def _rest(self, rest: _Stretch, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
+    def _scan_rest(self, rest: _Stretch, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
         """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
         guessed = ends([item["Key"] for item in page], rest.until, start=len(rest.prefix), count=rest.width)
         after = rest.after
@@ -136,7 +136,7 @@ class _Scan:
             more["ContinuationToken"] = token
         return self._client.list_objects_v2(Bucket=self._bucket, Prefix=xml_part(prefix), **more)
 
-    def _wanted(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
+    def _wanted_objects(self, prefix: str, answer: ListObjectsV2OutputTypeDef) -> list[ObjectTypeDef]:
         """The page's objects below the prefix. An object that is the root's own name has no key."""
         return [
             item for item in answer.get("Contents", ()) if item["Key"].startswith(prefix) and item["Key"] != self._root
@@ -176,7 +176,7 @@ class _Scan:
             ) from None
         return True
 
-    def _vanished(self, prefix: str) -> Transient:
+    def _bucket_changed(self, prefix: str) -> Transient:
         return Transient(
             f"bucket {self._bucket!r} changed while it was listed: nothing is left under {excerpt(prefix)}; "
             "try again when nothing writes to it"

@@ -154,11 +154,11 @@ class S3Store(BucketStore):
     def open_checked(self, item: StoredObject) -> Opened:
         """An object to be read once, checked against its ETag where that is a digest. See ``ObjectStore``."""
         with self._translated(item.key):
-            head = self._client.head_object(**self._named(item.key))
+            head = self._client.head_object(**self._request_name(item.key))
             size, etag = head["ContentLength"], head["ETag"].strip('"')
             if size != item.size_bytes or (item.etag and etag != item.etag):
                 raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
-            proof = proof_of(self._client, self._named(item.key), head)
+            proof = proof_of(self._client, self._request_name(item.key), head)
         reader = self._reader(item.key, size, etag)
         return Opened(CheckedFile(reader, f"{self.url}/{item.key}", size, proof), head.get("ContentType", ""))
 
@@ -168,8 +168,8 @@ class S3Store(BucketStore):
             return False
         copy = ServerCopy(
             client=self._client,
-            source=source._named(item.key),  # noqa: SLF001 - another one of this class
-            target=self._named(item.key),
+            source=source._request_name(item.key),  # noqa: SLF001 - another one of this class
+            target=self._request_name(item.key),
             item=item,
             where=f"{self.url}/{item.key}",
             parallel=self.settings.parallel_parts,
@@ -196,7 +196,7 @@ class S3Store(BucketStore):
     def swap(self, key: str, data: bytes, *, expected: bytes | None) -> bool:
         """Replace a small object on the condition that it holds ``expected``. See ``ObjectStore.swap``."""
         with self._translated(key):
-            return swap(self._client, self._named(key), data, expected)
+            return swap(self._client, self._request_name(key), data, expected)
 
     def head(self, key: str) -> StoredObject:
         """What the server tells of an object. Raises ``ObjectNotFound``."""
@@ -270,7 +270,7 @@ class S3Store(BucketStore):
     def _translated(self, key: str) -> AbstractContextManager[None]:
         return translated(self.bucket, f"{self.url}/{key}")
 
-    def _named(self, key: str) -> dict[str, Any]:
+    def _request_name(self, key: str) -> dict[str, Any]:
         return {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:

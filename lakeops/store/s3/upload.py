@@ -56,7 +56,7 @@ class ObjectWrite:
 
     def write(self, data: bytes | BinaryIO) -> PutResult:
         """Send the contents. Raises ``AlreadyExists`` with ``if_absent``, and botocore's errors as they are."""
-        tally = _DigestedParts(_grown(pieces(data, self.settings.part_bytes)))
+        tally = _DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
         first = next(tally, b"")
         second = next(tally, None)
         etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), tally))
@@ -190,7 +190,7 @@ class _DigestedParts:
         return part
 
 
-def _grown(small: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+def _growing_parts(small: Iterator[bytes | memoryview]) -> Iterator[bytes]:
     """Parts that double in size as their number grows, because a multipart upload takes 10,000 at most."""
     number = 0
     while group := list(islice(small, 2 ** (number // _GROW_AFTER))):
