@@ -75,7 +75,7 @@ class Asking(LakeopsTask):
             about: what the question is about. An earlier try's answer to the same question counts.
         """
         store = context.get("task_state_store")
-        if store is not None and store.get(ASKED) in {about, _answered(context, about)}:
+        if store is not None and store.get(ASKED) in {about, _answered_text(context, about)}:
             # The form still stands, with the answer if there is one. To ask would throw the answer away.
             self.log.info("This was asked before. An answer that was given counts")
             limit = self.response_timeout
@@ -147,14 +147,14 @@ class Asking(LakeopsTask):
         store = context.get("task_state_store")
         about = "" if store is None else str(store.get(ASKED) or "")
         if store is not None and not about.startswith(ANSWERED):
-            store.set(ASKED, _answered(context, about))
+            store.set(ASKED, _answered_text(context, about))
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """What the answer comes to."""
         raise NotImplementedError
 
 
-def _answered(context: Context, about: str) -> str:
+def _answered_text(context: Context, about: str) -> str:
     """What is noted of a question that was answered.
 
     Airflow may fail a try that has gone by the answer already, when that try ended quickly. Clearing a task allows it

@@ -220,11 +220,15 @@ class HeadSince:
             head = repository.branch(self.branch).head
         except RefNotFound:
             return Move(NO_COMMIT, None)
-        if self.cursor is None or head.id == self.cursor or not (self.every or self._outside(repository, head.id)):
+        if (
+            self.cursor is None
+            or head.id == self.cursor
+            or not (self.every or self._moved_outside_airflow(repository, head.id))
+        ):
             return Move(head.id, None)
         return Move(head.id, describe(repository, self.branch, head.to_json(), since=self.cursor or None))
 
-    def _outside(self, repository: Repository, head: str) -> bool:
+    def _moved_outside_airflow(self, repository: Repository, head: str) -> bool:
         """Whether any commit on the way from the cursor to the head was made outside Airflow."""
         for commit in repository.log(head, first_parent=True):
             if commit.id == self.cursor:
@@ -240,9 +244,9 @@ class MirrorsDue:
 
     def met(self, lake: Lake) -> tuple[str, ...]:
         """Their names. One whose source cannot be reached is among them: its run says why."""
-        return tuple(mirror.id for mirror in lake.mirrors() if self._due(mirror))
+        return tuple(mirror.id for mirror in lake.mirrors() if self._is_due(mirror))
 
-    def _due(self, mirror: Mirror) -> bool:
+    def _is_due(self, mirror: Mirror) -> bool:
         if mirror.configuration.promoted_writable is not None:
             return False
         try:

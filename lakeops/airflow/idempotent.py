@@ -123,7 +123,7 @@ def merge(
                 source, destination, strategy=strategy, metadata=metadata, idempotency_key=key, **options
             )
         except KeyReused as used:
-            summary = _summary(_earlier(repository, used), repository)
+            summary = _summary(_find_earlier_commit(repository, used), repository)
             latest = MergeResult(used.reference, up_to_date=False, summary=summary)
         except RefNotFound:
             if result is None:
@@ -132,7 +132,7 @@ def merge(
         if latest.reference is None:
             return result or latest
         result = latest
-        if not _had(repository, before, repository.ref(latest.reference).commit):
+        if not _head_has(repository, before, repository.ref(latest.reference).commit):
             return result
 
 
@@ -201,13 +201,13 @@ def _with_new_work(repository: Repository, branch: Branch, make: Callable[[int],
         number += 1
         before = branch.commit_id
         try:
-            latest = _made(repository, make, number)
+            latest = _publish_under_key(repository, make, number)
         except NoChanges:
             if latest is None:
                 raise
             return latest
         # Only a commit that this call has published ends the search. After an earlier one there may be new work.
-        if _has(repository, branch, latest) and not _had(repository, before, latest):
+        if _branch_has(repository, branch, latest) and not _head_has(repository, before, latest):
             return latest
 
 
@@ -228,19 +228,19 @@ def _on_the_branch(
         key = run.key(verb, branch.id, *rest, number=number)
         return do(metadata=run.metadata(metadata), idempotency_key=key, **options)
 
-    found = (_made(repository, make, number) for number in count(1))
-    return next(commit for commit in found if _has(repository, branch, commit))
+    found = (_publish_under_key(repository, make, number) for number in count(1))
+    return next(commit for commit in found if _branch_has(repository, branch, commit))
 
 
-def _made(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
+def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
     """What ``make`` publishes under a key of this number, or what this task has published under it before."""
     try:
         return make(number)
     except KeyReused as used:
-        return _earlier(repository, used)
+        return _find_earlier_commit(repository, used)
 
 
-def _earlier(repository: Repository, used: KeyReused) -> Commit:
+def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
     """What this task has published before, with another message or metadata, or before there was more to publish.
 
     A task that is cleared after its DAG was changed may ask for something else. Its first commit stands, and new work
@@ -263,12 +263,12 @@ def contains(repository: Repository, ref: str, commit_id: str) -> bool:
     return repository.merge_base(ref, commit_id).id == commit_id
 
 
-def _has(repository: Repository, branch: Branch, commit: Commit) -> bool:
+def _branch_has(repository: Repository, branch: Branch, commit: Commit) -> bool:
     """Whether a branch has a commit. Nothing but the branch is read where the commit is its head."""
     return branch.commit_id == commit.id or contains(repository, branch.id, commit.id)
 
 
-def _had(repository: Repository, head: str, commit: Commit) -> bool:
+def _head_has(repository: Repository, head: str, commit: Commit) -> bool:
     """Whether a head, as it was read before, has a commit. Nothing is read where the commit is its child, or itself."""
     if commit.id == head:
         return True

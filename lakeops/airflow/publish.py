@@ -293,11 +293,11 @@ class WriteAuditPublish:
         checks = {name: found for name, found in inside.items() if name in late}
         if not writes:
             raise InvalidInput(f"block {self.group.group_id!r} has nothing to publish: no task in it writes")
-        for found in _first(writes):
+        for found in _without_upstream(writes):
             self.create >> found
         for found in _last(writes):
             found >> self.commit
-        for found in _first(checks):
+        for found in _without_upstream(checks):
             self.commit >> found
         return _last(checks) or [self.commit]
 
@@ -349,7 +349,7 @@ def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[
     return task(**{"task_id": user.__name__, **task_args})(run)
 
 
-def _first(tasks: Mapping[str, Any]) -> list[Any]:
+def _without_upstream(tasks: Mapping[str, Any]) -> list[Any]:
     """Tasks that depend on none of the others."""
     return [found for found in tasks.values() if not found.upstream_task_ids & tasks.keys()]
 

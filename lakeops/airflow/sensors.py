@@ -125,7 +125,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
         if event["status"] == "error":
             raise LakeopsFailure(event["message"])
         result: dict[str, Any] = event["result"]
-        self.log.info("%s: %s", self.awaited(), _seen(result))
+        self.log.info("%s: %s", self.awaited(), _describe(result))
         return result
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:  # noqa: ANN401 - Airflow's
@@ -156,7 +156,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
                 found = None
             else:
                 self.log.info(
-                    "lakefs://%s, %s: %s", repository.id, condition, "not yet" if found is None else _seen(found)
+                    "lakefs://%s, %s: %s", repository.id, condition, "not yet" if found is None else _describe(found)
                 )
             return found, repository.id, condition
 
@@ -187,7 +187,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             raise
 
 
-def _seen(found: dict[str, Any]) -> str:
+def _describe(found: dict[str, Any]) -> str:
     """What was found, in a few words for a log."""
     named = ("id", "commit_id", "path", "message", "ref")
     return ", ".join(f"{name} {found[name]!r}" for name in named if found.get(name)) or "yes"

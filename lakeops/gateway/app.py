@@ -144,7 +144,7 @@ class Gateway:
     def _chunks(self, scope: Scope) -> Chunks | None:
         """What takes the body of a writing request apart, where it comes in chunks. Raises ``Refused``."""
         asked = Asked.of(scope)
-        seed = self._admit(asked)
+        seed = self._check_signature(asked)
         return chunks_of(asked.headers, seed) if seed is not None else None
 
     def answer(self, scope: Scope, body: BinaryIO | None = None, refused: Refused | None = None) -> Response:
@@ -161,7 +161,7 @@ class Gateway:
                 raise refused
             response = self._answer(Asked.of(scope), body)
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into an answer
-            refused = _refused(error)
+            refused = _as_refusal(error)
             if refused.status in {500, 503}:
                 log.error("%s: %s", _for_log(scope), refused.message)  # noqa: TRY400 - the message says it
             # An answer to HEAD has no body, and one to a request for what has not changed has none either.
@@ -177,7 +177,7 @@ class Gateway:
             response.headers["connection"] = "close"
         return response
 
-    def _admit(self, asked: Asked) -> Seed | None:
+    def _check_signature(self, asked: Asked) -> Seed | None:
         """Returns when the request may be answered; with keys, what goes on from its signature. Raises ``Refused``."""
         if self._keys is not None:
             return verify(asked.signed, self._keys, self._lake.clock.now())
@@ -187,7 +187,7 @@ class Gateway:
         return None
 
     def _answer(self, asked: Asked, body: BinaryIO | None) -> Response:
-        self._admit(asked)
+        self._check_signature(asked)
         if asked.signed.method not in {"GET", "HEAD"}:
             if self._writing is None or asked.signed.method not in {"PUT", "POST", "DELETE"}:
                 raise Refused(405, "MethodNotAllowed", _INSTEAD, {"allow": "GET, HEAD"})
@@ -282,7 +282,7 @@ def _xml(body: bytes) -> Response:
     return Response(body, headers={"content-type": "application/xml"})
 
 
-def _refused(error: Exception) -> Refused:
+def _as_refusal(error: Exception) -> Refused:
     match error:
         case Refused():
             return error

@@ -120,7 +120,7 @@ def _in_headers(request: Signed, now: datetime) -> tuple[_Claim, str]:
     if found is None:
         raise Refused(400, "InvalidRequest", f"the Authorization header is not one of {ALGORITHM}")
     timestamp = request.header("x-amz-date") or ""
-    if abs(now - _moment(timestamp)) > SKEW:
+    if abs(now - _parse_timestamp(timestamp)) > SKEW:
         raise Refused(403, "RequestTimeTooSkewed", "the request's time is more than 15 minutes from the gateway's")
     payload = request.header("x-amz-content-sha256")
     if payload is None:
@@ -137,7 +137,7 @@ def _presigned(request: Signed, now: datetime) -> tuple[_Claim, str]:
     timestamp, seconds = request.parameter("X-Amz-Date"), request.parameter("X-Amz-Expires")
     if not re.fullmatch(r"[0-9]{1,6}", seconds) or not 0 < int(seconds) <= LONGEST.total_seconds():
         raise Refused(400, "AuthorizationQueryParametersError", "X-Amz-Expires must be 1 to 604800 seconds")
-    begun = _moment(timestamp)
+    begun = _parse_timestamp(timestamp)
     if begun - now > SKEW:
         raise Refused(403, "AccessDenied", "the presigned URL does not count yet")
     if now > begun + timedelta(seconds=int(seconds)):
@@ -172,7 +172,7 @@ def _scope(claim: _Claim) -> tuple[str, str, str]:
     return "/".join(parts[:-4]), parts[-4], parts[-3]
 
 
-def _moment(timestamp: str) -> datetime:
+def _parse_timestamp(timestamp: str) -> datetime:
     if not re.fullmatch(r"[0-9]{8}T[0-9]{6}Z", timestamp):
         raise Refused(403, "AccessDenied", "a signed request has x-amz-date as 20260131T235959Z")
     try:

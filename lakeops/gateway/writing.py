@@ -153,7 +153,7 @@ class Writing:
                 self._end(asked.query["uploadId"])
                 return Answer(204)
             case ("DELETE",):
-                _delete(*_place(repository, asked.key))
+                _delete(*_branch_and_path(repository, asked.key))
                 return Answer(204)
             case "POST", "delete":
                 return _delete_many(repository, asked)
@@ -161,7 +161,7 @@ class Writing:
         raise Refused(501, "NotImplemented", f"this gateway does not know such a request ({asked.method} {asks})")
 
     def _begin(self, repository: Repository, asked: Request) -> Answer:
-        _place(repository, asked.key)
+        _branch_and_path(repository, asked.key)
         name = self._ids.new()
         upload = MultipartUpload(
             (repository.id, asked.key), asked.headers.get("content-type"), _metadata(asked.headers), _file()
@@ -185,7 +185,7 @@ class Writing:
         return Answer(headers={"etag": upload.add(int(given), iter(lambda: body.read(_PIECE), b""))})
 
     def _complete(self, repository: Repository, asked: Request) -> Answer:
-        upload, branch_and_path = self._upload(repository, asked), _place(repository, asked.key)
+        upload, branch_and_path = self._upload(repository, asked), _branch_and_path(repository, asked.key)
         listed = [
             (int(part.findtext("{*}PartNumber") or 0), (part.findtext("{*}ETag") or "").strip('"'))
             for part in asked.document().iterfind("{*}Part")
@@ -227,10 +227,10 @@ def _put(repository: Repository, asked: Request) -> Answer:
     body = _checked(asked)
     if asked.key.endswith("/") and not body.read(1):
         # S3A and pyarrow mark folders with empty objects. Here a folder is there while it has objects.
-        _place(repository, asked.key + "marker")
+        _branch_and_path(repository, asked.key + "marker")
         return Answer(headers={"etag": f'"{hashlib.md5(usedforsecurity=False).hexdigest()}"'})
     body.seek(0)
-    branch, path = _place(repository, asked.key)
+    branch, path = _branch_and_path(repository, asked.key)
     entry = _stage(branch, path, body, asked, asked.headers.get("content-type"), _metadata(asked.headers))
     return Answer(headers={"etag": etag(entry)})
 
@@ -238,7 +238,7 @@ def _put(repository: Repository, asked: Request) -> Answer:
 def _copy(repository: Repository, asked: Request) -> Answer:
     """Stage what another key of the repository shows. Hadoop renames files so."""
     source, found = find_source(repository, asked.headers)
-    branch, path = _place(repository, asked.key)
+    branch, path = _branch_and_path(repository, asked.key)
     entry = copy_object(
         source, found, branch, path, asked.headers, _metadata(asked.headers), if_absent=_is_delta_commit(path)
     )
@@ -282,7 +282,7 @@ def _is_delta_commit(path: str) -> bool:
     return _DELTA_COMMIT.fullmatch(path) is not None
 
 
-def _place(repository: Repository, key: str) -> tuple[Branch, str]:
+def _branch_and_path(repository: Repository, key: str) -> tuple[Branch, str]:
     """The branch and the path that a key names. Raises ``Refused``."""
     name, _, path = key.partition("/")
     if not path:
@@ -347,7 +347,7 @@ def _delete_many(repository: Repository, asked: Request) -> Answer:
         try:
             if one.find("{*}VersionId") is not None:
                 raise Refused(501, "NotImplemented", "this gateway deletes no versions")
-            _delete(*_place(repository, key))
+            _delete(*_branch_and_path(repository, key))
         except (LakeopsError, Refused) as error:
             code = error.code if isinstance(error, Refused) else "AccessDenied"
             rows.append(nest("Error", (element("Key", key), element("Code", code), element("Message", error.message))))

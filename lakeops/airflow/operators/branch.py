@@ -41,7 +41,7 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         """The branch's ref record."""
-        if self.anew and self._begins(context):
+        if self.anew and self._starts_group(context):
             repository = lake.repository(name)
             source = self.source or repository.default_branch
             was = idempotent.begin_anew(repository, self.branch, source, TaskRun.of(context))
@@ -49,7 +49,7 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
                 self.log.info("Branch lakefs://%s/%s begins anew; it was at %s", name, self.branch, was)
         return super().work(lake, name, context)
 
-    def _begins(self, context: Context) -> bool:
+    def _starts_group(self, context: Context) -> bool:
         """Whether nothing that depends on this task, in its group, has run since the run began or was cleared.
 
         A writer that was not cleared would not write again what it has written to the branch.
