@@ -10,8 +10,10 @@ is joined by the file's address. Where all files that are read have the same val
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
     from lakeops.ops.output import OnCollision, OutputMode
 
 SaveMode = Literal["error", "append", "overwrite", "ignore"]
+
+FILES_A_TASK = 32
+"""How many files of a table a task looks up: on a bucket a request each, one after the other."""
+
+_LOOK_UP_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
+_looking_up = Lock()
+"""Held while that setting of a session is another one, so that none is put back to what was meant for a moment."""
 
 _ADDRESS = "__lakeops_address"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate", ".xz")
@@ -81,8 +90,30 @@ def read(
         from pyspark.sql.types import StructType
 
         reader = reader.schema(StructType([field for field in wanted if field.name not in types]))
-    frame = _with_values(spark, reader.load([_escaped(url) for url in kept.urls(s3)]), kept, types, s3)
+    paths = [_escaped(url) for url in kept.urls(s3)]
+    with _looked_up_together(spark, len(paths)):
+        loaded = reader.load(paths)
+    frame = _with_values(spark, loaded, kept, types, s3)
     return frame.where(F.lit(False)) if nothing else frame
+
+
+@contextmanager
+def _looked_up_together(spark: SparkSession, files: int) -> Iterator[None]:
+    """While this lasts, Spark looks files up in tasks of ``FILES_A_TASK``.
+
+    Its own way for more than 32 paths is a job with a task for each, which takes longer than to read small files.
+    """
+    with _looking_up:
+        before = spark.conf.get(_LOOK_UP_TASKS, None)
+        wanted = -(-files // FILES_A_TASK)
+        spark.conf.set(_LOOK_UP_TASKS, str(wanted if before is None else min(wanted, int(before))))
+        try:
+            yield
+        finally:
+            if before is None:
+                spark.conf.unset(_LOOK_UP_TASKS)
+            else:
+                spark.conf.set(_LOOK_UP_TASKS, before)
 
 
 def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Mapping[str, str], s3: str) -> DataFrame:

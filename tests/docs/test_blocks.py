@@ -1,6 +1,6 @@
-"""Every block of every page can be understood: commands by the command line, code by Python, files by their parsers.
+"""Every block of every page is run by a test, or says why not, and can be understood.
 
-Pages that are run whole (``test_examples``) are here as well. Others show commands for servers that a test has not.
+The command line understands commands, Python code, and files their parsers: of blocks that are not run, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from itertools import takewhile
 
 import pytest
 import typer
-from support.doc_pages import DOCS, ROOT, Block, blocks_of
+from support.doc_pages import DOCS, LANES, NOT_RUN, ROOT, Block, blocks_of
+from support.doc_scenes import PAGES as RUN
 from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
@@ -29,7 +30,44 @@ PAGES = {
     if "adr" not in file.parts
 }
 SHELL = {"console", "bash"}
+TESTS = ROOT / "tests"
+NOT_RUN_BLOCKS = 9
+"""How many blocks no test runs. Each says why in the comment before it."""
 ENDS = re.compile(r"[|<>&;#)]|\d>")
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    lanes: dict[str, set[str]] = {}
+    for page, found in PAGES.items():
+        for block in found:
+            if block.language != "text":
+                lanes.setdefault(block.lane, set()).add(page.removeprefix("docs/"))
+    not_run = [(lane, page) for lane, pages in lanes.items() for page in pages if lane.startswith(NOT_RUN)]
+    assert {*lanes} - {lane for lane, _ in not_run} == {*LANES}, "each comment names tests that there are"
+    assert lanes[""] == {*RUN}, "tests/docs/test_examples.py runs these pages"
+    for lane, pages in lanes.items():
+        if lane in LANES and lane:
+            text = (TESTS / LANES[lane]).read_text(encoding="utf-8")
+            assert [page for page in pages if page not in text and page.removesuffix(".md") not in text] == [], lane
+    count = sum(block.lane.startswith(NOT_RUN) for found in PAGES.values() for block in found)
+    assert count == NOT_RUN_BLOCKS, "\n".join(f"{page}: {lane}" for lane, page in not_run)
+    assert all(len(lane) > len(NOT_RUN) + 10 for lane, _ in not_run)
+
+
+def test_what_pages_install_is_there() -> None:
+    """Commands of pip are not run, because the packages are there. Their extras are those of the package.
+
+    On the public index the name ``lakeops`` is somebody else's.
+    """
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shown = [extra for page in PAGES for extra in re.findall(r"pip install [^\n]*\.\[([\w,]+)\]", text_of(page))]
+    assert len(shown) > 3
+    assert [page for page in PAGES if re.search(r"pip install ['\"]?lakeops", text_of(page))] == []
+    assert {extra for group in shown for extra in group.split(",")} <= {*extras}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
 
 
 def shown(block: Block) -> Iterator[list[str]]:

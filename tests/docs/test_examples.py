@@ -6,36 +6,34 @@ import os
 from pathlib import Path
 
 import pytest
-from support.doc_pages import PAGES, Session, blocks, check_output, commands
+from support.doc_pages import check_output, commands
+from support.doc_scenes import PAGES, Scene
 
 from lakeops.fs import LakeopsFileSystem
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Scene:
     """An empty working directory, and the settings of a user who has set nothing but the home."""
     for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(LakeopsFileSystem, "_opened", {})  # it opens a lake once a process
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    return work
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return Scene(tmp_path, monkeypatch, request.getfixturevalue)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that libraries leave open
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_shows_works(place: Path, page: str) -> None:
-    PAGES[page]()
-    session = Session()
-    for block in blocks(page):
-        if not block.note:
-            session.run(block)
+def test_what_a_page_shows_works(scene: Scene, page: str) -> None:
+    scene.run(page, PAGES[page])
 
 
 def test_output_that_differs_is_noticed() -> None:
-    check_output("x", "commit 0123456789abcdef\nat 2026-11-22 16:12:05\nanything\n", ["commit ...", "at ...", "..."])
+    shown = ["commit 9876543210fedcba", "at ...", "..."]
+    found = check_output("x", "commit 0123456789abcdef\nat 2026-11-22 16:12:05\nanything\n", shown)
+    assert found == {"9876543210fedcba": "0123456789abcdef"}
     with pytest.raises(AssertionError):
         check_output("x", "2 added\n", ["3 added"])
     with pytest.raises(AssertionError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,8 @@ from support.served import KEYS, Served
 def test_the_lines_of_the_page_read_the_ref(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"KEY": KEYS.access_key, "SECRET": KEYS.secret_key}
-    session = Session(names)
-    for block in blocks("gateway.md"):
-        if block.language == "python" and not block.note:
-            session.run(replace(block, text=block.text.replace("127.0.0.1:9010", served.address)))
+    session = Session(names, {"127.0.0.1:9010": served.address})
+    for block in blocks("gateway.md", "gateway"):
+        session.run(block)
     assert names["customers"] == served.repo.ref("main~1").read("customers.csv")
     assert names["orders"].num_rows == names["amounts"].height == 12

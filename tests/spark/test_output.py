@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
-from support.doc_pages import Session, blocks, partitioned
 from support.spark_work import Number, double
 
 from lakeops import Lake, Repository, Settings, Split
@@ -51,21 +50,3 @@ def test_a_session_writes_its_own_directory(repo: Repository, spark: SparkEngine
     with main.output("u/") as url:
         pd.DataFrame({"n": [1]}).to_parquet(url.file("rows.parquet"))
     assert paths(repo)[-1] == "u/rows.parquet"
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that libraries leave open
-def test_what_the_page_on_reading_shows_of_spark_works(
-    spark: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert spark.ready
-    monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "home"))
-    partitioned()
-    names = {"spark": SparkSession.builder.getOrCreate()}
-    session = Session(names)
-    for block in blocks("read.md"):
-        if block.note == "spark" or (not block.note and "repo = " in block.text):
-            session.run(block)
-    for name in ("orders", "by_format"):
-        assert sorted((row.day, row.amount) for row in names[name].collect()) == [(1, 10), (2, 20)]
-    assert [row.amount for row in names["second"].collect()] == [20]
-    assert len(list(names["repo"].ref("from-spark@").list("copy/"))) == 2

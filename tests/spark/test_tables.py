@@ -144,8 +144,12 @@ def test_csv_and_json_with_their_own_options(session, home, repo: Repository) ->
 
 def test_what_cannot_be_read_is_one_clear_line(session, home, orders: Repository) -> None:
     main = orders.branch("main")
+    old = orders.ref("main~1").commit_id
+    assert orders._ctx.catalog.expire_commits("shop", [old]) == [old]
     for uri, error, says in (
         ("lakefs://shop/nowhere/orders/", errors.RefNotFound, "nowhere"),
+        (f"lakefs://shop/{old}/orders/", errors.CommitExpired, old[:8]),
+        ("lakefs://shop/main~1/orders/", errors.CommitExpired, old[:8]),
         ("lakefs://shops/main/orders/", errors.RepositoryNotFound, "shops"),
         ("s3://shop/main", errors.InvalidUri, "lakefs://"),
         ("lakefs://shop/main/orders/_log/", errors.InvalidInput, "tell no single format"),
@@ -153,6 +157,8 @@ def test_what_cannot_be_read_is_one_clear_line(session, home, orders: Repository
         with pytest.raises(error, match=says) as caught:
             lakeops.spark.read(session, uri)
         assert "\n" not in caught.value.message
+    with pytest.raises(PySparkException, match="CommitExpired"):
+        source(session, home, "lakefs://shop/main~1/orders/")
     with pytest.raises(PySparkException, match=r"no object under 'nothing/' at 'main'"):
         source(session, home, "lakefs://shop/main/nothing/")
     with pytest.raises(PySparkException, match="option 'hom' is not one of"):

@@ -27,7 +27,7 @@ from lakeops.gateway.writing import Answer, Request, Writing
 
 pytestmark = [pytest.mark.delta, pytest.mark.timeout(900)]
 
-PAGE = [block for block in blocks("gateway.md") if block.note == "delta"]
+PAGE = blocks("gateway.md", "delta")
 DRIVER = Path(__file__).parents[1] / "support" / "spark_driver.py"
 QUICK = {
     "spark.master": "local[1]",

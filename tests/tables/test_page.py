@@ -21,7 +21,7 @@ def test_the_lines_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         lake.create_repository("shop")
     names: dict[str, Any] = {}
     session = Session(names)
-    shown = [block for block in blocks("read.md") if block.note == "tables"]
+    shown = blocks("read.md", "tables")
     assert len(shown) == 2
     for block in shown:
         session.run(block)

@@ -1,0 +1,128 @@
+"""Spark reads 1,000 Parquet files through ``lakeops.spark.read``, and the same physical files without lakeops.
+
+::
+
+    PYTHONPATH=.:tests python -m bench.spark_read           files of this machine
+    PYTHONPATH=.:tests python -m bench.spark_read --s3      a bucket of the server at LAKEOPS_TEST_S3_ENDPOINT
+
+A bucket needs Spark's S3 connector: LAKEOPS_TEST_DELTA is where ``tests/services/delta.py`` has put one. Each way
+counts the rows and sums a column in the same session, by turns. *Files* names the physical files one by one to Spark.
+*Folder* names the directory that they lie in, which only works for a table that was written in one go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+
+import lakeops.spark
+from lakeops import Lake, Repository, Settings
+
+FILES, ROWS, DAYS = 1000, 1000, 50
+SHAPES = {"plain": (), "by day": ("day",)}
+"""Tables by the columns that are folders."""
+
+
+def fill(spark: SparkSession, lake: Lake, repo: Repository) -> None:
+    """Write the tables, a file a task."""
+    number = F.floor(F.col("id") / ROWS)
+    rows = spark.range(0, FILES * ROWS, 1, FILES).withColumns({"amount": number, "day": number % DAYS})
+    for shape, folders in SHAPES.items():
+        uri = f"lakefs://{repo.id}/main/{shape}/"
+        assert lakeops.spark.write(rows, uri, partition_by=folders, lake=lake) == FILES
+    repo.branch("main").commit("Two tables of 1,000 files")
+
+
+def ways(spark: SparkSession, lake: Lake, uri: str) -> dict[str, Callable[[], DataFrame]]:
+    """What to measure, by name."""
+    urls = lakeops.spark.files(uri, lake=lake).urls()
+    folder = urls[0].rpartition("/day=" if "/day=" in urls[0] else "/")[0]
+    return {
+        "files": lambda: spark.read.parquet(*urls),
+        "folder": lambda: spark.read.parquet(folder),
+        "lakeops": lambda: lakeops.spark.read(spark, uri, lake=lake),
+        "lakeops, check=False": lambda: lakeops.spark.read(spark, uri, lake=lake, check=False),
+    }
+
+
+def measure(spark: SparkSession, lake: Lake, uri: str, repeats: int) -> None:
+    """Print the median of each way, and its ratio to both direct ones."""
+    found = ways(spark, lake, uri)
+    loads: dict[str, list[float]] = {way: [] for way in found}
+    times: dict[str, list[float]] = {way: [] for way in found}
+    for turn in range(-2, repeats):  # the first ones warm the JVM up
+        for way, read in found.items():
+            began = perf_counter()
+            frame = read()
+            loaded = perf_counter()
+            row = frame.agg(F.count("*"), F.sum("amount")).first()
+            assert tuple(row) == (FILES * ROWS, ROWS * FILES * (FILES - 1) // 2)
+            if turn >= 0:
+                loads[way].append(loaded - began)
+                times[way].append(perf_counter() - began)
+    files, folder = (statistics.median(times[way]) for way in ("files", "folder"))
+    for way, some in times.items():
+        median = statistics.median(some)
+        print(
+            f"  {way:22}{1000 * statistics.median(loads[way]):8.0f}{1000 * median:8.0f}"
+            f"{median / files:8.2f}{median / folder:8.2f}"
+        )
+
+
+def session(place: str, *, s3: bool) -> SparkSession:
+    """Spark in this process, with two threads."""
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    for name, value in {"ui.showConsoleProgress": "false", "local.dir": place, "driver.memory": "1g"}.items():
+        builder = builder.config(f"spark.{name}", value)
+    if s3:
+        from services.delta import class_path
+
+        builder = builder.config("spark.driver.extraClassPath", class_path(Path(os.environ["LAKEOPS_TEST_DELTA"])))
+        for name, value in {
+            "endpoint": os.environ["LAKEOPS_TEST_S3_ENDPOINT"],
+            "endpoint.region": "us-east-1",
+            "path.style.access": "true",
+            "access.key": os.environ["AWS_ACCESS_KEY_ID"],
+            "secret.key": os.environ["AWS_SECRET_ACCESS_KEY"],
+        }.items():
+            builder = builder.config(f"spark.hadoop.fs.s3a.{name}", value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--s3", action="store_true", help="in a bucket")
+    parser.add_argument("--repeats", type=int, default=7)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        spark = session(home, s3=given.s3)
+        settings, namespace = Settings.load(home=home), None
+        if given.s3:
+            from lakeops.store.s3.client import client
+
+            settings = Settings.load(home=home, s3_endpoint_url=os.environ["LAKEOPS_TEST_S3_ENDPOINT"])
+            bucket = f"bench-{uuid.uuid4().hex[:12]}"
+            client(settings.store).create_bucket(Bucket=bucket)
+            namespace = f"s3://{bucket}/tables"
+        with Lake.open(settings=settings) as lake:
+            repo = lake.create_repository("bench", storage_namespace=namespace)
+            fill(spark, lake, repo)
+            for shape in SHAPES:
+                print(f"{shape}, {FILES:,} files\n  {'medians, ms':22}{'load':>8}{'all':>8}{'files':>8}{'folder':>8}")
+                measure(spark, lake, f"lakefs://bench/main/{shape}/", given.repeats)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

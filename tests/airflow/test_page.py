@@ -1,0 +1,127 @@
+"""What pages show of Airflow is run as they print it: commands by Airflow's own parser, DAGs by ``dag.test``."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from lakeops import Lake, Repository
+from lakeops.fs import LakeopsFileSystem
+
+sdk = pytest.importorskip("airflow.sdk")
+
+from airflow.providers.standard.operators.bash import BashOperator  # noqa: E402
+from support.dags import known, states  # noqa: E402
+from support.doc_pages import Block, blocks  # noqa: E402
+
+from lakeops.airflow.publish import WriteAuditPublish  # noqa: E402
+
+pytestmark = [
+    pytest.mark.xdist_group("airflow"),
+    pytest.mark.usefixtures("airflow_database"),
+    pytest.mark.needs_airflow("3.3"),
+]
+
+
+BLOCKS = {
+    "a dag": ("README.md", "from airflow.sdk import DAG"),
+    "the block": ("airflow.md", "from lakeops.airflow.publish"),
+    "check": ("airflow.md", "airflow lakeops connections"),
+    "writers": ("airflow.md", "@publish.output"),
+    "sensors": ("airflow.md", "from lakeops.airflow.sensors"),
+    "urls": ("airflow.md", "import pandas"),
+    "assets": ("airflow.md", "from airflow.sdk import dag"),
+    "ready-made": ("airflow.md", "from lakeops.airflow.dags import lakeops_gc"),
+    "made": ("airflow.md", "from lakeops.airflow.dags import admin_dags"),
+    "pool": ("airflow.md", "airflow pools"),
+    "an operator": ("airflow.md", "from lakeops.airflow.operators"),
+    "hook": ("provider.md", "from lakeops.airflow.hook"),
+    "paths": ("read.md", "from airflow.sdk import ObjectStoragePath"),
+}
+"""The blocks of the lane, each by its page and how it begins."""
+
+
+def shown(name: str) -> Block:
+    """A block by its name here."""
+    page, start = BLOCKS[name]
+    (found,) = (block for block in blocks(page, "airflow") if block.text.startswith(start))
+    return found
+
+
+def test_these_are_all_blocks_of_the_lane() -> None:
+    pages = {page for page, _ in BLOCKS.values()}
+    assert sum(len(blocks(page, "airflow")) for page in pages) == len({shown(name).text for name in BLOCKS})
+
+
+def run(block: Block, **names: Any) -> dict[str, Any]:
+    """The names that a block of Python leaves."""
+    exec(compile(block.text, "<page>", "exec"), names)
+    return names
+
+
+def test_the_block_publishes(flights: Repository) -> None:
+    days: list[str] = []
+
+    def read(day: str) -> pd.DataFrame:
+        days.append(day)
+        return pd.DataFrame({"id": [1]})
+
+    with sdk.DAG("page_publish", schedule=None) as dag:
+        run(shown("the block"), read=read)
+    assert set(states(known(dag).test()).values()) == {"success"}
+    (path,) = (entry.path for entry in flights.ref("main@").list())
+    assert path == f"flights/day={days[0]}/part-0.parquet"
+
+
+def test_dags_are_built(flights: Repository) -> None:
+    with sdk.DAG("page_built", schedule=None) as dag, WriteAuditPublish(repo="flights", message="x") as publish:
+        found = run(shown("writers"), publish=publish, BashOperator=BashOperator)
+        found["flights"]()
+        found["tables"].expand(table=["a", "b"])
+    assert {"publish.flights", "publish.tables", "publish.job"} <= dag.task_dict.keys()
+    with sdk.DAG("page_tasks", schedule=None) as dag:
+        run(shown("sensors"))
+        run(shown("an operator"))
+    assert {*dag.task_dict} == {"fresh", "day", "merge"}
+    with_asset = run(shown("assets"))
+    assert with_asset["refresh"]().schedule
+    ready = run(shown("ready-made"))
+    made = run(shown("made"))
+    ids = [ready["lakeops_gc"].dag_id, ready["lakeops_mirror"].dag_id, made["nightly"].dag_id, made["checks"].dag_id]
+    assert ids[:3] == ["lakeops_gc", "lakeops_mirror", "nightly_gc"]
+    readme = run(shown("a dag"), extract_orders=None, find_faults=None)
+    assert readme["publish"].branch
+
+
+def test_files_and_the_hook(lake: Lake, flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PRODUCTION", "LAKEOPS_DEFAULT"):
+        monkeypatch.setenv(
+            f"AIRFLOW_CONN_{name}", f'{{"conn_type": "lakeops", "host": "{os.environ["LAKEOPS_HOME"]}"}}'
+        )
+    monkeypatch.setattr(LakeopsFileSystem, "_opened", {})
+    monkeypatch.setattr("airflow.sdk.io.store._STORE_CACHE", {})
+    flights.create_branch("load", source="main")
+    run(shown("hook"))
+    with flights.branch("main").output("flights/day=2013-01-01/") as url:
+        pd.DataFrame({"id": [1]}).to_parquet(url.file("part-0.parquet"))
+    run(shown("urls"))
+    shop = lake.create_repository("shop").branch("main")
+    shop.put("customers.csv", b"id\n")
+    assert run(shown("paths"))["text"] == "id\n"
+
+
+def test_commands(flights: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from airflow.cli.cli_parser import get_parser
+    from airflow.models import Pool
+
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
+    monkeypatch.setenv("AIRFLOW_CONN_LAKEOPS_DEFAULT", '{"conn_type": "lakeops"}')
+    for name in ("check", "pool"):
+        given = get_parser().parse_args(shlex.split(shown(name).text)[1:])
+        given.func(given)
+    capsys.readouterr()
+    assert Pool.get_pool("lakeops_spark").slots == 1
