@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.xdist_group("airflow"),
     pytest.mark.usefixtures("airflow_database"),
     pytest.mark.needs_airflow("3.3"),
+    pytest.mark.filterwarnings("ignore:UPath 'lakefs' filesystem not explicitly implemented:UserWarning"),
 ]
 
 
