@@ -8,7 +8,7 @@ export PYTHONPATH :=
 # Without bytecode each process that a test starts compiles lakeops again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure test-delta types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure test-engines types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -40,7 +40,7 @@ tables: setup ## write lakeops/catalog/tables.py anew, after a change of the SQL
 
 # Two workers for two cores.
 test: setup ## the whole default suite (no services needed: it starts its own)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not delta and not browser"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not s3 and not azure and not engines and not browser"
 
 test-slow: setup ## what takes minutes
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "slow"
@@ -72,8 +72,8 @@ test-s3: setup ## the store's contract and the verbs on a real S3 server (Ceph's
 test-azure: setup ## the store's contract and the verbs on Azurite, an emulator of Azure (installed from npm when missing)
 	$(BIN)/python tests/services/azure.py $(BIN)/python -m pytest -m azure tests/store tests/ops/test_on_azure.py
 
-test-delta: setup ## Delta tables on two Spark drivers at once (Spark from PyPI and jars from Maven, 1.2 GB, when missing)
-	$(BIN)/python tests/services/delta.py $(BIN)/python -m pytest -m delta tests/tables/test_delta_on_spark.py
+test-engines: setup ## Delta tables on two Spark drivers, and DuckDB's httpfs, through the gateway (from PyPI and Maven, 1.3 GB, when missing)
+	$(BIN)/python tests/services/engines.py $(BIN)/python -m pytest -m engines tests/tables/test_delta_on_spark.py tests/gateway/test_httpfs.py
 
 types: setup ## whether programs that use lakeops see complete types (pyright from npm, installed when missing)
 	@$(BIN)/python tests/services/verified_types.py

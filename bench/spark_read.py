@@ -5,7 +5,7 @@
     PYTHONPATH=.:tests python -m bench.spark_read           files of this machine
     PYTHONPATH=.:tests python -m bench.spark_read --s3      a bucket of the server at LAKEOPS_TEST_S3_ENDPOINT
 
-A bucket needs Spark's S3 connector: LAKEOPS_TEST_DELTA is where ``tests/services/delta.py`` has put one. Each way
+A bucket needs Spark's S3 connector: LAKEOPS_TEST_ENGINES is where ``tests/services/engines.py`` has put one. Each way
 counts the rows and sums a column in the same session, by turns. *Files* names the physical files one by one to Spark.
 *Folder* names the directory that they lie in, which only works for a table that was written in one go.
 """
@@ -84,9 +84,9 @@ def session(place: str, *, s3: bool) -> SparkSession:
     for name, value in {"ui.showConsoleProgress": "false", "local.dir": place, "driver.memory": "1g"}.items():
         builder = builder.config(f"spark.{name}", value)
     if s3:
-        from services.delta import class_path
+        from services.engines import class_path
 
-        builder = builder.config("spark.driver.extraClassPath", class_path(Path(os.environ["LAKEOPS_TEST_DELTA"])))
+        builder = builder.config("spark.driver.extraClassPath", class_path(Path(os.environ["LAKEOPS_TEST_ENGINES"])))
         for name, value in {
             "endpoint": os.environ["LAKEOPS_TEST_S3_ENDPOINT"],
             "endpoint.region": "us-east-1",

@@ -33,6 +33,7 @@ LANES = {
     "delta": "tables/test_delta_on_spark.py",
     "format": "support/format_page.py",
     "gateway": "gateway/test_page.py",
+    "httpfs": "gateway/test_httpfs.py",
     "kit": "testing/test_kit.py",
     "spark": "spark/test_page.py",
     "tables": "tables/test_page.py",

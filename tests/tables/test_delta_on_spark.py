@@ -1,6 +1,6 @@
 """Delta Lake on real Spark drivers, through the gateway: no row is lost, and conflicts are the format's own.
 
-``make test-delta`` brings Spark and the jars. The gateway runs in this process, so a test can hold two drivers at the
+``make test-engines`` brings Spark and the jars. The gateway runs in this process, so a test can hold two drivers at the
 moment in which each of them has seen that the next version is not there.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from services import delta
+from services import engines
 from services.process import die_with_parent
 from support.doc_pages import blocks
 
@@ -25,7 +25,7 @@ from lakeops import Lake, Repository, Settings
 from lakeops.gateway.server import serving
 from lakeops.gateway.writing import Answer, Request, Writing
 
-pytestmark = [pytest.mark.delta, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 PAGE = blocks("gateway.md", "delta")
 DRIVER = Path(__file__).parents[1] / "support" / "spark_driver.py"
@@ -45,13 +45,13 @@ class Driver:
         folder.mkdir()
         (folder / "spark-defaults.conf").write_text(_configuration(place, options))
         environment = {**os.environ, "SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment |= {"PYSPARK_PYTHON": str(delta.python(place))}
+        environment |= {"PYSPARK_PYTHON": str(engines.python(place))}
         for name in ("SPARK_HOME", "PYTHONPATH"):
             environment.pop(name, None)
         self._log = folder / "log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [str(delta.python(place)), str(DRIVER)],
+                [str(engines.python(place)), str(DRIVER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -90,8 +90,8 @@ def _configuration(place: Path, options: dict[str, str]) -> str:
     """The page's lines, with this gateway and these keys, and the jars that were fetched with their hashes."""
     lines = dict(line.split(maxsplit=1) for line in PAGE[0].text.splitlines())
     packages = lines.pop("spark.jars.packages").split(",")
-    assert {*packages} <= {*delta.JARS}
-    lines["spark.driver.extraClassPath"] = delta.class_path(place)
+    assert {*packages} <= {*engines.JARS}
+    lines["spark.driver.extraClassPath"] = engines.class_path(place)
     lines["spark.hadoop.fs.s3a.endpoint"] = options["aws_endpoint_url"]
     lines["spark.hadoop.fs.s3a.access.key"] = options["aws_access_key_id"]
     lines["spark.hadoop.fs.s3a.secret.key"] = options["aws_secret_access_key"]
@@ -100,9 +100,9 @@ def _configuration(place: Path, options: dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def place() -> Path:
-    if "LAKEOPS_TEST_DELTA" not in os.environ:
-        pytest.skip("make test-delta brings Spark and Delta")
-    return Path(os.environ["LAKEOPS_TEST_DELTA"])
+    if "LAKEOPS_TEST_ENGINES" not in os.environ:
+        pytest.skip("make test-engines brings Spark and Delta")
+    return Path(os.environ["LAKEOPS_TEST_ENGINES"])
 
 
 @pytest.fixture(scope="module")

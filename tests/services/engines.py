@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Spark with Delta Lake and S3A: a Spark that Delta is released for, and the jars, in build/ where they are missing.
+"""Spark with Delta Lake and S3A, and DuckDB with its extension httpfs, in build/ where they are missing.
 
-The Spark that the project pins has no Delta yet, so this one lives in an environment of its own. Everything is pinned
-by its SHA-256. ``delta.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_DELTA.
+The Spark that the project pins has no Delta yet, and its DuckDB no httpfs on the package index. So both live in
+environments of their own. Everything is pinned by its SHA-256. ``engines.py COMMAND...`` runs a command with the place
+in LAKEOPS_TEST_ENGINES.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ JARS = {
 }
 """What ``spark.jars.packages`` brings for delta-spark and hadoop-aws, and Spark's own jars lack."""
 
-PLACE = Path(__file__).parents[2] / "build" / "delta-4.4.0"
+DUCKDB = Path(__file__).with_name("httpfs.lock")
+PLACE = Path(__file__).parents[2] / "build" / "engines-1"
 
 
-def python(place: Path) -> Path:
-    """The interpreter that has this Spark."""
-    return place / "spark" / "bin" / "python"
+def python(place: Path, name: str = "spark") -> Path:
+    """The interpreter that has this Spark, or ``duckdb``."""
+    return place / name / "bin" / "python"
 
 
 def class_path(place: Path) -> str:
@@ -44,8 +46,10 @@ def class_path(place: Path) -> str:
 
 
 def install() -> Path:
-    """Where it is. Maven and pip fetch what is missing: 1.2 GB, which takes some minutes."""
-    _install_spark()
+    """Where it is. Maven and pip fetch what is missing: 1.3 GB, which takes some minutes."""
+    pins = "".join(f"{pin} --hash=sha256:{digest}\n" for pin, digest in SPARK.items())
+    _make_environment("spark", pins)
+    _make_environment("duckdb", DUCKDB.read_text())
     (PLACE / "jars").mkdir(parents=True, exist_ok=True)
     for artifact, expected in JARS.items():
         _, name, version = artifact.split(":")
@@ -55,16 +59,16 @@ def install() -> Path:
     return PLACE
 
 
-def _install_spark() -> None:
-    done = PLACE / "spark" / "installed"
+def _make_environment(name: str, pins: str) -> None:
+    done = PLACE / name / "installed"
     if done.exists():
         return
-    print("Installing Spark for Delta (some minutes) ...", file=sys.stderr, flush=True)
-    venv.create(PLACE / "spark", with_pip=True, clear=True)
-    pins = PLACE / "spark" / "requirements.txt"
-    pins.write_text("".join(f"{pin} --hash=sha256:{digest}\n" for pin, digest in SPARK.items()))
-    pip = [str(python(PLACE)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--require-hashes", "--requirement", str(pins)], check=True)
+    print(f"Installing {name} (some minutes) ...", file=sys.stderr, flush=True)
+    venv.create(PLACE / name, with_pip=True, clear=True)
+    wanted = PLACE / name / "requirements.txt"
+    wanted.write_text(pins)
+    pip = [str(python(PLACE, name)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*pip, "--require-hashes", "--requirement", str(wanted)], check=True)
     done.touch()
 
 
@@ -84,5 +88,5 @@ def _fetch(artifact: str, jar: Path, expected: str) -> None:
 
 
 if __name__ == "__main__":
-    environment = {**os.environ, "LAKEOPS_TEST_DELTA": str(install())}
+    environment = {**os.environ, "LAKEOPS_TEST_ENGINES": str(install())}
     sys.exit(subprocess.run(sys.argv[1:], env=environment, check=False).returncode)
