@@ -62,7 +62,7 @@ def did(
     *,
     prefix: str,
     opened: Callable[[str], AbstractContextManager[Lake]],
-    may_read: Callable[[str], bool],
+    may_read: Callable[[str, str], bool],
 ) -> list[Did]:
     """What the tasks of a run did, in the order in which they did it.
 
@@ -73,23 +73,24 @@ def did(
         index: of a mapped task: which one; None for all.
         prefix: what the addresses of lakeops' pages begin with, with a slash at the end.
         opened: opens the lake of a connection.
-        may_read: whether the user may read a connection. Pages of others are left out.
+        may_read: whether the user may see a connection's repository. Pages of others are left out.
     """
     tasks: dict[str, dict[str, str]] = {}
     for name, key, address in _links(dag_id, run_id, task_id, index):
-        if address.startswith(prefix) and may_read(_parts(address, prefix)[0]):
+        parts = _parts(address, prefix)
+        if len(parts) > 1 and may_read(*parts[:2]):
             tasks.setdefault(name, {})[LINKS[key]] = address
     lakes: dict[str, Lake] = {}
     rows: list[Did] = []
     with ExitStack() as stack:
         left = COMMITS
         for name, pages in tasks.items():
-            published = pages.get(LakeopsCommitLink.name)
-            if published is None or not left:
+            published = _parts(pages.get(LakeopsCommitLink.name, ""), prefix)
+            if len(published) < 4 or not left:
                 rows.append(Did(name, pages))
                 continue
             left -= 1
-            connection, repository, _, commit_id = _parts(published, prefix)[:4]
+            connection, repository, _, commit_id = published[:4]
             try:
                 if connection not in lakes:
                     lakes[connection] = stack.enter_context(opened(connection))
@@ -129,5 +130,8 @@ def _text(value: Any) -> str:  # noqa: ANN401 - whatever an XCom holds
 
 
 def _parts(address: str, prefix: str) -> list[str]:
+    """The parts of a page's path: connection, repository, kind of page and more. None of any other address."""
+    if not address.startswith(prefix):
+        return []
     path = address.removeprefix(prefix).partition("?")[0]
     return [unquote(part) for part in path.split("/")]

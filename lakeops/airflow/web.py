@@ -1,7 +1,6 @@
-"""The pages in Airflow's web server, closed to everybody who may not read the connection.
+"""The pages in Airflow's web server. Every route asks the auth manager (``rights``) by connection and repository.
 
-A page does with a connection what the connection's reader could do, so every route asks for the right to read that
-connection. Every route is a GET, writes nothing and makes no catalog. The pages are those of ``lakeops.web``.
+Every route is a GET, writes nothing and makes no catalog. The pages are those of ``lakeops.web``.
 
 Airflow's web server imports this module when the first page is asked for.
 """
@@ -11,12 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_connection
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.models.dag import DagModel
 from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
@@ -24,11 +25,13 @@ from starlette.exceptions import HTTPException
 from lakeops.airflow.actions import form
 from lakeops.airflow.compat import AirflowNotFoundException, conf
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.rights import Rights
 from lakeops.airflow.run_page import ROWS, did
 from lakeops.lake import Lake
 from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
 from lakeops.web.app import answer, failure, guarded, page, refused
+from lakeops.web.finding import LOOKED_AT
 from lakeops.web.page import Moved, Site
 from lakeops.web.pages import ROUTES, Pages
 from lakeops.web.render import address, render
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
 
 LISTED = 100
 """Connections that the first page lists."""
+LIST = "/{connection_id}"
 RUN = "/_run"
 """What a run did. No connection's name begins with an underscore in practice, so it hides none."""
+ASK = "Ask an administrator for the right to read this connection, or the view Lakeops:CONNECTION/REPOSITORY."
 _ENVIRONMENT = "AIRFLOW_CONN_"
 
 
@@ -52,7 +57,7 @@ def build() -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        dependencies=[Depends(requires_access_connection("GET"))],
+        dependencies=[Depends(require_right)],
     )
     app.middleware("http")(guarded)
     app.add_exception_handler(HTTPException, _refused)
@@ -62,6 +67,39 @@ def build() -> FastAPI:
     for path, view in ROUTES:
         app.add_api_route(f"/{{connection_id}}{path.rstrip('/')}", _endpoint(view), methods=["GET"])
     return app
+
+
+def require_right(request: Request, user: GetUserDep) -> None:
+    """Refuse whoever may see neither the lake nor the repository that an address names.
+
+    The list of a lake's repositories is for whoever may see one of them, and shows only those. Addresses without a
+    connection are for whoever is logged in. Their pages ask for each thing that they show.
+
+    Raises:
+        HTTPException: 401 (by Airflow) for nobody, 403 for a user without the right.
+    """
+    path = {name: str(value) for name, value in request.path_params.items()}
+    connection, repository = path.get("connection_id"), path.get("repository")
+    rights = Rights(user)
+    if connection is None or rights.lake(connection):
+        return
+    sees = partial(rights.repository, connection)
+    request.state.sees = sees
+    if repository is not None:
+        allowed = sees(repository)
+    else:
+        allowed = request.scope["route"].path == LIST and rights.some() and _sees_any(connection, sees)
+    if not allowed:
+        raise HTTPException(403, "Forbidden")
+
+
+def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
+    """Whether there is a lake, with a repository that somebody may see. A lake that fails is none."""
+    try:
+        with _opened(connection) as lake:
+            return any(sees(repository.id) for repository in islice(lake.repositories(), LOOKED_AT))
+    except LakeopsError:
+        return False
 
 
 def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Response]:
@@ -75,7 +113,8 @@ def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Respo
 def _site(request: Request) -> Site:
     connection = str(request.path_params["connection_id"])
     home = str(request.scope.get("root_path", ""))
-    return Site(address(home, connection), connection, f"{home}/", airflow_root(), acts=True)
+    sees = getattr(request.state, "sees", None)
+    return Site(address(home, connection), connection, f"{home}/", airflow_root(), acts=True, sees=sees)
 
 
 @contextmanager
@@ -105,15 +144,14 @@ def airflow_root() -> str:
 
 
 def _lakes(request: Request, user: GetUserDep) -> Response:
-    """The connections of type lakeops that the user may read."""
+    """The connections of type lakeops whose whole lake the user may see."""
     home = str(request.scope.get("root_path", ""))
-    manager = get_auth_manager()
-    rows = [
-        (name, address(home, name), _described(name))
-        for name in _connections()
-        if manager.is_authorized_connection(method="GET", details=ConnectionDetails(conn_id=name), user=user)
-    ]
-    return page(render("lakes.html", site=Site(f"{home}/", "Airflow"), title="Lakes", lakes=rows[:LISTED]))
+    site, rights = Site(f"{home}/", "Airflow"), Rights(user)
+    rows = [(name, address(home, name), _described(name)) for name in _connections() if rights.lake(name)]
+    if not rows:
+        advice = f"{ASK} Pages of a single repository are at {home}/CONNECTION/REPOSITORY."
+        return failure(None, 403, "There is no lake that you may see as a whole.", advice)
+    return page(render("lakes.html", site=site, title="Lakes", lakes=rows[:LISTED]))
 
 
 # --- what a run did, and what can be done ---
@@ -124,9 +162,10 @@ def _run(request: Request, user: GetUserDep) -> Response:
     home = str(request.scope.get("root_path", ""))
     site = Site(f"{home}/", "Airflow", airflow=airflow_root())
     dag_id, run_id, task_id, index = (request.query_params.get(name, "") for name in ("dag", "run", "task", "index"))
-    manager = get_auth_manager()
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
-    if not manager.is_authorized_dag(method="GET", access_entity=DagAccessEntity.XCOM, details=details, user=user):
+    if not get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.XCOM, details=details, user=user
+    ):
         return failure(site, 403, f"You may not see what runs of {dag_id!r} did.")
     rows = did(
         dag_id,
@@ -135,9 +174,7 @@ def _run(request: Request, user: GetUserDep) -> Response:
         int(index) if index.isdigit() else None,
         prefix=f"{home}/",
         opened=_opened,
-        may_read=lambda name: manager.is_authorized_connection(
-            method="GET", details=ConnectionDetails(conn_id=name), user=user
-        ),
+        may_read=Rights(user).repository,
     )
     return page(render("run.html", site=site, title="What was done", rows=rows[:ROWS], task=task_id))
 
@@ -191,6 +228,8 @@ def _described(name: str) -> str:
 def _refused(request: Request, error: Exception) -> Response:
     """What Airflow's auth manager refuses, as a page with the way in."""
     status: Any = getattr(error, "status_code", 500)
+    if status == 403:
+        return failure(None, 403, "Your account may not see this.", ASK)
     if status != 401:
         return refused(request, error)
     login = ("Log in", address(airflow_root(), "auth", "login", next=str(request.url.path)))

@@ -33,7 +33,6 @@ from lakeops.catalog.records import BranchState, History
 from lakeops.catalog.rows import (
     COMMIT_COLUMNS,
     PARENTS,
-    AnyRow,
     branch_record,
     commit_record,
     parents_of,

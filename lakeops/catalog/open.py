@@ -23,6 +23,7 @@ from lakeops.catalog.hooks import HookRecords
 from lakeops.catalog.inspection import Inspection
 from lakeops.catalog.marks import Marks
 from lakeops.catalog.mirrors import Mirrors
+from lakeops.catalog.overview import Overviews
 from lakeops.catalog.owners import Owners
 from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.protection import Protections
@@ -67,6 +68,7 @@ class Catalog(
     Inspection,
     Audit,
     Reports,
+    Overviews,
     Roles,
 ):
     """One catalog: a database of repositories, over SQLite or PostgreSQL.

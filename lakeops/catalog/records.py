@@ -15,6 +15,7 @@ from lakeops.model.hooks import Hook
 from lakeops.model.mirrors import Remaining
 from lakeops.model.owner import Identity
 from lakeops.model.records import Along, Commit, Entry, Ref, Repository
+from lakeops.model.reports import Report
 from lakeops.model.requests import difference
 
 if TYPE_CHECKING:
@@ -349,6 +350,34 @@ class Move:
     ref: str
     old: str | None
     new: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What a list shows of a repository.
+
+    Attributes:
+        head: the last commit of its default branch; None where that cannot be read.
+        branches: how many branches it has, or as many as were to be counted.
+        last_check: what its last check found, if there was one.
+    """
+
+    head: Commit | None
+    branches: int
+    last_check: Report | None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Some commits that a search found.
+
+    Attributes:
+        commits: they, the highest generation first.
+        next_below: generation and id of the last commit that was looked at; None where that was the last one.
+    """
+
+    commits: Sequence[Commit]
+    next_below: tuple[int, str] | None
 
 
 @dataclass(frozen=True, slots=True)

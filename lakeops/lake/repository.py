@@ -203,6 +203,7 @@ class Repository:
     changed: Final = verb(lambda: ops.diff.changed)
     compare: Final = verb(lambda: ops.diff.since_merge_base)
     sums: Final = verb(lambda: ops.sums.sums)
+    size: Final = verb(lambda: ops.sums.size)
     merge: Final = verb(lambda: ops.merge.merge)
     preview_merge: Final = verb(lambda: ops.merge.preview_merge)
     cherry_pick: Final = verb(lambda: ops.merge.cherry_pick)

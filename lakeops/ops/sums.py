@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.names import check_prefix
-from lakeops.model.records import Change, ChangeType
+from lakeops.model.records import Change, ChangeType, Commit
 from lakeops.ops.context import Context
 from lakeops.ops.diff import since_merge_base_tables
-from lakeops.ops.resolve import resolve_both, watched
+from lakeops.ops.resolve import overtaken, resolve_both, resolve_commit, watched
 from lakeops.ranges.diff import changes, diff, each_change, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
 
@@ -78,6 +79,21 @@ class Sums:
     first: list[Change]
     conflicts: list[Change]
     exact: bool
+
+
+class Size(NamedTuple):
+    """How many objects a commit holds, and the sum of their sizes."""
+
+    objects: int
+    bytes: int
+
+
+def size(ctx: Context, at: str | Commit) -> Size:
+    """The size of a ref's commit, or of a commit. Its metarange tells it: no range is read."""
+    commit = at if isinstance(at, Commit) else resolve_commit(ctx, at)
+    with overtaken(ctx, (commit,)):
+        metarange = ctx.metarange(commit)
+    return Size(metarange.count, metarange.size_bytes)
 
 
 def sums(

@@ -93,7 +93,6 @@ def refused(request: Request, error: Exception) -> Response:  # noqa: ARG001 - t
     advice = {
         404: "There is no page at this address.",
         405: "Pages are only read.",
-        403: "Your account may not read this connection. Ask an administrator for the right to read it.",
     }
     detail: Any = getattr(error, "detail", "")
     return failure(None, status, str(detail) or "refused", advice.get(status, ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,7 @@ class Site:
         home: the address of a list of lakes, if there are several.
         airflow: what addresses of Airflow's own pages begin with; None outside Airflow.
         acts: whether there are forms that change something, below ``act/`` of a repository.
+        sees: whether whoever looks may see a repository; None where they may see all of the lake.
     """
 
     root: str
@@ -39,6 +40,7 @@ class Site:
     home: str | None = None
     airflow: str | None = None
     acts: bool = False
+    sees: Callable[[str], bool] | None = None
 
     def run_page(self, metadata: Mapping[str, str]) -> str | None:
         """The page of the task that made a commit, in the Airflow that shows this page."""

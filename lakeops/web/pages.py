@@ -7,12 +7,12 @@ ended. What two commits differ in never changes, so sums are kept by their ids.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound
 from lakeops.model.refs import parse_ref
 from lakeops.web import graph
+from lakeops.web.finding import FindingPages
 from lakeops.web.objects import ObjectPages
 from lakeops.web.page import Moved
 from lakeops.web.problem import Problem
@@ -27,35 +27,13 @@ if TYPE_CHECKING:
 REFS = 30
 """Branches or tags of a page."""
 COMMITS = 40
-REPOSITORIES = 50
 MOST_LANES = 20
 OFFERED = 100
 """Branches, and tags, that a field offers to choose from."""
 
 
-class Pages(ObjectPages, UpkeepPages):
+class Pages(FindingPages, ObjectPages, UpkeepPages):
     """All pages of a lake."""
-
-    # --- of the lake ---
-
-    def repositories(self) -> str:
-        """All repositories."""
-        after = self._asked("after")
-        found = list(islice(self._lake.repositories(prefix=self._asked("q"), after=after), REPOSITORIES + 1))
-        rows = [self._repository_row(repository) for repository in found[:REPOSITORIES]]
-        more = rows[-1]["repository"].id if len(found) > REPOSITORIES else None
-        return self._page("repositories.html", "Repositories", rows=rows, next_after=more, q=self._asked("q"))
-
-    def _repository_row(self, repository: Repository) -> dict[str, Any]:
-        record = repository.record
-        head, problem = None, None
-        try:
-            head = repository.ref(record.default_branch).commit
-        except LakeopsError as error:
-            problem = error.message
-        return {"repository": repository, "head": head, "problem": problem, "read_only": record.read_only}
-
-    # --- of a repository ---
 
     def branches(self) -> str:
         """The branches, with how far each is from the default one."""
@@ -96,13 +74,6 @@ class Pages(ObjectPages, UpkeepPages):
         rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
         more = found[REFS - 1].id if len(found) > REFS else None
         return self._of_repository("tags.html", "Tags", repository, tab="tags", rows=rows, next_after=more, q=q)
-
-    def go(self) -> Moved:
-        """To the page of a ref or a commit that somebody typed."""
-        ref = self._asked("ref").strip()
-        if not ref:
-            raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
-        return Moved(self._to("ref", ref))
 
     def history(self) -> str:
         """The commit graph of a ref. Of a deleted branch or tag: where it was."""
@@ -202,6 +173,7 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
     ("/{repository}", Pages.branches),
     ("/{repository}/tags", Pages.tags),
     ("/{repository}/go", Pages.go),
+    ("/{repository}/search", Pages.search),
     ("/{repository}/ref/{ref}", Pages.history),
     ("/{repository}/commit/{commit_id}", Pages.commit),
     ("/{repository}/tree/{ref}", Pages.tree),

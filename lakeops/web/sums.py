@@ -8,8 +8,10 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from lakeops.model.records import Change
-from lakeops.ops.sums import Sums
+from lakeops.model.errors import LakeopsError, StoreUnavailable
+from lakeops.model.records import Change, Commit
+from lakeops.ops.sums import Size, Sums
+from lakeops.store.in_flight import in_flight
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -21,6 +23,7 @@ FOLDERS = 50
 """Folders that are listed; the others are summed up as one."""
 _KEPT = 128
 _PAIRS = 4096
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -99,7 +102,38 @@ def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tup
     return [known[one] for one in commits]
 
 
-def _keep(kept: OrderedDict[tuple[str, str, str], T], found: Mapping[tuple[str, str, str], T]) -> None:
+def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
+    """How large some commits are, each of its repository; None where that cannot be read now.
+
+    What is not known is asked for with several requests under way. After a store that did not answer, nothing else is
+    asked of it: a page waits for it once.
+    """
+    down: set[str] = set()
+
+    def size(asked: tuple[Repository, Commit | None]) -> Size | None:
+        repository, commit = asked
+        place = repository.storage_namespace
+        if commit is None or commit.expired:
+            return None
+        with _lock:
+            known = _sizes.get((place, commit.meta_range_id))
+        server = "/".join(place.split("/", 3)[:3])  # the scheme and the bucket
+        if known is not None or server in down:
+            return known
+        try:
+            found = repository.size(commit)
+        except StoreUnavailable:
+            down.add(server)
+            return None
+        except LakeopsError:
+            return None
+        _keep(_sizes, {(place, commit.meta_range_id): found})
+        return found
+
+    return list(in_flight(size, heads))
+
+
+def _keep(kept: OrderedDict[K, T], found: Mapping[K, T]) -> None:
     with _lock:
         kept.update(found)
         while len(kept) > _PAIRS:
@@ -108,5 +142,6 @@ def _keep(kept: OrderedDict[tuple[str, str, str], T], found: Mapping[tuple[str, 
 
 _bases: OrderedDict[tuple[str, str, str], str] = OrderedDict()
 _distances: OrderedDict[tuple[str, str, str], tuple[int, int] | None] = OrderedDict()
+_sizes: OrderedDict[tuple[str, str], Size] = OrderedDict()
 _known: OrderedDict[tuple[str, ...], Sums] = OrderedDict()
 _lock = Lock()

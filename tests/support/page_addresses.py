@@ -8,6 +8,7 @@ ADDRESSES = {
     "/{repository}": "/repo",
     "/{repository}/tags": "/repo/tags",
     "/{repository}/go": "/repo/go?ref=main",
+    "/{repository}/search": "/repo/search?q=load",
     "/{repository}/ref/{ref}": "/repo/ref/main",
     "/{repository}/commit/{commit_id}": "/repo/commit/main@",
     "/{repository}/tree/{ref}": "/repo/tree/main",

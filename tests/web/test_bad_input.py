@@ -50,6 +50,7 @@ QUERIES = {
     "/{repository}": {"q", "after"},
     "/{repository}/tags": {"q", "after"},
     "/{repository}/go": {"ref"},
+    "/{repository}/search": {"q", "below"},
     "/{repository}/ref/{ref}": {"from"},
     COMMIT_PAGE: {"prefix", "after"},
     "/{repository}/tree/{ref}": {"prefix", "after"},

@@ -17,8 +17,9 @@ from sqlalchemy import event
 from support.statements import ours, statements
 
 from lakeops import Lake, Settings, Split
+from lakeops.ops import shape
 from lakeops.testing import Faults, open_faulty
-from lakeops.web import objects, pages, sums, upkeep
+from lakeops.web import finding, objects, pages, sums, upkeep
 from lakeops.web.serve import application
 
 with warnings.catch_warnings():
@@ -50,6 +51,7 @@ PAGES = {
     "checks": "/large/checks",
     "moves": "/large/moves",
     "audit": "/large/audit",
+    "search": "/large/search?q=nothing+has+this",
 }
 
 
@@ -119,6 +121,13 @@ def steps(lake: Lake) -> Iterator[list[int]]:
         event.remove(engine, "checkin", stop)
 
 
+def forget() -> None:
+    """As in a new process."""
+    for kept in (sums._known, sums._bases, sums._distances, sums._sizes):
+        kept.clear()
+    shape._far.clear()
+
+
 def costs(home: Path, size: int) -> dict[str, Cost]:
     """Of each page."""
     settings = Settings.load(home=home, fsync=False)
@@ -126,8 +135,7 @@ def costs(home: Path, size: int) -> dict[str, Cost]:
         build(lake, size)
     found: dict[str, Cost] = {}
     for name, path in PAGES.items():
-        for kept in (sums._known, sums._bases, sums._distances):
-            kept.clear()
+        forget()
         faults = Faults()
         with open_faulty(settings, faults) as lake:  # nothing is remembered of the page before
             with TestClient(application(lake), base_url="http://127.0.0.1") as client:
@@ -144,6 +152,7 @@ FEW = {
     objects: ("OBJECTS", "STAGED", "TRACED", "DEPTH"),
     upkeep: ("RECORDS",),
     sums: ("LISTED",),
+    finding: ("MOST_BRANCHES", "SEARCHED", "FOUND", "NAMED"),
 }
 """How much a page shows is made small, so that both repositories fill one."""
 DOWN = {"branches", "compare"}
@@ -166,3 +175,93 @@ def test_what_a_page_costs_does_not_grow_with_the_repository(tmp_path: Path, mon
         or large[name].requests > small[name].requests + 4
     }
     assert not grown
+
+
+def test_a_list_of_repositories_takes_the_same_statements_for_one_and_for_many(tmp_path: Path) -> None:
+    """Heads, branches and checks come for all of a page at once. Sizes are read once, with no statement."""
+    settings, taken = Settings.load(home=tmp_path, fsync=False), []
+    for number in (1, 12):
+        with Lake.open(settings=settings) as lake:
+            for made in range(number):
+                main = lake.create_repository(f"repo-{number}-{made}").branch("main")
+                main.put("a", b"1")
+                main.commit("load")
+        forget()
+        faults = Faults()
+        with (
+            open_faulty(settings, faults) as lake,
+            TestClient(application(lake), base_url="http://127.0.0.1") as client,
+        ):
+            faults.revive()
+            for _ in range(2):
+                faults.calls.clear()
+                with statements(lake.catalog) as seen:
+                    assert client.get("/").text.count('class="mono soft"') == 0
+                taken.append((len(ours(seen)), len(faults.calls)))
+    (one, read_one), (again, none), (many, read_many), (many_again, still_none) = taken
+    assert one == again == many == many_again <= 4
+    assert (none, still_none) == (0, 0)
+    assert 13 <= read_many <= 13 * read_one
+
+
+def test_what_was_summed_up_is_not_read_again(tmp_path: Path) -> None:
+    """Sums stay with the ids of their commits, for every later request of the process."""
+    settings = Settings.load(home=tmp_path, fsync=False)
+    with Lake.open(settings=settings) as lake:
+        build(lake, 1)
+    forget()
+    for path in (PAGES["commit"], PAGES["compare"], PAGES["compare, either way"]):
+        reads = []
+        for _ in range(2):  # each time another lake, as Airflow's web server opens one for each request
+            faults = Faults()
+            with open_faulty(settings, faults) as lake:
+                faults.revive()
+                with TestClient(application(lake), base_url="http://127.0.0.1") as client:
+                    assert client.get(path).status_code == 200
+            reads.append(len(faults.calls))
+        assert reads[0] > 0, path
+        assert reads[1] == 0, path
+
+
+def test_folders_of_staged_rows_take_a_statement_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rows are staged in each folder: a folder is passed over, not read."""
+    monkeypatch.setattr(objects, "OBJECTS", 6)
+    settings, taken = Settings.load(home=tmp_path, fsync=False), []
+    with Lake.open(settings=settings) as lake:
+        for name, size in (("few", 2), ("many", 40)):
+            lake.create_repository(name).branch("main").stage(rows(FOLDER * size, "staged"))
+        with TestClient(application(lake), base_url="http://127.0.0.1") as client:
+            for name in ("few", "many"):
+                with statements(lake.catalog) as seen, steps(lake) as done:
+                    assert "d0000/" in client.get(f"/{name}/tree/main").text
+                taken.append((len(ours(seen)), done[0]))
+    (few, steps_few), (many, steps_many) = taken
+    assert few <= 5 + 3 * 2
+    assert many <= 5 + 3 * 7, "two statements for each folder of the page, one for the first of the next"
+    assert steps_many <= 7 * steps_few
+
+
+def test_refs_far_apart_are_met_in_stretches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits from one down to what it shares with another are read thousands at a time, each of them once."""
+    monkeypatch.setattr(shape, "WALKED", 50)
+    settings = Settings.load(home=tmp_path, fsync=False)
+    with Lake.open(settings=settings) as lake:
+        repo = lake.create_repository("repo")
+        main = repo.branch("main")
+        main.put("a", b"0")
+        main.commit("first")
+        repo.create_branch("old", "main").put("b", b"1")
+        repo.branch("old").commit("of the old one")
+        for number in range(120):
+            main.commit(f"change {number}", allow_empty=True)
+        counts = []
+        for right in ("main~60", "old"):
+            forget()
+            with TestClient(application(lake), base_url="http://127.0.0.1") as client:
+                for _ in range(2):
+                    with statements(lake.catalog) as seen:
+                        assert client.get(f"/repo/diff?left=main&right={right}").status_code == 200
+                    counts.append(sum("generation <=" in text for text in seen))
+    assert counts[0] <= 3
+    assert counts[2] <= 3, "not one for each of the 120 generations"
+    assert counts[1] == counts[3] == 0, "the merge base of two commits never changes"

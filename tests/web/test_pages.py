@@ -18,7 +18,7 @@ pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
 from lakeops.model.reports import ReportKind
-from lakeops.web import objects, pages, preview, sums, upkeep
+from lakeops.web import finding, objects, pages, preview, sums, upkeep
 from lakeops.web.render import HEADERS, address
 from lakeops.web.serve import application, listening
 
@@ -349,6 +349,56 @@ def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
     assert ask("/flights/go?ref=//evil.example", follow_redirects=False).headers["location"].startswith("/flights/ref/")
 
 
+def test_a_search_finds_refs_commits_and_messages(flights: Repository, ask: Any) -> None:
+    head = flights.ref("dev").commit_id
+    text = shown(ask("/flights/search?q=dev"))
+    assert f"dev is commit {head[:12]}" in text
+    assert "Branches that begin with it" in text
+    assert "No commit has it" in text
+    assert "all of them" not in text
+    assert 'action="/flights/search"' in ask("/flights/ref/main").text, "every page of a repository leads to it"
+    found = shown(ask("/flights/search?q=PUBLISH+DAY"))
+    assert found.index("publish day=2") < found.index("publish day=1")
+    assert "load day" not in found
+    assert flights.ref("main~1").commit_id[:12] in shown(
+        ask(f"/flights/search?q={flights.ref('main~1').commit_id[:9]}")
+    )
+    assert "Type what you look for" in shown(ask("/flights/search"))
+    assert "<script>alert" not in ask("/flights/search?q=<script>alert('x')</script>").text
+
+
+def test_a_search_says_how_far_it_looked(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "SEARCHED", 2)
+    path, seen, pages_seen = "/flights/search?q=repository+created", "", 0
+    while path:
+        answer = ask(path)
+        seen += shown(answer)
+        following = re.search(r'href="([^"]*)" rel="next"', answer.text)
+        path = html.unescape(following[1]) if following else ""
+        pages_seen += 1
+    commits = flights.walk(["main", "dev"], 100)[0]
+    assert pages_seen == -(-len(commits) // 2)
+    assert "None of the 2 commits that were looked at has it" in seen
+    assert seen.rstrip().count("Repository created") == 1
+
+
+def test_the_list_tells_branches_size_and_health(
+    flights: Repository, lake: Lake, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects_of = list(flights.ref("main").list())
+    answer = ask("/")
+    assert f'title="{len(objects_of)} objects at the last commit of main">' in answer.text
+    assert "never checked" in shown(answer)
+    flights.fsck()
+    lake.catalog.add_report("flights", ReportKind.CHECK, {"severities": {"error": 2}}, actor="ada")
+    lake.create_repository("empty")
+    text = shown(ask("/"))
+    assert "2 errors" in text
+    assert text.index("empty") < text.index("flights")
+    monkeypatch.setattr(finding, "MOST_BRANCHES", 2)
+    assert "over 2" in shown(ask("/"))
+
+
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
@@ -373,6 +423,7 @@ def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
         ("/flights/tree/main?prefix=%00", 400, "NUL"),
         ("/flights/ref/main?from=zz", 404, "zz"),
         ("/flights/go", 400, "type a branch"),
+        ("/flights/search?q=x&below=1", 400, "a generation and a commit id"),
         ("/a/b/c/d", 404, "no page at this address"),
     ],
 )

@@ -15,7 +15,7 @@
     });
     document.addEventListener('keydown',function(event){
       if(event.key==='/'&&!/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)){
-        var field=document.querySelector('input[type=search]');
+        var field=document.querySelector('main input[type=search]')||document.querySelector('input[type=search]');
         if(field){ event.preventDefault(); field.focus(); field.select(); }
       }
     });

@@ -1,0 +1,64 @@
+"""What lists show of many repositories and commits, on both databases: in few statements, and never more than asked."""
+
+from __future__ import annotations
+
+import pytest
+from support.catalogs import REPO, commit_all, create
+from support.statements import ours, statements
+
+from lakeops.model.errors import RepositoryNotFound
+from lakeops.model.reports import ReportKind
+
+
+def saying(catalog, *messages: str) -> list[str]:
+    """Commits with these messages on main, oldest first."""
+    return [commit_all(catalog, message).id for message in messages]
+
+
+def test_an_overview_tells_of_each_repository_in_three_statements(empty) -> None:
+    for name in ("one", "two", "three"):
+        create(empty, name)
+    for name in ("a", "b", "c"):
+        empty.create_branch("two", name, empty.branch("two", "main").commit_id, token=name, actor="ada")
+    empty.add_report("two", ReportKind.CHECK, {"severities": {"error": 1}}, actor="ada")
+    with statements(empty) as seen:
+        found = empty.overviews(["one", "two", "three", "gone"], most_branches=3)
+    assert len(ours(seen)) == 3
+    assert set(found) == {"one", "two", "three"}
+    assert found["one"].head == empty.commit("one", empty.branch("one", "main").commit_id)
+    assert (found["one"].branches, found["two"].branches) == (1, 3), "no more than so many are counted"
+    assert found["one"].last_check is None
+    assert found["two"].last_check.found == {"severities": {"error": 1}}
+    with statements(empty) as seen:
+        assert empty.overviews([], most_branches=3) == {}
+    assert not seen
+
+
+def test_messages_are_searched_page_by_page_and_each_commit_is_looked_at_once(catalog) -> None:
+    made = saying(catalog, *(f"Load {number} of 100%" if number % 3 else "else" for number in range(10)))
+    wanted = [made[number] for number in range(9, -1, -1) if number % 3]
+    for looked_at, limit in ((100, 100), (100, 2), (3, 100), (4, 1), (1, 1)):
+        found, below, pages = [], None, 0
+        while True:
+            with statements(catalog) as seen:
+                page = catalog.search_messages(REPO, "load", below=below, looked_at=looked_at, limit=limit)
+            assert len(ours(seen)) <= 3
+            found += [commit.id for commit in page.commits]
+            pages += 1
+            if page.next_below is None:
+                break
+            assert below is None or page.next_below < below
+            below = page.next_below
+        assert found == wanted, (looked_at, limit)
+        assert pages <= 12
+
+
+@pytest.mark.parametrize(("text", "count"), [("100%", 1), ("100_", 0), ("%", 1), ("ÄPFEL", 1), ("Ada", 3), ("'", 0)])
+def test_what_is_searched_for_is_text(catalog, text: str, count: int) -> None:
+    saying(catalog, "load 100% of it", "ÄPFEL")
+    assert len(catalog.search_messages(REPO, text, looked_at=100, limit=100).commits) == count
+
+
+def test_a_search_needs_its_repository(catalog) -> None:
+    with pytest.raises(RepositoryNotFound):
+        catalog.search_messages("nosuch", "x", looked_at=1, limit=1)
