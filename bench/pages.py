@@ -155,6 +155,8 @@ PAGES: dict[str, str] = {
     "branches": "/large",
     "branches, a later page": "/large?after=dag-07000",
     "tags, a later page": "/large/tags?after=v07000",
+    "search, found": "/large/search?q=publish",
+    "search, nothing found": "/large/search?q=nothing+has+this",
     "history": "/large/ref/main",
     "history, a later page": "/large/ref/main?from=@old",
     "commit, 1,000 changes": "/large/commit/main",

@@ -7,6 +7,9 @@
   }
   if(outer){ follow(); new MutationObserver(follow).observe(outer,{attributes:true,attributeFilter:['class','data-theme']}); }
   document.addEventListener('DOMContentLoaded',function(){
+    document.querySelectorAll('.tabs [aria-current]').forEach(function(tab){
+      tab.parentNode.scrollLeft=tab.offsetLeft-tab.parentNode.offsetLeft-16;
+    });
     document.querySelectorAll('[data-copy]').forEach(function(button){
       button.hidden=!navigator.clipboard;
       button.addEventListener('click',function(){
