@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, and_, bindparam, exists, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, literal, select, union_all
 
 from lakeops.catalog.commits import BRANCHES_AND_HEADS, find_branch_and_head, look_at_branch, with_head
 from lakeops.catalog.guards import Transitions, find_branch, find_repository
-from lakeops.catalog.records import BranchAt, Roots, Staged, StagedPage
+from lakeops.catalog.records import BranchAt, BranchState, Roots, Staged, StagedPage
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.staging import uploads_in_flight
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
@@ -38,17 +38,6 @@ _AT_PATH = BRANCHES_AND_HEADS.outerjoin(
 _AT_HEAD_AND_PATH = with_head(_AT_PATH, *STAGED.c)
 _MINE = select(STAGED).where(STAGED.c.repository_id == bindparam("repository"))
 _SEALED = _MINE.where(STAGED.c.token.in_(bindparam("tokens", expanding=True)), STAGED.c.path == bindparam("path"))
-_ANY_ACTIVE = (
-    exists()
-    .where(STAGED.c.repository_id == BRANCH.c.repository_id, STAGED.c.token == BRANCH.c.staging_token)
-    .correlate(BRANCH)
-    .label("any_active")
-)
-_ANY = (
-    select(STAGED.c.token)
-    .where(STAGED.c.repository_id == bindparam("repository"), STAGED.c.token == bindparam("token"))
-    .limit(1)
-)
 _PAGE = (
     _MINE.where(
         STAGED.c.token == bindparam("token"), STAGED.c.path > bindparam("after"), STAGED.c.path >= bindparam("prefix")
@@ -127,21 +116,24 @@ class StagedRows(Transitions):
 
         return self.database.read(work)
 
-    def with_staged(self, repository_id: str, branches: Collection[str]) -> frozenset[str]:
-        """Those of the branches on which any row is staged, effective or not.
+    def staged_counts(self, repository_id: str, branches: Collection[str], *, most: int) -> dict[str, int]:
+        """How many paths are staged on each of the branches, whether or not a commit would change anything for them.
 
-        One statement, and one more for each token that a commit sealed and has not taken.
+        Each branch's paths are counted to ``most``. Two statements. Branches without any are left out.
         """
-        here = select(BRANCH, _ANY_ACTIVE).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches))
+        here = select(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches))
 
-        def work(conn: Connection) -> frozenset[str]:
-            found: set[str] = set()
-            for row in conn.execute(here).all():
-                values = {"repository": repository_id}
-                sealed = branch_record(row).sealed_tokens
-                if row.any_active or any(conn.execute(_ANY, values | {"token": one}).first() for one in sealed):
-                    found.add(row.name)
-            return frozenset(found)
+        def counted(branch: BranchState) -> Select[str, int]:
+            paths = select(STAGED.c.path).where(
+                STAGED.c.repository_id == repository_id, STAGED.c.token.in_(branch.tokens)
+            )
+            return select(literal(branch.id), func.count()).select_from(paths.distinct().limit(most).subquery())
+
+        def work(conn: Connection) -> dict[str, int]:
+            found = [branch_record(row) for row in conn.execute(here).all()]
+            if not found:
+                return {}
+            return {row[0]: row[1] for row in conn.execute(union_all(*map(counted, found))) if row[1]}
 
         return self.database.read(work)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 REFS = 30
 """Branches or tags of a page."""
 COMMITS = 40
+STAGED = 1_000
+"""Paths of a branch that are counted as not committed; with more the page says so."""
 MOST_LANES = 20
 OFFERED = 100
 """Branches, and tags, that a field offers to choose from."""
@@ -48,21 +50,21 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in shown])
         own = repository.ref(f"{repository.default_branch}@").commit
         far = apart(repository, own.id, [ref.commit_id for ref in shown])
-        staged = self._lake.catalog.with_staged(repository.id, [ref.id for ref in shown])
+        staged = self._lake.catalog.staged_counts(repository.id, [ref.id for ref in shown], most=STAGED + 1)
         rows = [
             {
                 "name": ref.id,
                 "commit": commits[ref.commit_id],
                 "apart": distance,
                 "beyond": own.generation - commits[ref.commit_id].generation,
-                "staged": ref.id in staged,
+                "staged": staged.get(ref.id, 0),
             }
             for ref, distance in zip(shown, far, strict=True)
             if ref.commit_id in commits
         ]
         more = found[REFS - 1].id if len(found) > REFS else None
         return self._of_repository(
-            "branches.html", "Branches", repository, tab="branches", rows=rows, next_after=more, q=q
+            "branches.html", "Branches", repository, tab="branches", rows=rows, next_after=more, q=q, most=STAGED
         )
 
     def tags(self) -> str:

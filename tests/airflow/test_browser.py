@@ -174,6 +174,7 @@ def pages(repo: Repository) -> dict[str, str]:
         "checks": f"{root}/flights/checks",
         "moves": f"{root}/flights/moves",
         "audit": f"{root}/flights/audit",
+        "search": f"{root}/flights/search?q=day",
         "missing": f"{root}/flights/ref/nosuch",
     }
 

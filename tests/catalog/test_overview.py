@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.catalogs import REPO, commit_all, create
+from support.catalogs import REPO, an_entry, commit_all, create, put, seal
 from support.statements import ours, statements
 
 from lakeops.model.errors import RepositoryNotFound
@@ -62,3 +62,15 @@ def test_what_is_searched_for_is_text(catalog, text: str, count: int) -> None:
 def test_a_search_needs_its_repository(catalog) -> None:
     with pytest.raises(RepositoryNotFound):
         catalog.search_messages("nosuch", "x", looked_at=1, limit=1)
+
+
+def test_staged_paths_are_counted_in_two_statements(catalog) -> None:
+    put(catalog, an_entry("a"), an_entry("b"))
+    seal(catalog)
+    put(catalog, an_entry("b"), an_entry("c"))
+    catalog.create_branch(REPO, "idle", catalog.branch(REPO, "main").commit_id, token="t", actor="ada")
+    with statements(catalog) as seen:
+        assert catalog.staged_counts(REPO, ["main", "idle", "nosuch"], most=10) == {"main": 3}, "b is one path"
+    assert len(ours(seen)) == 2
+    assert catalog.staged_counts(REPO, ["main"], most=2) == {"main": 2}, "no more are counted"
+    assert catalog.staged_counts(REPO, [], most=2) == {}
