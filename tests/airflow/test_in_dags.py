@@ -178,3 +178,5 @@ def test_a_published_commit_is_an_event_and_a_link(
     }
     told = sorted((uri, extra["commit_id"]) for uri, extra in events)
     assert told == [("lakefs://flights/main", head), ("lakeops", head)]
+    pages = {extra["page"] for _, extra in events}
+    assert pages == {f"http://127.0.0.1:8080/lakeops/lakeops_default/flights/commit/{head}"}, "an asset leads to it"

@@ -99,12 +99,14 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
         commit: dict[str, Any],
         **more: Any,  # noqa: ANN401
     ) -> None:
-        """Tell the outlets of a commit. ``more`` is for ``lakeops.airflow.assets.announce``."""
+        """Tell the outlets of a commit, and where its page is. ``more`` is for ``lakeops.airflow.assets.announce``."""
         asset = branch_asset(repository.id, branch)
         if self._tells_by_itself:
             # An asset that no DAG names has nobody to tell: Airflow then leaves the event out, and inserts nothing.
             self.outlets = [COMMITS, *(each for each in self.outlets if each not in (COMMITS, asset)), asset]
-        announce(context, repository, branch, commit, **more)
+        page = self.page(repository, "commit", str(commit["id"]))
+        also = {**({"page": f"{host()}{page}"} if page else {}), **(more.pop("more", None) or {})}
+        announce(context, repository, branch, commit, more=also, **more)
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Do the operator's one verb; returns its record."""
