@@ -196,7 +196,7 @@ def test_a_list_of_repositories_takes_the_same_statements_for_one_and_for_many(t
             for _ in range(2):
                 faults.calls.clear()
                 with statements(lake.catalog) as seen:
-                    assert client.get("/").text.count('class="mono soft"') == 0
+                    assert client.get("/").status_code == 200
                 taken.append((len(ours(seen)), len(faults.calls)))
     (one, read_one), (again, none), (many, read_many), (many_again, still_none) = taken
     assert one == again == many == many_again <= 4
