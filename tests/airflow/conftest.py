@@ -69,6 +69,18 @@ def airflow_database() -> None:
         supervisor.in_process_api_server = cache(supervisor.in_process_api_server)
 
 
+@pytest.fixture(scope="module")
+def web(airflow_database: None) -> Iterator[Any]:
+    """Airflow's web server with the plugins of ``plugins/``, without a socket."""
+    from airflow.api_fastapi.app import create_app
+    from fastapi.testclient import TestClient
+
+    app = create_app(apps="core")
+    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
+        client.server = app
+        yield client
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The home directory of the environment's own lake."""

@@ -23,18 +23,6 @@ LAKE, REPO, OTHER = "Lakeops:mine", "Lakeops:mine/repo", "Lakeops:mine/other"
 OF_THE_LAKE = {"/", "/_audit"}
 
 
-@pytest.fixture(scope="module")
-def web(airflow_database: None) -> Iterator[Any]:
-    """Airflow's web server with the plugins of ``plugins/``, without a socket."""
-    from airflow.api_fastapi.app import create_app
-    from fastapi.testclient import TestClient
-
-    app = create_app(apps="core")
-    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
-        client.server = app
-        yield client
-
-
 @pytest.fixture
 def lake(home: Path) -> Iterator[Repository]:
     """A lake with two repositories."""

@@ -30,18 +30,6 @@ pytestmark = pytest.mark.xdist_group("airflow")
 EVIL = "<script>alert('x')</script>\u202e&\"x"
 
 
-@pytest.fixture(scope="module")
-def web(airflow_database: None) -> Iterator[Any]:
-    """Airflow's web server with the plugins of ``plugins/``, without a socket."""
-    from airflow.api_fastapi.app import create_app
-    from fastapi.testclient import TestClient
-
-    app = create_app(apps="core")
-    with TestClient(app, base_url="http://127.0.0.1:8080") as client:
-        client.server = app
-        yield client
-
-
 def user_named(name: str, role: str) -> Any:
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
