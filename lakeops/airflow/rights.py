@@ -38,7 +38,7 @@ class Rights:
 
     def lake(self, connection: str) -> bool:
         """Whether they may see all of a connection's lake."""
-        details = ConnectionDetails(conn_id=connection, team_name=_team(connection))
+        details = ConnectionDetails(conn_id=connection, **_team(connection))
         if self._manager.is_authorized_connection(method="GET", details=details, user=self._user):
             return True
         return self.some() and self._view(f"{VIEW}{connection}")
@@ -55,10 +55,10 @@ class Rights:
         return bool(self._manager.is_authorized_custom_view(method="GET", resource_name=name, user=self._user))
 
 
-def _team(connection: str) -> str | None:
-    """The team of a connection, where Airflow has teams."""
+def _team(connection: str) -> dict[str, str | None]:
+    """The team of a connection, where Airflow has teams: 3.1 has none."""
     if not conf.getboolean("core", "multi_team", fallback=False):
-        return None
+        return {}
     from airflow.models import Connection
 
-    return Connection.get_team_name(connection)
+    return {"team_name": Connection.get_team_name(connection)}

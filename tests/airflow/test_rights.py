@@ -17,7 +17,7 @@ pytest.importorskip("airflow.sdk")
 from support import damage
 from support.page_addresses import ADDRESSES
 
-pytestmark = [pytest.mark.xdist_group("airflow"), pytest.mark.needs_airflow("3.3")]
+pytestmark = pytest.mark.xdist_group("airflow")
 
 LAKE, REPO, OTHER = "Lakeops:mine", "Lakeops:mine/repo", "Lakeops:mine/other"
 OF_THE_LAKE = {"/", "/_audit"}
@@ -163,6 +163,7 @@ def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytes
     assert not user().repository("mine", "repo")
 
 
+@pytest.mark.needs_airflow("3.2")
 def test_the_team_of_a_connection_is_told_where_there_are_teams(monkeypatch: pytest.MonkeyPatch) -> None:
     from lakeops.airflow import rights
 
