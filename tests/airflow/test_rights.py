@@ -71,25 +71,31 @@ NO = {403}
 @pytest.mark.parametrize(
     ("rights", "repo", "list_", "audit"),
     [
-        (set(), NO, NO, NO),
-        ({"mine"}, WHOLE, WHOLE, WHOLE),
-        ({"yours"}, NO, NO, NO),
-        ({LAKE}, WHOLE, WHOLE, WHOLE),
-        ({"Lakeops:yours"}, NO, NO, NO),
-        ({REPO}, WHOLE, WHOLE, NO),
-        ({OTHER}, NO, WHOLE, NO),
-        ({"Lakeops:yours/repo"}, NO, NO, NO),
-        ({"Lakeops:mine/nosuch"}, NO, NO, NO),
-        ({"Lakeops:mine/"}, NO, NO, NO),
-        ({"Lakeops:/", LAKE, REPO}, NO, NO, NO),
+        ((), NO, NO, NO),
+        (("mine",), WHOLE, WHOLE, WHOLE),
+        (("yours",), NO, NO, NO),
+        ((LAKE,), WHOLE, WHOLE, WHOLE),
+        (("Lakeops:yours",), NO, NO, NO),
+        ((REPO,), WHOLE, WHOLE, NO),
+        ((OTHER,), NO, WHOLE, NO),
+        (("Lakeops:yours/repo",), NO, NO, NO),
+        (("Lakeops:mine/nosuch",), NO, NO, NO),
+        (("Lakeops:mine/",), NO, NO, NO),
+        (("Lakeops:/", LAKE, REPO), NO, NO, NO),
     ],
-    ids=str,
+    ids=lambda one: " and ".join(one) or "nothing" if isinstance(one, tuple) else str(sorted(one)),
 )
 def test_every_route_asks_by_connection_and_repository(
-    lake: Repository, page: Any, granted: set[str], rights: set[str], repo: set[int], list_: set[int], audit: set[int]
+    lake: Repository,
+    page: Any,
+    granted: set[str],
+    rights: tuple[str, ...],
+    repo: set[int],
+    list_: set[int],
+    audit: set[int],
 ) -> None:
     """A user who was granted this, at each route of the lake and of one repository."""
-    granted |= rights
+    granted.update(rights)
     for route, path in ADDRESSES.items():
         wanted = {"/": list_, "/_audit": audit}.get(route, repo)
         answer = page(f"/mine{path}".rstrip("/"))
