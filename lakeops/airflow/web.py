@@ -30,7 +30,7 @@ from lakeops.airflow.run_page import ROWS, did
 from lakeops.lake import Lake
 from lakeops.model.errors import LakeopsError, NotFound
 from lakeops.settings import CATALOG_FILE
-from lakeops.web.app import answer, failure, guarded, page, refused
+from lakeops.web.app import answer, failure, first_page, guarded, page, refused
 from lakeops.web.finding import LOOKED_AT
 from lakeops.web.page import Moved, Site
 from lakeops.web.pages import ROUTES, Pages
@@ -229,7 +229,7 @@ def _refused(request: Request, error: Exception) -> Response:
     """What Airflow's auth manager refuses, as a page with the way in."""
     status: Any = getattr(error, "status_code", 500)
     if status == 403:
-        return failure(None, 403, "Your account may not see this.", ASK)
+        return failure(None, 403, "Your account may not see this.", ASK, first_page(request))
     if status != 401:
         return refused(request, error)
     login = ("Log in", address(airflow_root(), "auth", "login", next=str(request.url.path)))

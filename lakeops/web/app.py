@@ -82,12 +82,14 @@ async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Respons
         found = await go_on(request)
     except Exception as error:  # noqa: BLE001 - what went wrong inside is no business of the browser's
         _log.exception("A page failed")
-        found = failure(None, 500, f"unexpected {type(error).__name__}", "The server's log says more.")
+        found = failure(
+            None, 500, f"unexpected {type(error).__name__}", "The server's log says more.", first_page(request)
+        )
     found.headers.update(HEADERS)
     return found
 
 
-def refused(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the framework's signature
+def refused(request: Request, error: Exception) -> Response:
     """What the framework itself refuses, as a page: no such address, another method than GET."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     advice = {
@@ -95,4 +97,10 @@ def refused(request: Request, error: Exception) -> Response:  # noqa: ARG001 - t
         405: "Pages are only read.",
     }
     detail: Any = getattr(error, "detail", "")
-    return failure(None, status, str(detail) or "refused", advice.get(status, ""))
+    return failure(None, status, str(detail) or "refused", advice.get(status, ""), first_page(request))
+
+
+def first_page(request: Request) -> tuple[str, str] | None:
+    """The way to the first page, for a page that has no other; None on the first page itself."""
+    address = f"{request.scope.get('root_path', '')}/"
+    return None if request.url.path in {address, address[:-1]} else ("To the first page", address)

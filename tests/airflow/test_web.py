@@ -232,7 +232,9 @@ def test_a_refusal_is_a_page_with_a_way_in(history: Repository, page: Any) -> No
     text = page("flights", role=None).text
     assert "/auth/login?next=" in text
     assert "</html>" in text
-    assert "Ask an administrator" in page("flights", role="viewer").text
+    refused = page("flights", role="viewer").text
+    assert "Ask an administrator" in refused
+    assert '<a class="button" href="/lakeops/">' in refused
     assert "Ask an administrator" in page("/lakeops/", role="viewer").text
 
 

@@ -434,6 +434,7 @@ def test_what_cannot_be_shown_is_said_on_a_page(
     assert answer.status_code == status
     assert message in html.unescape(answer.text)
     assert "</html>" in answer.text
+    assert '<a class="button" href="/' in answer.text, "there is a way on"
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS
 
 
