@@ -60,10 +60,10 @@ def build() -> FastAPI:
         dependencies=[Depends(require_right)],
     )
     app.middleware("http")(guarded)
-    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(HTTPException, _refused_page)
     app.add_api_route("/", _lakes, methods=["GET"])
     app.add_api_route(RUN, _run, methods=["GET"])
-    app.add_api_route("/{connection_id}/{repository}/act/{kind}", _act, methods=["GET"])
+    app.add_api_route("/{connection_id}/{repository}/act/{kind}", _open_form, methods=["GET"])
     for path, view in ROUTES:
         app.add_api_route(f"/{{connection_id}}{path.rstrip('/')}", _endpoint(view), methods=["GET"])
     return app
@@ -96,7 +96,7 @@ def require_right(request: Request, user: GetUserDep) -> None:
 def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
     """Whether there is a lake, with a repository that somebody may see. A lake that fails is none."""
     try:
-        with _opened(connection) as lake:
+        with _open_lake(connection) as lake:
             return any(sees(repository.id) for repository in islice(lake.repositories(), LOOKED_AT))
     except LakeopsError:
         return False
@@ -105,7 +105,7 @@ def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
 def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         site = _site(request)
-        return answer(request, site, view, lambda: _opened(site.lake_name))
+        return answer(request, site, view, lambda: _open_lake(site.lake_name))
 
     return endpoint
 
@@ -118,7 +118,7 @@ def _site(request: Request) -> Site:
 
 
 @contextmanager
-def _opened(connection: str) -> Iterator[Lake]:
+def _open_lake(connection: str) -> Iterator[Lake]:
     """A connection's lake. Nothing of it is made. Raises ``NotFound`` where there is none."""
     try:
         settings = LakeopsHook(connection).settings()
@@ -173,13 +173,13 @@ def _run(request: Request, user: GetUserDep) -> Response:
         task_id,
         int(index) if index.isdigit() else None,
         prefix=f"{home}/",
-        opened=_opened,
+        opened=_open_lake,
         may_read=Rights(user).repository,
     )
     return page(render("run.html", site=site, title="What was done", rows=rows[:ROWS], task=task_id))
 
 
-def _act(request: Request, user: GetUserDep) -> Response:
+def _open_form(request: Request, user: GetUserDep) -> Response:
     """A form, filled in with what the page that led here is about."""
     path = request.path_params
     connection, repository, kind = (str(path[name]) for name in ("connection_id", "repository", "kind"))
@@ -225,7 +225,7 @@ def _described(name: str) -> str:
     return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"
 
 
-def _refused(request: Request, error: Exception) -> Response:
+def _refused_page(request: Request, error: Exception) -> Response:
     """What Airflow's auth manager refuses, as a page with the way in."""
     status: Any = getattr(error, "status_code", 500)
     if status == 403:

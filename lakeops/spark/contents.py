@@ -35,7 +35,7 @@ def batches_of(file: File, kind: str, schema: pa.Schema, *, header: bool) -> Ite
 
 def _batches(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -> Generator[pa.RecordBatch]:
     """First a batch without rows, which tells the columns, then the rows."""
-    with _opened(file) as opened:
+    with _open_checked(file) as opened:
         if kind == "parquet":
             import pyarrow.parquet as pq
 
@@ -64,7 +64,7 @@ def _batches(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -
 
 
 @contextmanager
-def _opened(file: File) -> Iterator[recorded.ObjectFile]:
+def _open_checked(file: File) -> Iterator[recorded.ObjectFile]:
     """The file, its size checked."""
     what = recorded.Recorded(file.path, file.address, file.size_bytes, "", None, lambda: False)
     with recorded.open_object(file.store, file.key, what) as opened:

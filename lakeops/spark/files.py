@@ -122,8 +122,9 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
         names = tuple(unquote(name) for name, _ in pairs)
         if columns is not None and names != columns:
             raise InvalidInput(
-                f"{uri!r} has files with different partition columns, {_named(columns)} and {_named(names)}: "
-                f"{excerpt(row['path'])} is one; read the folders one by one"
+                f"{uri!r} has files with different partition columns, {_name_columns(columns)} and "
+                f"{_name_columns(names)}: {excerpt(row['path'])} is one; "
+                "read the folders one by one"
             )
         columns = names
         values = tuple(None if value == NULL else unquote(value) for _, value in pairs)
@@ -171,7 +172,7 @@ def _ignored(name: str) -> bool:
     return name.startswith((".", "_")) and "=" not in name
 
 
-def _named(columns: Sequence[str]) -> str:
+def _name_columns(columns: Sequence[str]) -> str:
     return ", ".join(columns) or "none"
 
 

@@ -185,7 +185,7 @@ class _FileReader:
             values = dict(zip(self._columns, file.values, strict=True))
             kind = self._kind or Files("", "", (), (file,)).format()
             for batch in batches_of(file, kind, self._schema, header=self._header):
-                yield _laid(batch, values, self._schema)
+                yield _with_columns(batch, values, self._schema)
 
 
 class Reader(_FileReader, DataSourceReader):  # type: ignore[misc]
@@ -376,7 +376,7 @@ def _packed(found: Files) -> list[FilePartition]:
     return [FilePartition(tuple(part)) for part in parts]
 
 
-def _laid(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
+def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
     """The columns of a schema: from the folders, from the file, or null."""
     columns = []
     for field in schema:

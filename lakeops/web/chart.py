@@ -123,13 +123,13 @@ class _Scale:
         length = self._last - self._first
         form = "%H:%M" if length < _DAY else "%b %d" if length > 3 * _DAY else "%b %d %H:%M"
         if self._first == self._last:
-            return ((self.x(self._first), _said(self._first, "%b %d %H:%M"), "middle"),)
+            return ((self.x(self._first), _format_time(self._first, "%b %d %H:%M"), "middle"),)
         middle = (self._first + self._last) // 2
         places = ((self._first, "start"), (middle, "middle"), (self._last, "end"))
-        return tuple((self.x(at), _said(at, form), anchor) for at, anchor in places)
+        return tuple((self.x(at), _format_time(at, form), anchor) for at, anchor in places)
 
 
-def _said(at: int, form: str) -> str:
+def _format_time(at: int, form: str) -> str:
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 

@@ -50,7 +50,7 @@ class FindingPages(Page):
 
     def repositories(self) -> str:
         """All repositories that whoever looks may see."""
-        shown, more = self._seen(self._asked("q"), self._asked("after"))
+        shown, more = self._seen(self._query_value("q"), self._query_value("after"))
         abouts = self._lake.catalog.overviews([one.id for one in shown], most_branches=MOST_BRANCHES + 1)
         known = [(one, abouts[one.id]) for one in shown if one.id in abouts]  # others were deleted meanwhile
         found = sizes([(one, about.head) for one, about in known])
@@ -63,7 +63,7 @@ class FindingPages(Page):
             "Repositories",
             rows=rows,
             next_after=more,
-            q=self._asked("q"),
+            q=self._query_value("q"),
             most_branches=MOST_BRANCHES,
             some=self._site.sees is not None,
         )
@@ -82,14 +82,14 @@ class FindingPages(Page):
 
     def go(self) -> Moved:
         """To the page of a ref or a commit that somebody typed."""
-        ref = self._asked("ref").strip()
+        ref = self._query_value("ref").strip()
         if not ref:
             raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
-        return Moved(self._to("ref", ref))
+        return Moved(self._address("ref", ref))
 
     def search(self) -> str:
         """Refs and commits by their names, and commits by their messages."""
-        repository, q = self._repository(), check_asked(self._asked("q").strip(), "what is searched for")
+        repository, q = self._repository(), check_asked(self._query_value("q").strip(), "what is searched for")
         catalog, below = self._lake.catalog, self._below()
         exact = None if below or not q else _resolved(repository, q)
         branches: list[Ref] = []
@@ -119,7 +119,7 @@ class FindingPages(Page):
 
     def _below(self) -> tuple[int, str] | None:
         """Where a search goes on. Raises ``InvalidInput``."""
-        asked = self._asked("below")
+        asked = self._query_value("below")
         if not asked:
             return None
         generation, _, commit_id = asked.partition("-")

@@ -29,7 +29,7 @@ class Row:
     @property
     def x(self) -> int:
         """Where the dot is."""
-        return _x(self.lane)
+        return _lane_x(self.lane)
 
 
 def rows(commits: Sequence[Commit], open_lanes: Iterable[str] = ()) -> list[Row]:
@@ -55,7 +55,7 @@ def rows(commits: Sequence[Commit], open_lanes: Iterable[str] = ()) -> list[Row]
         if lanes[here] is not None and here not in out:  # another lane took the place of the dot's
             out = [lane for lane in out if lane != here]
         passing = [lane for lane, waits in enumerate(before) if waits is not None and waits != commit.id]
-        lines = [(_straight(lane), lane) for lane in passing]
+        lines = [(_straight_line(lane), lane) for lane in passing]
         lines += [(_curve(lane, here, top=True), lane) for lane in into]
         lines += [(_curve(here, lane, top=False), lane) for lane in out]
         while lanes and lanes[-1] is None:
@@ -72,17 +72,17 @@ def _free(lanes: list[str | None]) -> int:
     return len(lanes) - 1
 
 
-def _x(lane: int) -> int:
+def _lane_x(lane: int) -> int:
     return min(lane, MOST - 1) * WIDTH + WIDTH // 2
 
 
-def _straight(lane: int) -> str:
-    return f"M{_x(lane)} 0V{HEIGHT}"
+def _straight_line(lane: int) -> str:
+    return f"M{_lane_x(lane)} 0V{HEIGHT}"
 
 
 def _curve(start: int, end: int, *, top: bool) -> str:
     above, below = (0, HEIGHT // 2) if top else (HEIGHT // 2, HEIGHT)
     middle = (above + below) // 2
     if start == end:
-        return f"M{_x(start)} {above}V{below}"
-    return f"M{_x(start)} {above}C{_x(start)} {middle} {_x(end)} {middle} {_x(end)} {below}"
+        return f"M{_lane_x(start)} {above}V{below}"
+    return f"M{_lane_x(start)} {above}C{_lane_x(start)} {middle} {_lane_x(end)} {middle} {_lane_x(end)} {below}"

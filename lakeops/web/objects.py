@@ -48,7 +48,7 @@ class ObjectPages(Page):
     def uncommitted(self) -> str:
         """What is staged on a branch and not committed."""
         repository, ref = self._repository(), self._path["ref"]
-        prefix, after = self._asked("prefix"), self._asked("after")
+        prefix, after = self._query_value("prefix"), self._query_value("after")
         found, more = repository.branch(ref).uncommitted_page(prefix, after=after, amount=STAGED)
         return self._of_ref(
             "uncommitted.html",
@@ -58,13 +58,13 @@ class ObjectPages(Page):
             next_after=more,
             prefix=prefix,
             after=after,
-            changed=lambda path: self._to("change", before=f"{ref}@", after=ref, path=path),
+            changed=lambda path: self._address("change", before=f"{ref}@", after=ref, path=path),
         )
 
     def tree(self) -> str:
         """The folders and objects of a ref under a prefix."""
         repository, ref = self._repository(), self._path["ref"]
-        prefix, after = self._asked("prefix"), self._asked("after")
+        prefix, after = self._query_value("prefix"), self._query_value("after")
         found = list(islice(repository.ref(ref).list(prefix, after=after, delimiter="/"), OBJECTS + 1))
         shown: list[Entry | CommonPrefix] = found[:OBJECTS]
         return self._of_ref(
@@ -81,7 +81,7 @@ class ObjectPages(Page):
     def contents(self) -> str:
         """An object: what is known of it, and the beginning of its contents."""
         repository, ref = self._repository(), self._path["ref"]
-        path = self._asked("path")
+        path = self._query_value("path")
         at = repository.ref(ref)
         entry = at.stat(path)
         shown, problem = _previewed(at, entry)
@@ -99,7 +99,7 @@ class ObjectPages(Page):
     def blame(self) -> str:
         """Which commit wrote each object under a prefix."""
         repository, ref = self._repository(), self._path["ref"]
-        prefix, after = self._asked("prefix"), self._asked("after")
+        prefix, after = self._query_value("prefix"), self._query_value("after")
         found = list(repository.ref(ref).blame(prefix, after=after, amount=TRACED + 1, depth=DEPTH))
         return self._of_ref(
             "blame.html",
@@ -117,7 +117,7 @@ class ObjectPages(Page):
     def versions(self) -> str:
         """The commits that wrote an object or removed it."""
         repository, ref = self._repository(), self._path["ref"]
-        path = self._asked("path")
+        path = self._query_value("path")
         try:
             found = list(repository.ref(ref).history(path, amount=TRACED, depth=DEPTH))
         except ObjectNotFound as error:
@@ -134,7 +134,7 @@ class ObjectPages(Page):
             runs=self._site.run_page,
             depth=DEPTH,
             folders=list(_folders(path)),
-            changed=lambda one: self._to(
+            changed=lambda one: self._address(
                 "change", before=next(iter(one.commit.parents), ""), after=one.commit.id, path=path
             ),
         )
@@ -142,8 +142,8 @@ class ObjectPages(Page):
     def change(self) -> str:
         """An object before and after a change: what is known of it, and the beginning of both contents."""
         repository = self._repository()
-        path = self._asked("path")
-        sides = [self._side(repository, self._asked(name), path) for name in ("before", "after")]
+        path = self._query_value("path")
+        sides = [self._side_at(repository, self._query_value(name), path) for name in ("before", "after")]
         if all(side.entry is None for side in sides):
             raise ObjectNotFound(f"there is no object at {excerpt(path)}, neither before nor after")
         kinds = [dict(side.shown.schema) if side.shown else {} for side in sides]
@@ -160,7 +160,7 @@ class ObjectPages(Page):
             folders=list(_folders(path)),
         )
 
-    def _side(self, repository: Repository, ref: str, path: str) -> Side:
+    def _side_at(self, repository: Repository, ref: str, path: str) -> Side:
         """What a ref has at a path. An empty ref is the state before the first commit."""
         if not ref:
             return Side(ref, None)

@@ -69,7 +69,7 @@ class Page:
         self._path = path
         self._query = query
 
-    def _asked(self, name: str) -> str:
+    def _query_value(self, name: str) -> str:
         """A value of the query; empty when it is not there. Raises ``InvalidInput``."""
         found = self._query.get(name, "")
         if len(found) > MOST_QUERY:
@@ -79,7 +79,7 @@ class Page:
     def _repository(self) -> Repository:
         return self._lake.repository(self._path["repository"])
 
-    def _to(self, *parts: str, **query: object) -> str:
+    def _address(self, *parts: str, **query: object) -> str:
         """The address of a page of this repository."""
         return address(self._site.root, self._path["repository"], *parts, **query)
 
@@ -90,7 +90,7 @@ class Page:
             repository.branch(ref)
         except LakeopsError:
             is_branch = False
-        crumbs: list[tuple[str, str | None]] = [(ref, self._to("ref", ref))]
+        crumbs: list[tuple[str, str | None]] = [(ref, self._address("ref", ref))]
         return self._of_repository(
             template, ref, repository, tab="branches", crumbs=crumbs, ref=ref, view=view, is_branch=is_branch, **values
         )
@@ -105,10 +105,10 @@ class Page:
         crumbs: list[tuple[str, str | None]] | None = None,
         **values: Any,  # noqa: ANN401
     ) -> str:
-        trail = [(repository.id, self._to()), *(crumbs if crumbs is not None else [(title, None)])]
+        trail = [(repository.id, self._address()), *(crumbs if crumbs is not None else [(title, None)])]
         acts = self._site.acts and (tab == "mirror" or not repository.record.read_only)
-        act = (lambda kind, **fields: self._to("act", kind, **fields)) if acts else None
-        given = {"repository": repository, "to": self._to, "tab": tab, "crumbs": trail, "act": act, **values}
+        act = (lambda kind, **fields: self._address("act", kind, **fields)) if acts else None
+        given = {"repository": repository, "to": self._address, "tab": tab, "crumbs": trail, "act": act, **values}
         return self._page(template, f"{title} · {repository.id}", **given)
 
     def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401

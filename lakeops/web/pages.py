@@ -40,7 +40,7 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
     def branches(self) -> str:
         """The branches, with how far each is from the default one."""
         repository = self._repository()
-        q, after = self._asked("q"), self._asked("after")
+        q, after = self._query_value("q"), self._query_value("after")
         found = self._lake.catalog.branches(repository.id, prefix=q, after=after, limit=REFS + 1)
         shown = found[:REFS]
         if not q and not after:  # the default branch comes first, wherever its name would be
@@ -70,8 +70,8 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
     def tags(self) -> str:
         """The tags."""
         repository = self._repository()
-        q = self._asked("q")
-        found = self._lake.catalog.tags(repository.id, prefix=q, after=self._asked("after"), limit=REFS + 1)
+        q = self._query_value("q")
+        found = self._lake.catalog.tags(repository.id, prefix=q, after=self._query_value("after"), limit=REFS + 1)
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in found[:REFS]])
         rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
         more = found[REFS - 1].id if len(found) > REFS else None
@@ -80,7 +80,7 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
     def history(self) -> str:
         """The commit graph of a ref. Of a deleted branch or tag: where it was."""
         repository, ref = self._repository(), self._path["ref"]
-        asked = [one for one in self._asked("from").split(",") if one]
+        asked = [one for one in self._query_value("from").split(",") if one]
         try:
             head = repository.ref(ref).commit
         except (RefNotFound, InvalidRef):
@@ -134,8 +134,8 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
     def compare(self) -> str:
         """What differs between two refs, or what the right one changed since their merge base."""
         repository = self._repository()
-        left, right = self._asked("left") or repository.default_branch, self._asked("right")
-        two_way = self._asked("two_way").lower() in {"1", "true", "on", "yes"}
+        left, right = self._query_value("left") or repository.default_branch, self._query_value("right")
+        two_way = self._query_value("two_way").lower() in {"1", "true", "on", "yes"}
         catalog, known = self._lake.catalog, repository.id
         names = [ref.id for refs in (catalog.branches, catalog.tags) for ref in refs(known, limit=OFFERED)]
         values: dict[str, Any] = {"left": left, "right": right, "two_way": two_way, "names": names, "shown": None}
@@ -158,14 +158,14 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
         )
 
     def _differing(self, repository: Repository, left: str, right: str, *, two_way: bool) -> Shown:
-        prefix, after = self._asked("prefix"), self._asked("after")
+        prefix, after = self._query_value("prefix"), self._query_value("after")
         return differing(repository, left, right, two_way=two_way, prefix=prefix, after=after)
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
         """How a list of changes links to others: folders below, what follows, and what happened to one object."""
         return {
-            "narrowed": lambda **more: self._to(*parts, **query, **more),
-            "changed": lambda path: self._to("change", before=before, after=after, path=path),
+            "narrowed": lambda **more: self._address(*parts, **query, **more),
+            "changed": lambda path: self._address("change", before=before, after=after, path=path),
         }
 
 

@@ -62,7 +62,7 @@ def is_web_address(value: str) -> bool:
         return False
 
 
-def _plain(value: object) -> object:
+def _printable(value: object) -> object:
     """What a template writes, without characters that turn or hide others. Markup of the templates stays."""
     return value if hasattr(value, "__html__") else safe(str(value))
 
@@ -89,7 +89,7 @@ def _middle(text: str, most: int = 72) -> str:
 _TEMPLATES = Environment(
     loader=FileSystemLoader(_HERE),
     autoescape=True,
-    finalize=_plain,
+    finalize=_printable,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -21,8 +21,8 @@ class UpkeepPages(Page):
     def audit(self) -> str:
         """Who changed what, in all repositories or in one."""
         name = self._path.get("repository")
-        actor = self._asked("actor")
-        below = self._place("before")
+        actor = self._query_value("actor")
+        below = self._record_in_address("before")
         repository = None if name is None else self._lake.repository(name)
         records = self._lake.catalog.audit(name, actor=actor or None, below=below, limit=RECORDS + 1)
         last = records[RECORDS - 1] if len(records) > RECORDS else None
@@ -35,9 +35,9 @@ class UpkeepPages(Page):
             return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
         return self._of_repository("audit.html", "Audit", repository, tab="audit", **values)
 
-    def _place(self, name: str) -> tuple[int, int] | None:
+    def _record_in_address(self, name: str) -> tuple[int, int] | None:
         """Time and number of a record in the address. Raises ``InvalidInput``."""
-        parts = self._asked(name).split("-")
+        parts = self._query_value(name).split("-")
         if parts == [""]:
             return None
         if len(parts) != 2 or not all(part.isdecimal() and len(part) <= 18 for part in parts):
@@ -47,7 +47,7 @@ class UpkeepPages(Page):
     def moves(self) -> str:
         """Where refs were: the reflog, of all of them or of one."""
         repository = self._repository()
-        ref, before = self._asked("of"), self._asked("before")
+        ref, before = self._query_value("of"), self._query_value("before")
         if before and not (before.isdecimal() and len(before) <= 18):
             raise InvalidInput("the place in the reflog is a number")
         below = int(before) if before else None
