@@ -33,9 +33,10 @@ LANES = {
     "delta": "tables/test_delta_on_spark.py",
     "format": "support/format_page.py",
     "gateway": "gateway/test_page.py",
-    "httpfs": "gateway/test_httpfs.py",
+    "httpfs": "gateway/test_engines.py",
     "kit": "testing/test_kit.py",
     "spark": "spark/test_page.py",
+    "sql": "gateway/test_engines.py",
     "tables": "tables/test_page.py",
 }
 """Which file of tests runs a block, by the comment before it. It has the service that the block needs."""
