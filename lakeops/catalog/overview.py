@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, and_, func, or_, select, tuple_, union_all
+from sqlalchemy import Connection, and_, func, or_, select, tuple_
 
 from lakeops.catalog.guards import Transitions, find_repository
 from lakeops.catalog.records import Found, Overview
@@ -24,7 +24,7 @@ class Overviews(Transitions):
     """What lists show of many things."""
 
     def overviews(self, repositories: Sequence[str], *, most_branches: int) -> dict[str, Overview]:
-        """Of each repository its last commit, its branches and its last check, in three statements.
+        """Of each repository its last commit, its branches and its last check, in two statements.
 
         Args:
             repositories: their names. Those that do not exist are left out.
@@ -33,27 +33,23 @@ class Overviews(Transitions):
         here = REPOSITORY.c.id.in_(repositories)
         default = and_(BRANCH.c.repository_id == REPOSITORY.c.id, BRANCH.c.name == REPOSITORY.c.default_branch)
         head = and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
-        heads = select(REPOSITORY.c.id.label("of"), *COMMIT_COLUMNS).where(here)
+        some = select(BRANCH.c.name).where(BRANCH.c.repository_id == REPOSITORY.c.id).correlate(REPOSITORY)
+        count = select(func.count()).select_from(some.limit(most_branches).subquery()).scalar_subquery()
+        heads = select(REPOSITORY.c.id.label("of"), count.label("branches"), *COMMIT_COLUMNS).where(here)
         heads = heads.select_from(REPOSITORY.outerjoin(BRANCH, default).outerjoin(COMMIT, head))
-        few = [
-            select(BRANCH.c.repository_id).where(BRANCH.c.repository_id == one).limit(most_branches).subquery()
-            for one in repositories
-        ]
-        counts = union_all(*(select(func.max(some.c.repository_id), func.count()) for some in few))
         checks = select(REPORT.c.repository_id, REPORT.c.at, REPORT.c.actor, REPORT.c.found)
         checks = checks.where(REPORT.c.repository_id.in_(repositories), REPORT.c.kind == ReportKind.CHECK.value)
 
         def work(conn: Connection) -> dict[str, Overview]:
-            branches = {row[0]: row[1] for row in conn.execute(counts)}
             reports = conn.execute(checks.order_by(REPORT.c.at)).all()
             last = {row[0]: Report(*row[1:]) for row in reports if isinstance(row.found, dict)}
             found = {}
-            for name, *row in conn.execute(heads):
+            for name, branches, *row in conn.execute(heads):
                 try:
                     commit = commit_record(row) if row[0] is not None else None
                 except Corrupted:
                     commit = None
-                found[name] = Overview(commit, branches.get(name, 0), last.get(name))
+                found[name] = Overview(commit, branches, last.get(name))
             return found
 
         return self.database.read(work) if repositories else {}

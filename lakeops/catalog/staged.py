@@ -119,21 +119,27 @@ class StagedRows(Transitions):
     def staged_counts(self, repository_id: str, branches: Collection[str], *, most: int) -> dict[str, int]:
         """How many paths are staged on each of the branches, whether or not a commit would change anything for them.
 
-        Each branch's paths are counted to ``most``. Two statements. Branches without any are left out.
+        Each branch's paths are counted to ``most``. Branches without any are left out. One statement, and one more
+        where a commit that is under way, or broke off, has sealed what was staged before it.
         """
-        here = select(BRANCH).where(BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches))
+        mine = STAGED.c.repository_id == repository_id
+        active = select(STAGED.c.path).where(mine, STAGED.c.token == BRANCH.c.staging_token).correlate(BRANCH)
+        count = select(func.count()).select_from(active.limit(most).subquery()).scalar_subquery()
+        here = select(BRANCH, count.label("staged")).where(
+            BRANCH.c.repository_id == repository_id, BRANCH.c.name.in_(branches)
+        )
 
-        def counted(branch: BranchState) -> Select[str, int]:
-            paths = select(STAGED.c.path).where(
-                STAGED.c.repository_id == repository_id, STAGED.c.token.in_(branch.tokens)
-            )
-            return select(literal(branch.id), func.count()).select_from(paths.distinct().limit(most).subquery())
+        def of_all_tokens(branch: BranchState) -> Select[str, int]:
+            paths = select(STAGED.c.path).where(mine, STAGED.c.token.in_(branch.tokens)).distinct().limit(most)
+            return select(literal(branch.id), func.count()).select_from(paths.subquery())
 
         def work(conn: Connection) -> dict[str, int]:
-            found = [branch_record(row) for row in conn.execute(here).all()]
-            if not found:
-                return {}
-            return {row[0]: row[1] for row in conn.execute(union_all(*map(counted, found))) if row[1]}
+            rows = conn.execute(here).all()
+            found = {row.name: row.staged for row in rows}
+            sealed = [branch for row in rows if (branch := branch_record(row)).sealed_tokens]
+            if sealed:
+                found |= {row[0]: row[1] for row in conn.execute(union_all(*map(of_all_tokens, sealed)))}
+            return {name: staged for name, staged in found.items() if staged}
 
         return self.database.read(work)
 
