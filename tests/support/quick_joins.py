@@ -1,4 +1,4 @@
-"""One DuckDB database for all joins of this process: making one takes 27 ms of CPU, and most tests join a few rows."""
+"""One DuckDB database for all joins of a file of tests: making one takes 27 ms of CPU, and most tests join a few rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from lakeops.engine import unreferenced
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def quick_joins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """For a conftest to take over: each join of its folder's tests."""
     with one_database(tmp_path_factory.mktemp("joins")):
