@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from lakeops.fs import LakeopsFileSystem
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Scene:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
     """An empty working directory, and the settings of a user who has set nothing but the home."""
     for name in [name for name in os.environ if name.startswith("LAKEOPS_")]:
         monkeypatch.delenv(name)
@@ -21,7 +23,12 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     monkeypatch.setattr(LakeopsFileSystem, "_opened", {})  # it opens a lake once a process
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    return Scene(tmp_path, monkeypatch, request.getfixturevalue)
+    made = Scene(tmp_path, monkeypatch, request.getfixturevalue)
+    yield made
+    # Pages leave lakes open. What these hold goes here, where that is no warning.
+    made.session.names.clear()
+    LakeopsFileSystem._opened.clear()
+    gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that libraries leave open
