@@ -1,4 +1,4 @@
-"""One DuckDB database for all joins of a file of tests: making one takes 27 ms of CPU, and most tests join a few rows."""
+"""One DuckDB database for the joins of a file of tests: making one takes 27 ms of CPU, and most join a few rows."""
 
 from __future__ import annotations
 
