@@ -12,6 +12,7 @@ yes counts only from a manager that says no to a name that nobody can have grant
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -41,12 +42,17 @@ class Rights:
         details = ConnectionDetails(conn_id=connection, **_team(connection))
         if self._manager.is_authorized_connection(method="GET", details=details, user=self._user):
             return True
-        return self.some() and self._view(f"{VIEW}{connection}")
+        return self.some and self._view(f"{VIEW}{connection}")
 
     def repository(self, connection: str, repository: str) -> bool:
         """Whether they may see one repository."""
-        return self.lake(connection) or (self.some() and self._view(f"{VIEW}{connection}/{repository}"))
+        return self.lake(connection) or self.repository_alone(connection, repository)
 
+    def repository_alone(self, connection: str, repository: str) -> bool:
+        """Whether the right to one repository was granted by its own name."""
+        return self.some and self._view(f"{VIEW}{connection}/{repository}")
+
+    @cached_property
     def some(self) -> bool:
         """Whether the auth manager tells custom views apart, so that less than a connection can be granted."""
         return not self._view(NOBODYS)

@@ -83,12 +83,12 @@ def require_right(request: Request, user: GetUserDep) -> None:
     rights = Rights(user)
     if connection is None or rights.lake(connection):
         return
-    sees = partial(rights.repository, connection)
+    sees = partial(rights.repository_alone, connection)
     request.state.sees = sees
     if repository is not None:
         allowed = sees(repository)
     else:
-        allowed = request.scope["route"].path == LIST and rights.some() and _sees_any(connection, sees)
+        allowed = request.scope["route"].path == LIST and rights.some and _sees_any(connection, sees)
     if not allowed:
         raise HTTPException(403, "Forbidden")
 

@@ -123,8 +123,7 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
         if columns is not None and names != columns:
             raise InvalidInput(
                 f"{uri!r} has files with different partition columns, {_name_columns(columns)} and "
-                f"{_name_columns(names)}: {excerpt(row['path'])} is one; "
-                "read the folders one by one"
+                f"{_name_columns(names)}: {excerpt(row['path'])} is one; read the folders one by one"
             )
         columns = names
         values = tuple(None if value == NULL else unquote(value) for _, value in pairs)

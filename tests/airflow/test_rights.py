@@ -162,7 +162,7 @@ def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytes
     assert user(LAKE).lake("mine")
     assert not user(LAKE).lake("yours")
     one = user(REPO)
-    assert one.some()
+    assert one.some
     assert one.repository("mine", "repo")
     assert not one.repository("mine", "other")
     assert not one.lake("mine")
