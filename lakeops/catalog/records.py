@@ -114,6 +114,21 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
+class Trail:
+    """What had been staged at a path, or below a prefix, at one instant.
+
+    Attributes:
+        place: the path, or the prefix.
+        below: whether it is a prefix.
+        total: the sum of the trails there. Whatever is staged there later makes it another one.
+    """
+
+    place: str
+    below: bool
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRecord:
     """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
 

@@ -17,10 +17,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from lakeops.catalog.commits import find_branch_and_head, find_commit, find_head
 from lakeops.catalog.database import run_again
@@ -38,7 +39,7 @@ from lakeops.catalog.guards import (
     under,
 )
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Sealed, Staged
+from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Sealed, Staged, Trail
 from lakeops.catalog.rows import (
     AnyRow,
     branch_values,
@@ -81,6 +82,7 @@ class Staging(Transitions):
         upload: str | None = None,
         cleared: frozenset[str] | None = None,
         seen: frozenset[str] | None = None,
+        unchanged: Trail | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token.
 
@@ -90,7 +92,9 @@ class Staging(Transitions):
         transaction. ``cleared`` is for rows that link objects which were there before the attempt began: the marks
         that hold none of them and never will. It is found out before the objects are seen to be there. ``seen`` is for
         rows that may replace nothing but objects at these stored addresses: ``BranchMoved`` is raised when another one
-        has been staged at one of their paths. What is committed does not change while ``expected`` holds.
+        has been staged at one of their paths. ``unchanged`` is for rows that were worked out from what the branch
+        showed at a place: ``BranchMoved`` is raised when anything has been staged there since. What is committed does
+        not change while ``expected`` holds.
         Raises ``ProtectedBranch``, ``ReadOnlyRepository``, ``AttemptExpired``; with ``cleared`` also
         ``CollectionRunning`` while a mark is being made, and ``BranchMoved`` when there is a mark beside those.
         """
@@ -100,17 +104,20 @@ class Staging(Transitions):
         paths: list[str] = []
         if seen is not None:
             paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist()
+        alone = seen is not None or unchanged is not None
 
         def work(conn: Connection) -> BranchState:
             if table is not None:
                 dialect.bring(conn, table)
             repository = lock_repository(conn, repository_id)
-            state = lock_branch(conn, repository_id, branch, exclusive=seen is not None)
+            state = lock_branch(conn, repository_id, branch, exclusive=alone)
             check_writable(conn, repository, action="stage", branch=branch)
             if seen is not None:
                 _check_seen(conn, state, paths, seen)
             if expected is not None and state != expected:
                 raise BranchMoved(f"branch {branch!r} changed while the changes for it were being prepared; try again")
+            if unchanged is not None:
+                _check_unchanged(conn, state, unchanged, rows if table is None else table)
             now = self.database.dialect.now(conn)
             check_started(repository, now, started)
             if cleared is not None:
@@ -130,6 +137,10 @@ class Staging(Transitions):
             return state
 
         return self.database.write(work, settle=run_again)
+
+    def trail(self, state: BranchState, place: str, *, below: bool) -> Trail:
+        """What has been staged on a branch at a path, or ``below`` a prefix, for ``put_staged`` to compare with."""
+        return Trail(place, below, self.database.read(lambda conn: _trail_at(conn, state, place, below=below)))
 
     def seal(
         self,
@@ -338,6 +349,33 @@ def _check_seen(conn: Connection, state: BranchState, paths: Sequence[str], seen
         for row in newest.values():
             if not row.tombstone and row.physical_address not in seen:
                 raise BranchMoved(f"{row.path!r} was staged on branch {state.id!r} meanwhile; try again")
+
+
+def _check_unchanged(conn: Connection, state: BranchState, trail: Trail, rows: Sequence[Staged] | pa.Table) -> None:
+    """Raise ``BranchMoved`` when something else than these rows was staged at a place since its trail was read.
+
+    The rows themselves are there when the answer to an earlier run was lost.
+    """
+    total = _trail_at(conn, state, trail.place, below=trail.below)
+    if total not in {trail.total, trail.total + _digests_at(trail, rows)}:
+        raise BranchMoved(f"{trail.place!r} of branch {state.id!r} was staged to meanwhile; try again")
+
+
+def _trail_at(conn: Connection, state: BranchState, place: str, *, below: bool) -> int:
+    there = _below_prefix(place) if below else [STAGED.c.path == place]
+    total = conn.execute(select(func.sum(STAGED.c.trail)).where(*_of_tokens(state, state.tokens), *there)).scalar()
+    return int(total or 0)
+
+
+def _digests_at(trail: Trail, rows: Sequence[Staged] | pa.Table) -> int:
+    """What rows of ``put_staged`` add to a trail: short rows as they are, a table as it is loaded."""
+    if isinstance(rows, Sequence):
+        paths = [row.path for row in rows]
+        digests = [staged_values("", "", row)["digest"] for row in rows]
+    else:
+        paths, digests = rows["path"].to_pylist(), rows["digest"].to_pylist()
+    there = [path.startswith(trail.place) if trail.below else path == trail.place for path in paths]
+    return sum(compress(digests, there))
 
 
 PATHS_AT_ONCE = 500

@@ -12,7 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, Staged
+from lakeops.catalog.records import BranchState, Staged, Trail
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
@@ -86,6 +86,7 @@ def _relink(
 
     def attempt() -> int:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
+        trail = ctx.catalog.trail(state, old, below=recursive) if moves else None
         if if_absent:
             require_absent(ctx, branch, new)
         found = _found(ctx, ref, old, recursive=recursive)
@@ -99,7 +100,8 @@ def _relink(
         if moves:
             gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))
             rows = pa.concat_tables([rows, tombstones(gone)]).sort_by("path")
-        _put(ctx, branch, rows, objects, started, state if moves or if_absent else None, if_absent=if_absent)
+        expected = state if moves or if_absent else None
+        _put(ctx, branch, rows, objects, started, expected, if_absent=if_absent, unchanged=trail)
         return int(found.num_rows)
 
     return when_moved(ctx)(attempt)
@@ -122,6 +124,7 @@ def _put(
     expected: BranchState | None,
     *,
     if_absent: bool,
+    unchanged: Trail | None,
 ) -> None:
     clear = None
     if len(objects):
@@ -129,7 +132,14 @@ def _put(
         check_present(ctx, objects)  # after the look into the marks, as for stage
     seen = frozenset[str]() if if_absent else None
     ctx.catalog.put_staged(
-        ctx.repository_id, branch, rows, started=started, expected=expected, cleared=clear, seen=seen
+        ctx.repository_id,
+        branch,
+        rows,
+        started=started,
+        expected=expected,
+        cleared=clear,
+        seen=seen,
+        unchanged=unchanged,
     )
 
 
@@ -162,6 +172,7 @@ def update_metadata(
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
+        trail = ctx.catalog.trail(state, path, below=False)
         entry = stat(ctx, branch, path)
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
@@ -173,7 +184,9 @@ def update_metadata(
             clear = cleared(ctx, objects)
             check_present(ctx, objects)
         row = Staged(path, replace(changed, physical_address=address))
-        ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, cleared=clear)
+        ctx.catalog.put_staged(
+            ctx.repository_id, branch, [row], started=started, expected=state, cleared=clear, unchanged=trail
+        )
         return changed
 
     return when_moved(ctx)(attempt)

@@ -77,3 +77,15 @@ def test_one_copy_to_a_path_succeeds(lake_of_threads: Lake) -> None:
         main.copy("from/1", "from/2", if_absent=True)
     with pytest.raises(InvalidInput, match="leave out recursive"):
         main.copy("from/", "to/", recursive=True, if_absent=True)
+
+
+def test_what_is_put_while_an_object_moves_is_kept(lake_of_threads: Lake) -> None:
+    main = lake_of_threads.create_repository("repo").branch("main")
+    with ThreadPoolExecutor(2) as pool:
+        for turn in range(25):
+            main.put("here", b"before")
+            late = f"late {turn}".encode()
+            both = pool.submit(main.put, "here", late), pool.submit(main.rename, "here", f"there/{turn}")
+            for one in both:
+                one.result()
+            assert late in {main.read(entry.path) for entry in main.list()}, f"turn {turn}"

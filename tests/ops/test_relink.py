@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from support.scenes import tree
 
 from lakeops import Branch, Repository
+from lakeops.catalog.database import _UnknownError
 from lakeops.model.errors import (
     InvalidInput,
     InvalidPath,
@@ -126,6 +129,81 @@ def test_what_moved_meanwhile_is_seen(repo: Repository, main: Branch) -> None:
     assert main.rename("raw", "new", recursive=True) == 31
     assert main.read("new/late") == b"1"
     assert [path for path in tree(repo, "main") if path.startswith("raw/")] == []
+
+
+CALLS: dict[str, Callable[[Branch], object]] = {
+    "move": lambda main: main.rename("raw/07", "new/07"),
+    "move of a folder": lambda main: main.rename("raw", "new", recursive=True),
+    "metadata": lambda main: main.update_metadata("raw/07", {"told": "1"}),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("when", ["staged", "committed"])
+def test_what_was_put_meanwhile_is_not_lost(repo: Repository, main: Branch, call: str, when: str) -> None:
+    if when == "staged":
+        main.put("raw/07", b"before")
+    inner = repo._ctx.catalog.put_staged
+
+    def put_staged(*args, **kwargs):
+        repo._ctx.catalog.put_staged = inner  # type: ignore[method-assign]
+        main.put("raw/07", b"meanwhile", metadata={"late": "1"})
+        return inner(*args, **kwargs)
+
+    repo._ctx.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    CALLS[call](main)
+    found = [entry.path for entry in main.list() if entry.path.endswith("/07")]
+    assert [main.read(path) for path in found] == [b"meanwhile"]
+    assert main.stat(found[0]).metadata.get("late") == "1"
+
+
+@pytest.mark.parametrize("change", ["deletion", "metadata"])
+def test_what_was_done_to_an_object_meanwhile_stays_beside_new_metadata(
+    repo: Repository, main: Branch, change: str
+) -> None:
+    inner = repo._ctx.catalog.put_staged
+
+    def put_staged(*args, **kwargs):
+        repo._ctx.catalog.put_staged = inner  # type: ignore[method-assign]
+        if change == "deletion":
+            main.delete("raw/07")
+        else:
+            main.update_metadata("raw/07", {"other": "1"})
+        return inner(*args, **kwargs)
+
+    repo._ctx.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    if change == "deletion":
+        with pytest.raises(ObjectNotFound):
+            main.update_metadata("raw/07", {"told": "1"})
+        assert not main.exists("raw/07")
+    else:
+        main.update_metadata("raw/07", {"told": "1"})
+        assert main.stat("raw/07").metadata == {"n": "7", "other": "1", "told": "1"}
+
+
+def test_a_move_whose_answer_was_lost_is_done(repo: Repository, main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = repo._ctx.catalog.database
+    inner, lost = database._commit, []
+
+    def commit(conn):
+        inner(conn)
+        if not lost:
+            lost.append(True)
+            raise _UnknownError("lost the catalog while committing")
+
+    for call in (
+        lambda: main.rename("raw/", "new/", recursive=True),
+        lambda: main.update_metadata("new/07", {"a": "b"}),
+    ):
+        lost.clear()
+        monkeypatch.setattr(database, "_commit", commit)
+        call()
+        assert lost == [True]
+    assert main.stat("new/07").metadata == {"n": "7", "a": "b"}
+    assert [path for path in tree(repo, "main") if path.startswith("raw/")] == []
+    assert len(tree(repo, "main")) == 31
+    main.commit("moved")
+    assert [finding for finding in repo.fsck(data=True) if finding.severity.value != "info"] == []
 
 
 def test_collection_keeps_what_two_paths_share(repo: Repository, main: Branch, clock) -> None:
