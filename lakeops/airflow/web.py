@@ -7,12 +7,10 @@ Airflow's web server imports this module when the first page is asked for.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -23,29 +21,23 @@ from fastapi import Depends, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from lakeops.airflow.actions import form
-from lakeops.airflow.compat import AirflowNotFoundException, conf
-from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.compat import conf
+from lakeops.airflow.lakes import open_lake, seen_by
 from lakeops.airflow.rights import Rights
 from lakeops.airflow.run_page import ROWS, did
-from lakeops.lake import Lake
 from lakeops.model.errors import LakeopsError, NotFound
-from lakeops.settings import CATALOG_FILE
 from lakeops.web.app import answer, failure, first_page, guarded, page, refused
 from lakeops.web.finding import LOOKED_AT
 from lakeops.web.page import Moved, Site
 from lakeops.web.pages import ROUTES, Pages
 from lakeops.web.render import address, render
 
-if TYPE_CHECKING:
-    from lakeops.settings import Settings
-
-LISTED = 100
-"""Connections that the first page lists."""
 LIST = "/{connection_id}"
 RUN = "/_run"
 """What a run did. No connection's name begins with an underscore in practice, so it hides none."""
+NO_LAKE = "There is no lake in which you may see anything."
+NOT_ALL = "Not every lake has answered, so there may be more. Look again in a while."
 ASK = "Ask an administrator for the right to read this connection, or the view Lakeops:CONNECTION/REPOSITORY."
-_ENVIRONMENT = "AIRFLOW_CONN_"
 
 
 def build() -> FastAPI:
@@ -96,7 +88,7 @@ def require_right(request: Request, user: GetUserDep) -> None:
 def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
     """Whether there is a lake, with a repository that somebody may see. A lake that fails is none."""
     try:
-        with _open_lake(connection) as lake:
+        with open_lake(connection) as lake:
             return any(sees(repository.id) for repository in islice(lake.repositories(), LOOKED_AT))
     except LakeopsError:
         return False
@@ -105,7 +97,7 @@ def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
 def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         site = _site(request)
-        return answer(request, site, view, lambda: _open_lake(site.lake_name))
+        return answer(request, site, view, lambda: open_lake(site.lake_name))
 
     return endpoint
 
@@ -117,24 +109,6 @@ def _site(request: Request) -> Site:
     return Site(address(home, connection), connection, f"{home}/", airflow_root(), acts=True, sees=sees)
 
 
-@contextmanager
-def _open_lake(connection: str) -> Iterator[Lake]:
-    """A connection's lake. Nothing of it is made. Raises ``NotFound`` where there is none."""
-    try:
-        settings = LakeopsHook(connection).settings()
-    except AirflowNotFoundException as error:
-        raise NotFound(str(error)) from None
-    _require_catalog(connection, settings)
-    with Lake.open(settings=settings, must_exist=True) as lake:
-        yield lake
-
-
-def _require_catalog(connection: str, settings: Settings) -> None:
-    """Refuse a home directory without a catalog: opening the lake would make one."""
-    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
-        raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
-
-
 def airflow_root() -> str:
     """What the addresses of Airflow's own pages begin with."""
     return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
@@ -144,14 +118,15 @@ def airflow_root() -> str:
 
 
 def _lakes(request: Request, user: GetUserDep) -> Response:
-    """The connections of type lakeops whose whole lake the user may see."""
+    """The connections of type lakeops whose lake the user may see, or a repository of it."""
     home = str(request.scope.get("root_path", ""))
-    site, rights = Site(f"{home}/", "Airflow"), Rights(user)
-    rows = [(name, address(home, name), _described(name)) for name in _connections() if rights.lake(name)]
+    rows, all_looked_at = seen_by(Rights(user))
     if not rows:
         advice = f"{ASK} Pages of a single repository are at {home}/CONNECTION/REPOSITORY."
-        return failure(None, 403, "There is no lake that you may see as a whole.", advice)
-    return page(render("lakes.html", site=site, title="Lakes", lakes=rows[:LISTED]))
+        return failure(None, 403, NO_LAKE, advice if all_looked_at else f"{NOT_ALL} {advice}")
+    lakes = [(row.connection, address(home, row.connection), row.text) for row in rows]
+    site = Site(f"{home}/", "Airflow")
+    return page(render("lakes.html", site=site, title="Lakes", lakes=lakes, note="" if all_looked_at else NOT_ALL))
 
 
 # --- what a run did, and what can be done ---
@@ -173,7 +148,7 @@ def _run(request: Request, user: GetUserDep) -> Response:
         task_id,
         int(index) if index.isdigit() else None,
         prefix=f"{home}/",
-        opened=_open_lake,
+        opened=open_lake,
         may_read=Rights(user).repository,
     )
     return page(render("run.html", site=site, title="What was done", rows=rows[:ROWS], task=task_id))
@@ -191,38 +166,6 @@ def _open_form(request: Request, user: GetUserDep) -> Response:
         return failure(site, 404, error.message, advice)
     crumbs = [(repository, address(site.root, repository)), (found.text, None)]
     return page(render("act.html", site=site, title=found.text, crumbs=crumbs, form=found, airflow=site.airflow))
-
-
-def _connections() -> list[str]:
-    """Names of connections of type lakeops, as far as they can be listed: a secrets backend has no list."""
-    from airflow.models import Connection
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        query = select(Connection.conn_id).where(Connection.conn_type == LakeopsHook.conn_type).limit(LISTED)
-        found = {str(name) for name in session.scalars(query)}
-    given = {name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)}
-    return sorted({*found, DEFAULT_CONN_ID, *(name for name in given if _is_lakeops(name))})
-
-
-def _is_lakeops(name: str) -> bool:
-    try:
-        return LakeopsHook.get_connection(name).conn_type == LakeopsHook.conn_type
-    except Exception:  # noqa: BLE001 - whatever is wrong with somebody else's variable
-        return False
-
-
-def _described(name: str) -> str:
-    """What a connection leads to, or what is wrong with it; no lake is opened."""
-    try:
-        settings = LakeopsHook(name).settings()
-        _require_catalog(name, settings)
-    except LakeopsError as error:
-        return error.message
-    except AirflowNotFoundException as error:
-        return str(error)
-    return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"
 
 
 def _refused_page(request: Request, error: Exception) -> Response:

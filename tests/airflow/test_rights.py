@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,19 +72,19 @@ NO = {403}
 
 
 @pytest.mark.parametrize(
-    ("rights", "repo", "list_", "audit"),
+    ("rights", "repo", "list_", "audit", "lakes"),
     [
-        ((), NO, NO, NO),
-        (("mine",), WHOLE, WHOLE, WHOLE),
-        (("yours",), NO, NO, NO),
-        ((LAKE,), WHOLE, WHOLE, WHOLE),
-        (("Lakeops:yours",), NO, NO, NO),
-        ((REPO,), WHOLE, WHOLE, NO),
-        ((OTHER,), NO, WHOLE, NO),
-        (("Lakeops:yours/repo",), NO, NO, NO),
-        (("Lakeops:mine/nosuch",), NO, NO, NO),
-        (("Lakeops:mine/",), NO, NO, NO),
-        (("Lakeops:/", LAKE, REPO), NO, NO, NO),
+        ((), NO, NO, NO, ""),
+        (("mine",), WHOLE, WHOLE, WHOLE, "mine"),
+        (("yours",), NO, NO, NO, "yours"),
+        ((LAKE,), WHOLE, WHOLE, WHOLE, "mine"),
+        (("Lakeops:yours",), NO, NO, NO, "yours"),
+        ((REPO,), WHOLE, WHOLE, NO, "mine"),
+        ((OTHER,), NO, WHOLE, NO, "mine"),
+        (("Lakeops:yours/repo",), NO, NO, NO, "yours"),
+        (("Lakeops:mine/nosuch",), NO, NO, NO, ""),
+        (("Lakeops:mine/",), NO, NO, NO, ""),
+        (("Lakeops:/", LAKE, REPO), NO, NO, NO, ""),
     ],
     ids=lambda one: " and ".join(one) or "nothing" if isinstance(one, tuple) else str(sorted(one)),
 )
@@ -93,8 +96,9 @@ def test_every_route_asks_by_connection_and_repository(
     repo: set[int],
     list_: set[int],
     audit: set[int],
+    lakes: str,
 ) -> None:
-    """A user who was granted this, at each route of the lake and of one repository."""
+    """A user who was granted this, at the first page and at each route of the lake and of one repository."""
     granted.update(rights)
     for route, path in ADDRESSES.items():
         wanted = {"/": list_, "/_audit": audit}.get(route, repo)
@@ -103,6 +107,9 @@ def test_every_route_asks_by_connection_and_repository(
         if wanted is NO:
             assert "Ask an administrator" in answer.text, route
             assert "storage" not in answer.text, route
+    first = page("/")
+    assert shown_lakes(first.text) == lakes.split()
+    assert first.status_code == (200 if lakes else 403)
     act = page("/mine/repo/act/merge").status_code
     assert (act == 403) is (repo is NO), "404: there is no such DAG in this Airflow"
 
@@ -117,12 +124,109 @@ def test_the_list_shows_what_one_may_see(lake: Repository, page: Any, granted: s
     assert 'href="/lakeops/mine/repo"' in page("/mine").text
 
 
-def test_the_first_page_lists_lakes_that_one_may_see_as_a_whole(lake: Any, page: Any, granted: set[str]) -> None:
+def shown_lakes(text: str) -> list[str]:
+    """The lakes that a first page lists."""
+    return re.findall(r'<td><a href="/lakeops/([^"/]*)">', text)
+
+
+def test_the_first_page_says_which_lakes_are_seen_in_part(lake: Any, page: Any, granted: set[str]) -> None:
+    granted |= {REPO, "Lakeops:yours"}
+    text = page("/").text
+    assert shown_lakes(text) == ["mine", "yours"]
+    assert text.count("the repositories that you may see") == 1
+    assert text.count("a catalog in ") == 1, "the place of a lake is for those who may see all of it"
+
+
+class Lakes:
+    """What lakes tell of their repositories, and whether they do it now."""
+
+    def __init__(self) -> None:
+        self.names = {"mine": ["repo"], "yours": ["repo"], "lakeops_default": []}
+        self.answers, self.asked = Event(), Counter[str]()
+        self.answers.set()
+
+    def read(self, connection: str) -> list[str]:
+        self.asked[connection] += 1
+        if connection == "yours":
+            self.answers.wait()
+        return self.names[connection]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakes]:
+    """Lakes of which one answers when it is let. One without names fails."""
+    from lakeops.airflow import lakes
+
+    found = Lakes()
+    monkeypatch.setattr(lakes, "_names", lakes.RepositoryNames(found.read))
+    yield found
+    found.answers.set()
+
+
+def test_a_lake_that_does_not_answer_holds_up_no_other(
+    told: Lakes, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted |= {REPO, "Lakeops:yours/repo"}
+    told.answers.clear()
+    monkeypatch.setattr("lakeops.airflow.lakes.WAIT_SECONDS", 0.5)
+    for _ in range(3):
+        text = page("/").text
+        assert shown_lakes(text) == ["mine"]
+        assert "Not every lake has answered" in text
+    assert told.asked["yours"] == 1, "one thread waits for it, however often somebody looks"
+    told.answers.set()
+    monkeypatch.setattr("lakeops.airflow.lakes.WAIT_SECONDS", 60.0)
+    text = page("/").text
+    assert shown_lakes(text) == ["mine", "yours"]
+    assert "Not every lake" not in text
+    told.answers.clear()
+    monkeypatch.setattr("lakeops.airflow.lakes.WAIT_SECONDS", 0.0)
+    assert "yours" in shown_lakes(page("/").text), "what it told last counts"
+    granted.remove("Lakeops:yours/repo")
+    assert "yours" not in shown_lakes(page("/").text), "rights are asked anew"
+
+
+def test_a_lake_that_fails_is_told_to_nobody(
+    told: Lakes, page: Any, granted: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    told.names.pop("yours")
+    granted |= {"Lakeops:yours/repo"}
+    answer = page("/")
+    assert answer.status_code == 403
+    assert "Not every lake has answered" in answer.text
+    assert "yours" not in answer.text
+    assert "'yours'" in caplog.text, "whoever looks after the server is told which"
     granted.add(REPO)
+    assert shown_lakes(page("/").text) == ["mine"]
+
+
+def test_a_lake_that_is_not_there_is_not_waited_for(
+    lake: Any, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("EMPTY", "LAKEOPS_DEFAULT"):
+        missing = {"conn_type": "lakeops", "host": str(tmp_path / "nothing")}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}", json.dumps(missing))
+    granted.add(REPO)
+    text = page("/").text
+    assert shown_lakes(text) == ["mine"]
+    assert "Not every lake" not in text
+
+
+def test_an_auth_manager_that_is_slow_is_asked_for_so_long_only(
+    told: Lakes, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told.names["mine"] = [f"r{number}" for number in range(500)]
+    granted.add("Lakeops:mine/r499")
+    assert shown_lakes(page("/").text) == ["mine"]
+    monkeypatch.setattr("lakeops.airflow.lakes.ASK_SECONDS", 0.0)
+    answer = page("/")
+    assert answer.status_code == 403
+    assert "Not every lake has answered" in answer.text
+
+
+def test_no_lake_is_asked_where_no_repository_can_be_granted(told: Lakes, page: Any) -> None:
     assert page("/").status_code == 403
-    granted |= {"Lakeops:yours"}
-    assert "/lakeops/yours" in page("/").text
-    assert "/lakeops/mine" not in page("/").text
+    assert not told.asked
 
 
 def test_whether_a_lake_is_there_is_for_those_who_may_see_it(
