@@ -13,7 +13,20 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Join, Select, Table, and_, bindparam, insert, literal, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Join,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    insert,
+    literal,
+    select,
+    tuple_,
+    update,
+)
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
@@ -47,6 +60,11 @@ from lakeops.model.lineage import Node
 from lakeops.model.marks import Grace
 from lakeops.model.mirrors import Registration
 from lakeops.model.records import Commit
+
+FEW, AT_ONCE = 500, 16_000
+"""Commits that a walk far down reads at a time: at first, and at most."""
+ROWS = 200
+"""Rows of such a reading that live at once."""
 
 
 class Retention(Transitions):
@@ -350,32 +368,39 @@ class Commits(Transitions):
 
         return self.database.read(work)
 
-    def descending(self, repository_id: str, top: int) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def descending(self, repository_id: str, top: int, low: int) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Ids and parents of all commits of a generation and below, by generation, the highest first.
 
-        They are read a stretch of generations at a time, while you iterate.
-        """
-        query = select(COMMIT.c.id, PARENTS).where(
-            COMMIT.c.repository_id == repository_id,
-            COMMIT.c.generation <= bindparam("top"),
-            COMMIT.c.generation > bindparam("low"),
-        )
-        query, length = query.order_by(COMMIT.c.generation.desc()), 2_000
-        while top > 0:
-            low = max(0, top - length)
-            read = partial(self._stretch_of, query, {"top": top, "low": low})
-            for commit_id, written in self.database.read(read):
-                parents = parents_of(written)
-                if parents is None:
-                    raise undecodable(COMMIT, commit_id, ValueError("its parents are no list of ids"))
-                yield commit_id, parents
-            top, length = low, min(2 * length, 16_000)
+        They are read thousands at a time, while you iterate.
 
-    @staticmethod
-    def _stretch_of(query: Select[Any], values: Mapping[str, int], conn: Connection) -> Sequence[tuple[Any, ...]]:
-        with closing(conn.execute(query, values)) as found:
-            # Plain tuples of the driver: making SQLAlchemy's rows of tens of thousands took twice as long as reading.
-            return found.cursor.fetchall()
+        Args:
+            repository_id: the repository.
+            top: the generation to begin with.
+            low: the generation down to which all of them will be needed. Below it they are read a few at first.
+        """
+        place = tuple_(COMMIT.c.generation, COMMIT.c.id)
+        query = select(COMMIT.c.id, PARENTS, COMMIT.c.generation).where(
+            COMMIT.c.repository_id == repository_id,
+            place < tuple_(bindparam("generation"), bindparam("commit")),
+            COMMIT.c.generation >= bindparam("floor"),
+        )
+        query = query.order_by(COMMIT.c.generation.desc(), COMMIT.c.id.desc()).limit(bindparam("amount"))
+        values: dict[str, int | str] = {"generation": top + 1, "commit": ""}
+        for floor, first in ((low, AT_ONCE), (0, FEW)):
+            amount = first
+            while True:
+                values |= {"floor": floor, "amount": amount}
+                ids, texts, last = self.database.read(partial(_ids_and_parents, query, values))
+                for commit_id, written in zip(ids, texts, strict=True):
+                    parents = parents_of(written)
+                    if parents is None:
+                        raise undecodable(COMMIT, commit_id, ValueError("its parents are no list of ids"))
+                    yield commit_id, parents
+                if len(ids) < amount:
+                    break
+                values = {"generation": last, "commit": ids[-1]}
+                amount = min(2 * amount, AT_ONCE)
+            values = {"generation": floor, "commit": ""}
 
     def history(self, repository_id: str) -> History:
         """Every ref and every commit of a repository at one instant."""
@@ -404,6 +429,25 @@ class Commits(Transitions):
             return done
 
         return self.database.write(work, settle=run_again)
+
+
+def _ids_and_parents(
+    query: Select[Any], values: Mapping[str, Any], conn: Connection
+) -> tuple[list[str], list[object], int]:
+    """Ids, the texts of their parents, and the generation of the last one.
+
+    Rows are the driver's own tuples, as making SQLAlchemy's takes twice as long as reading. They are dropped a few at a
+    time: ten thousand that live at once make Python's garbage collector look at all that the process has.
+    """
+    ids: list[str] = []
+    texts: list[object] = []
+    last = 0
+    with closing(conn.execute(query, values)) as found:
+        while rows := found.cursor.fetchmany(ROWS):
+            for commit_id, written, last in rows:  # noqa: B007 - the last one's generation counts
+                ids.append(commit_id)
+                texts.append(written)
+    return ids, texts, last
 
 
 def expire(conn: Connection, repository_id: str, ids: Iterable[str]) -> list[str]:

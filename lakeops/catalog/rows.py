@@ -82,12 +82,19 @@ def text_list(value: object) -> tuple[str, ...]:
 
 PARENTS = cast(COMMIT.c.parents, Text)
 """The parents of a commit as text, for ``parents_of``."""
+_ONE_OR_TWO = re.compile(r'\["([0-9a-f]{64})"(?:, ?"([0-9a-f]{64})")?\]')
 _PARENTS = re.compile(r'\[(?:"[0-9a-f]{64}"(?:, ?"[0-9a-f]{64}")*)?\]')
 
 
 def parents_of(written: object) -> tuple[str, ...] | None:
     """The ids in the text of ``PARENTS``, which takes a tenth of parsing it as JSON. None where it has no ids."""
-    if type(written) is not str or not _PARENTS.fullmatch(written):
+    if type(written) is not str:
+        return None
+    usual = _ONE_OR_TWO.fullmatch(written)
+    if usual is not None:
+        one, other = usual.groups()
+        return (one,) if other is None else (one, other)
+    if not _PARENTS.fullmatch(written):
         return None
     return tuple(written.split('"')[1::2])
 

@@ -88,8 +88,8 @@ def merge_bases(ctx: Context, left: str, right: str, coming: Collection[Commit] 
         get = lookup(ctx).get
         bases = _far.get((left, right))
         if bases is None:
-            top = max(get(left).generation, get(right).generation)
-            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top), left, right)
+            low, top = sorted((get(left).generation, get(right).generation))
+            bases = graph.merge_bases_of(ctx.catalog.descending(ctx.repository_id, top, low), left, right)
             if len(_far) >= MOST_FAR:
                 _far.clear()
             _far[left, right] = bases
