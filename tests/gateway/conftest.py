@@ -13,11 +13,14 @@ from pathlib import Path
 
 import pytest
 from services.process import die_with_parent
+from support.engines import place
 from support.served import KEYS, Served, fill
 
 from lakeops import Lake, Settings
 from lakeops.gateway.server import listening, server_of
 from lakeops.model.records import Credentials
+
+__all__ = ["place"]
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Spark with Delta Lake and S3A, and DuckDB with its extension httpfs, in build/ where they are missing.
+"""Spark with Delta Lake and S3A, DuckDB with its extension httpfs, and Trino, in build/ where they are missing.
 
 The Spark that the project pins has no Delta yet, and its DuckDB no httpfs on the package index. So both live in
-environments of their own. Everything is pinned by its SHA-256. ``engines.py COMMAND...`` runs a command with the place
-in LAKEOPS_TEST_ENGINES.
+environments of their own. Trino is its small server, with the plugin of the Hive connector. Everything is pinned by its
+SHA-256. ``engines.py COMMAND...`` runs a command with the place in LAKEOPS_TEST_ENGINES.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
+import zipfile
 from pathlib import Path
 
 SPARK = {
@@ -31,6 +33,12 @@ JARS = {
 }
 """What ``spark.jars.packages`` brings for delta-spark and hadoop-aws, and Spark's own jars lack."""
 
+TRINO = {
+    "io.trino:trino-server-core:476:tar.gz": "0f388f9967c177ae70a47c099082fc95387f0c3cb96d8000d1d41fc3a5223158",
+    "io.trino:trino-hive:476:zip": "611bacdb07d9f3cf7b9d47f97ecc76fa2e7ff8bfe8a9728c3d06adc1bfb8662e",
+}
+"""The server, and the plugin of its Hive connector. No later release is among Maven's packages."""
+
 DUCKDB = Path(__file__).with_name("httpfs.lock")
 PLACE = Path(__file__).parents[2] / "build" / "engines-1"
 
@@ -46,16 +54,18 @@ def class_path(place: Path) -> str:
 
 
 def install() -> Path:
-    """Where it is. Maven and pip fetch what is missing: 1.3 GB, which takes some minutes."""
+    """Where it is. Maven and pip fetch what is missing: 1.8 GB, which takes some minutes."""
     pins = "".join(f"{pin} --hash=sha256:{digest}\n" for pin, digest in SPARK.items())
     _make_environment("spark", pins)
     _make_environment("duckdb", DUCKDB.read_text())
-    (PLACE / "jars").mkdir(parents=True, exist_ok=True)
     for artifact, expected in JARS.items():
         _, name, version = artifact.split(":")
-        jar = PLACE / "jars" / f"{name}-{version}.jar"
-        if not jar.exists():
-            _fetch(artifact, jar, expected)
+        if not (PLACE / "jars" / f"{name}-{version}.jar").exists():
+            _fetch(artifact, PLACE / "jars", expected)
+    for artifact, expected in TRINO.items():
+        _, name, version, _ = artifact.split(":")
+        if not (PLACE / name / f"{name}-{version}").exists():
+            _unpack(_fetch(artifact, PLACE / name, expected))
     return PLACE
 
 
@@ -72,19 +82,37 @@ def _make_environment(name: str, pins: str) -> None:
     done.touch()
 
 
-def _fetch(artifact: str, jar: Path, expected: str) -> None:
+def _fetch(artifact: str, folder: Path, expected: str) -> Path:
+    """Let Maven copy an artifact into a folder. Ends the program when it is another one than expected."""
     maven = shutil.which("mvn")
     if maven is None:
         sys.exit("install Maven first")
-    print(f"Fetching {jar.name} ...", file=sys.stderr, flush=True)
-    new = jar.parent / "new"
+    _, name, version, kind = [*artifact.split(":"), "jar"][:4]
+    file = folder / f"{name}-{version}.{kind}"
+    print(f"Fetching {file.name} ...", file=sys.stderr, flush=True)
+    new = folder / "new"
+    new.mkdir(parents=True, exist_ok=True)
     goal = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={new}"]
-    subprocess.run([maven, "--batch-mode", "--quiet", *goal], check=True, cwd=jar.parent)
-    with (new / jar.name).open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    subprocess.run([maven, "--batch-mode", "--quiet", *goal], check=True, cwd=folder)
+    with (new / file.name).open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != expected:
-        sys.exit(f"{jar.name} has the SHA-256 {found}, and {expected} was expected")
-    (new / jar.name).rename(jar)
+        sys.exit(f"{file.name} has the SHA-256 {found}, and {expected} was expected")
+    (new / file.name).rename(file)
+    new.rmdir()
+    return file
+
+
+def _unpack(archive: Path) -> None:
+    """Put the folder that an archive holds beside it, and remove the archive."""
+    new = archive.parent / "new"
+    # `shutil.unpack_archive` leaves out what has two dots in its name, as some of Trino's jars do.
+    with zipfile.ZipFile(archive) if archive.suffix == ".zip" else tarfile.open(archive) as opened:
+        opened.extractall(new)
+    (folder,) = new.iterdir()
+    folder.rename(archive.parent / folder.name)
+    new.rmdir()
+    archive.unlink()
 
 
 if __name__ == "__main__":

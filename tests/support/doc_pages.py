@@ -38,6 +38,7 @@ LANES = {
     "spark": "spark/test_page.py",
     "sql": "gateway/test_engines.py",
     "tables": "tables/test_page.py",
+    "trino": "gateway/test_engines.py",
 }
 """Which file of tests runs a block, by the comment before it. It has the service that the block needs."""
 

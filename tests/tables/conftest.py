@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.engines import place
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.server import serving
+
+__all__ = ["place"]
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ moment in which each of them has seen that the next version is not there.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import threading
@@ -20,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from services import engines
 from services.process import die_with_parent
 from support.doc_pages import blocks
+from support.engines import spark_environment
 
 from lakeops import Lake, Repository, Settings
 from lakeops.gateway.server import serving
@@ -44,10 +44,6 @@ class Driver:
     def __init__(self, place: Path, folder: Path, options: dict[str, str]) -> None:
         folder.mkdir()
         (folder / "spark-defaults.conf").write_text(_configuration(place, options))
-        environment = {**os.environ, "SPARK_CONF_DIR": str(folder), "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment |= {"PYSPARK_PYTHON": str(engines.python(place))}
-        for name in ("SPARK_HOME", "PYTHONPATH"):
-            environment.pop(name, None)
         self._log = folder / "log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -56,7 +52,7 @@ class Driver:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment,
+                env=spark_environment(place) | {"SPARK_CONF_DIR": str(folder)},
                 cwd=folder,
                 preexec_fn=die_with_parent,  # noqa: PLW1509
             )
@@ -96,13 +92,6 @@ def _configuration(place: Path, options: dict[str, str]) -> str:
     lines["spark.hadoop.fs.s3a.access.key"] = options["aws_access_key_id"]
     lines["spark.hadoop.fs.s3a.secret.key"] = options["aws_secret_access_key"]
     return "".join(f"{name} {value}\n" for name, value in {**lines, **QUICK}.items())
-
-
-@pytest.fixture(scope="module")
-def place() -> Path:
-    if "LAKEOPS_TEST_ENGINES" not in os.environ:
-        pytest.skip("make test-engines brings Spark and Delta")
-    return Path(os.environ["LAKEOPS_TEST_ENGINES"])
 
 
 @pytest.fixture(scope="module")
