@@ -170,7 +170,14 @@ class MergeOutcome:
 
 def state_of(branch: Branch) -> str:
     """Another text when the branch's head or its uncommitted changes are others."""
-    return f"{branch.commit_id}-{DiffSummary.of(branch.uncommitted()).digest}"
+    return f"{branch.commit_id}-{staged_state(branch)}"
+
+
+def staged_state(branch: Branch, prefix: str = "") -> str | None:
+    """Another text when other changes are uncommitted under a prefix, also of the same sizes. None without any."""
+    trail = branch.pin(prefix).trail  # before the look
+    tally = DiffSummary.of(branch.uncommitted(prefix))
+    return f"{tally.digest}-{trail.total}" if tally.total else None
 
 
 class Lying(NamedTuple):

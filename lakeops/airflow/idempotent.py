@@ -32,6 +32,7 @@ from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyNam
 
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun
+    from lakeops.catalog.records import Pinned
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit
     from lakeops.model.records import Ref as RefRecord
@@ -312,9 +313,10 @@ def begin_anew(repository: Repository, name: str, source: str, run: TaskRun) -> 
         branch = repository.branch(name)
     except RefNotFound:
         return None
+    pinned = branch.pin()  # what somebody else does from here on keeps the branch
     if next(_foreign(repository, name, source, run), None) is not None:
         return None
-    deleted = delete_branch(repository, branch.id)
+    deleted = delete_branch(repository, branch.id, pinned=pinned)
     return None if deleted is None else deleted.commit_id
 
 
@@ -327,14 +329,15 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
             yield found
 
 
-def delete_branch(repository: Repository, name: str) -> RefRecord | None:
+def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = None) -> RefRecord | None:
     """Where the branch was when it was deleted; None when there is no such branch.
 
     Raises:
         DefaultBranch, ProtectedBranch.
+        NotAsSeen: it is not as it was ``pinned``.
     """
     try:
-        return repository.delete_branch(name)
+        return repository.delete_branch(name, pinned=pinned)
     except RefNotFound:
         return None
 
@@ -366,10 +369,14 @@ def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> Ref
     return repository.create_tag(name, ref, idempotency_key=run.key("tag", name, ref))
 
 
-def delete_tag(repository: Repository, name: str) -> RefRecord | None:
-    """Where the tag was when it was deleted; None when there is no such tag."""
+def delete_tag(repository: Repository, name: str, *, old: str | None = None) -> RefRecord | None:
+    """Where the tag was when it was deleted; None when there is no such tag.
+
+    Raises:
+        NotAsSeen: it is not at ``old``.
+    """
     try:
-        return repository.delete_tag(name)
+        return repository.delete_tag(name, old=old)
     except RefNotFound:
         return None
 

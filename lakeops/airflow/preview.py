@@ -18,6 +18,7 @@ from lakeops.airflow.changes import (
     importing,
     lying_at,
     objects_under,
+    staged_state,
     state_of,
 )
 from lakeops.airflow.failures import failing_at_once
@@ -187,10 +188,11 @@ def _sweep(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa
 
 def _reset(lake: Lake, repository: Repository, given: Given) -> Preview:  # noqa: ARG001
     branch = repository.branch(given["branch"])
+    shown = staged_state(branch, given["prefix"] or "") or NOTHING  # before the look
     tally = DiffSummary.of(branch.uncommitted(given["prefix"] or ""))
     where = f" under {given['prefix']!r}" if given["prefix"] else ""
     text = f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
-    return Preview(text, {"shown": tally.digest})
+    return Preview(text, {"shown": shown})
 
 
 def _import(lake: Lake, repository: Repository, given: Given) -> Preview:

@@ -26,11 +26,11 @@ from lakeops.catalog.guards import (
     new_ref,
 )
 from lakeops.catalog.hooks import Hooks, check_hooks
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchState, Pinned
 from lakeops.catalog.rows import reflog_record
-from lakeops.catalog.staging import any_staged, branch_update, earlier_commit
+from lakeops.catalog.staging import any_staged, branch_update, check_pinned, earlier_commit
 from lakeops.catalog.tables import BRANCH, QUEUE, REFLOG, TAG
-from lakeops.model.errors import BranchMoved, DefaultBranch, RefNotFound
+from lakeops.model.errors import BranchMoved, DefaultBranch, NotAsSeen, RefNotFound
 from lakeops.model.mirrors import RefKind
 from lakeops.model.records import Ref, ReflogRecord
 
@@ -87,11 +87,13 @@ class Branches(Transitions):
         *,
         actor: str,
         expected: BranchState | None = None,
+        pinned: Pinned | None = None,
         hooks: Hooks = NONE,
     ) -> str:
         """Delete a branch and its staging. Returns the old head. Raises ``DefaultBranch``, ``ProtectedBranch``.
 
         With ``expected`` only a branch that is still in that state, and has nothing staged; else ``BranchMoved``.
+        With ``pinned`` only one that is as it was then; else ``NotAsSeen``.
         """
 
         def work(conn: Connection) -> str:
@@ -103,6 +105,8 @@ class Branches(Transitions):
                 raise DefaultBranch(f"{name!r} is the default branch of repository {repository_id!r}: it stays")
             if expected is not None and (state != expected or any_staged(conn, state)):
                 raise BranchMoved(f"branch {name!r} is in use again; it was not deleted")
+            if pinned is not None:
+                check_pinned(conn, state, pinned)
             delete_rows(conn, BRANCH, BRANCH.c.repository_id == repository_id, BRANCH.c.name == name)
             conn.execute(delete(QUEUE).where(QUEUE.c.repository_id == repository_id, QUEUE.c.branch == name))
             self._retire(conn, repository_id, state.tokens)
@@ -186,13 +190,14 @@ class Tags(Transitions):
         commit_id: str,
         *,
         actor: str,
+        old: str | None = None,
         key: str | None = None,
         fingerprint: str = "",
         hooks: Hooks = NONE,
     ) -> Ref:
         """Point a tag at another live commit. A known key returns what its first call did.
 
-        Raises ``RefNotFound``, ``CommitExpired``, ``ProtectedTag``.
+        Raises ``RefNotFound``, ``CommitExpired``, ``ProtectedTag``, and ``NotAsSeen`` for a tag that is not at ``old``.
         """
         mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
 
@@ -206,6 +211,7 @@ class Tags(Transitions):
             check_hooks(repository, "move-tag", name, hooks)
             if row is None:
                 raise _no_tag(repository_id, name)
+            _check_at(name, row.commit_id, old)
             check_live(conn, repository_id, [commit_id])
             if row.commit_id != commit_id:
                 conn.execute(update(TAG).where(*mine).values(commit_id=commit_id))
@@ -217,20 +223,27 @@ class Tags(Transitions):
 
         return self.database.write(work, settle=lambda conn: _find_done(conn, repository_id, name, key, fingerprint))
 
-    def delete_tag(self, repository_id: str, name: str, *, actor: str, hooks: Hooks = NONE) -> str:
-        """Delete a tag. Returns the commit that it pointed to. Raises ``ProtectedTag``."""
+    def delete_tag(
+        self, repository_id: str, name: str, *, actor: str, old: str | None = None, hooks: Hooks = NONE
+    ) -> str:
+        """Delete a tag. Returns the commit that it pointed to.
+
+        Raises ``ProtectedTag``, and ``NotAsSeen`` for a tag that is not at ``old``.
+        """
+        mine = (TAG.c.repository_id == repository_id, TAG.c.name == name)
 
         def work(conn: Connection) -> str:
             repository = lock_repository(conn, repository_id)
             check_writable(conn, repository, action="delete-tag", tag=name)
             check_hooks(repository, "delete-tag", name, hooks)
-            ref = self._find_tag(conn, repository_id, name)
-            if not delete_rows(
-                conn, TAG, TAG.c.repository_id == repository_id, TAG.c.name == name
-            ):  # somebody else deleted it between the two statements
+            # Locked, or somebody may move it before it is gone.
+            at = conn.execute(select(TAG.c.commit_id).where(*mine).with_for_update()).scalar_one_or_none()
+            if at is None:
                 raise _no_tag(repository_id, name)
-            self._record_move(conn, repository_id, name, ref.commit_id, None, "delete-tag", actor, kind=RefKind.TAG)
-            return ref.commit_id
+            _check_at(name, at, old)
+            delete_rows(conn, TAG, *mine)
+            self._record_move(conn, repository_id, name, at, None, "delete-tag", actor, kind=RefKind.TAG)
+            return str(at)
 
         return self.database.write(work)
 
@@ -265,6 +278,12 @@ def _find_done(conn: Connection, repository_id: str, name: str, key: str | None,
     """What a move under this key did, if it has happened."""
     earlier = earlier_commit(conn, repository_id, key, fingerprint)
     return None if earlier is None else Ref(name, earlier.id)
+
+
+def _check_at(name: str, at: str, old: str | None) -> None:
+    """Raise ``NotAsSeen`` for a tag that is not where the caller saw it."""
+    if old is not None and at != old:
+        raise NotAsSeen(f"tag {name!r} is at {at[:16]} by now, and no longer at {old[:16]}; nothing was done")
 
 
 def _no_tag(repository_id: str, name: str) -> RefNotFound:

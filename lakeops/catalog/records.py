@@ -129,6 +129,14 @@ class Trail:
 
 
 @dataclass(frozen=True, slots=True)
+class Pinned:
+    """A branch as somebody is about to look at it: its row, and what had been staged where they look."""
+
+    state: BranchState
+    trail: Trail
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRecord:
     """What an idempotency key stands for: the call's fingerprint and the commit that it published."""
 

@@ -39,7 +39,7 @@ from lakeops.catalog.guards import (
     under,
 )
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Sealed, Staged, Trail
+from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Pinned, Sealed, Staged, Trail
 from lakeops.catalog.rows import (
     AnyRow,
     branch_values,
@@ -50,7 +50,7 @@ from lakeops.catalog.rows import (
     ticks,
 )
 from lakeops.catalog.tables import BRANCH, KEY, RETIRED, STAGED, STAGED_TALLY, UPLOAD
-from lakeops.model.errors import BranchMoved
+from lakeops.model.errors import BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
@@ -142,6 +142,15 @@ class Staging(Transitions):
         """What has been staged on a branch at a path, or ``below`` a prefix, for ``put_staged`` to compare with."""
         return Trail(place, below, self.database.read(lambda conn: _trail_at(conn, state, place, below=below)))
 
+    def pin(self, repository_id: str, branch: str, place: str, *, below: bool) -> Pinned:
+        """A branch and its trail at a path, or ``below`` a prefix, for a transition that comes after a look at them."""
+
+        def work(conn: Connection) -> Pinned:
+            state = find_branch(conn, repository_id, branch)
+            return Pinned(state, Trail(place, below, _trail_at(conn, state, place, below=below)))
+
+        return self.database.read(work)
+
     def seal(
         self,
         repository_id: str,
@@ -198,17 +207,27 @@ class Staging(Transitions):
             self.database.write(work, settle=run_again)
 
     def reset(
-        self, repository_id: str, branch: str, *, prefix: str | None = None, path: str | None = None, actor: str
+        self,
+        repository_id: str,
+        branch: str,
+        *,
+        prefix: str | None = None,
+        path: str | None = None,
+        actor: str,
+        pinned: Pinned | None = None,
     ) -> int:
         """Drop staged rows: all, those under a prefix, or one path's. Returns how many paths.
 
         A reset that drops a row counts itself. One that drops nothing leaves everything as it is.
+        Raises ``NotAsSeen`` when the branch is not as it was ``pinned``.
         """
         chosen = [STAGED.c.path == path] if path is not None else _below_prefix(prefix or "")
 
         def work(conn: Connection) -> int:
             check_writable(conn, lock_repository(conn, repository_id), action="reset", branch=branch)
             state = lock_branch(conn, repository_id, branch, exclusive=True)
+            if pinned is not None:
+                check_pinned(conn, state, pinned)
             dropped = _drop_staged(conn, state, *chosen)
             count = len(set().union(*dropped.values()))
             if not count:
@@ -359,6 +378,15 @@ def _check_unchanged(conn: Connection, state: BranchState, trail: Trail, rows: S
     total = _trail_at(conn, state, trail.place, below=trail.below)
     if total not in {trail.total, trail.total + _digests_at(trail, rows)}:
         raise BranchMoved(f"{trail.place!r} of branch {state.id!r} was staged to meanwhile; try again")
+
+
+def check_pinned(conn: Connection, state: BranchState, pinned: Pinned) -> None:
+    """Raise ``NotAsSeen`` when a branch, which is locked, is not as it was when somebody looked at it."""
+    trail = pinned.trail
+    if state != pinned.state or _trail_at(conn, state, trail.place, below=trail.below) != trail.total:
+        raise NotAsSeen(
+            f"branch {state.id!r}, or what is uncommitted on it, changed since it was looked at; nothing was done"
+        )
 
 
 def _trail_at(conn: Connection, state: BranchState, place: str, *, below: bool) -> int:

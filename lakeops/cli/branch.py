@@ -140,8 +140,9 @@ def delete(session: Session, uri: BranchUri) -> None:
     """Delete a branch and its uncommitted changes."""
     repository, name = session.named(uri)
     branch = repository.branch(name)
-    session.confirm(f"Delete branch {name!r}?", lambda: _show_deletion(session, branch))
-    ref = repository.delete_branch(name)
+    pinned = branch.pin()
+    asked = session.confirm(f"Delete branch {name!r}?", lambda: _show_deletion(session, branch))
+    ref = repository.delete_branch(name, pinned=pinned if asked else None)
     session.answer(ref, ["Branch ", (name, "green"), " deleted; it was at ", (ref.commit_id, "yellow")])
     from lakeops.model.rules import UNDO_DAYS
 
@@ -190,9 +191,10 @@ def reset(
     if prefix is not None and path is not None:
         raise InvalidInput("give --prefix or --object, not both")
     branch = session.branch(uri)
-    session.confirm(f"Reset branch {branch.id!r}?", lambda: _show_changes(session, branch, prefix, path))
+    pinned = branch.pin(prefix, path)
+    asked = session.confirm(f"Reset branch {branch.id!r}?", lambda: _show_changes(session, branch, prefix, path))
     with session.progress(f"Resetting {branch.id}"):
-        count = branch.reset(prefix, path)
+        count = branch.reset(prefix, path, pinned=pinned if asked else None)
     session.answer(
         {**Ref(branch.id, branch.commit_id).to_json(), "reset": count},
         ["Branch ", (branch.id, "green"), f" reset: {counted(count, 'uncommitted change')} dropped"],

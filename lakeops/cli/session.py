@@ -154,8 +154,10 @@ class Session(Output):
         """Whether a person is there to answer."""
         return not self.as_json and is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
-    def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> None:
+    def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> bool:
         """Ask before a change. Returns when the user agrees, and leaves the command otherwise.
+
+        The answer is whether anybody was asked: then only what was shown may be done.
 
         Args:
             question: what is about to happen, as a question.
@@ -167,13 +169,14 @@ class Session(Output):
             Abort: the answer is no.
         """
         if self.yes or (optional and not self.can_ask):
-            return
+            return False
         if not self.can_ask:
             if not self.as_json:
                 show()
             raise InvalidInput(f"{question} Nobody can be asked here; pass --yes to do it")
         show()
         typer.confirm(question, abort=True, err=True)
+        return True
 
     @contextmanager
     def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:

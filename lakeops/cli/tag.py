@@ -44,8 +44,13 @@ def move(session: Session, uri: TagUri, ref: RefUri, idempotency_key: Idempotenc
         session.message("This moves ", (name, "red"), " from ", (old.commit_id[:SHORT_ID], "yellow"), " to ",
                         (new.id[:SHORT_ID], "yellow"), ": ", new.message.partition("\n")[0])  # fmt: skip
 
-    session.confirm(f"Move tag {name!r}?", show, optional=True)
-    moved = repository.move_tag(name, new.id if idempotency_key is None else target, idempotency_key=idempotency_key)
+    asked = session.confirm(f"Move tag {name!r}?", show, optional=True)
+    moved = repository.move_tag(
+        name,
+        new.id if idempotency_key is None else target,
+        old=old.commit_id if asked else None,
+        idempotency_key=idempotency_key,
+    )
     session.answer(
         {**moved.to_json(), "old": old.commit_id}, ["Tag ", (name, "green"), " is at ", (moved.commit_id, "yellow")]
     )
@@ -83,6 +88,6 @@ def delete(session: Session, uri: TagUri) -> None:
     def show() -> None:
         session.message("This deletes ", (name, "red"), ", now at ", (tag.commit_id[:SHORT_ID], "yellow"), ".")
 
-    session.confirm(f"Delete tag {name!r}?", show, optional=True)
-    tag = repository.delete_tag(name)
+    asked = session.confirm(f"Delete tag {name!r}?", show, optional=True)
+    tag = repository.delete_tag(name, old=tag.commit_id if asked else None)
     session.answer(tag, ["Tag ", (name, "green"), " deleted; it was at ", (tag.commit_id, "yellow")])

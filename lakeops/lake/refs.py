@@ -85,6 +85,7 @@ class Branch(Readable):
     uncommitted: Final = ref_verb(lambda: ops.diff.uncommitted)
     uncommitted_page: Final = ref_verb(lambda: ops.diff.uncommitted_page)
     reset: Final = ref_verb(lambda: ops.stage.reset)
+    pin: Final = ref_verb(lambda: ops.stage.pin)
     commit: Final = ref_verb(lambda: ops.commit.commit)
     import_objects: Final = ref_verb(lambda: ops.ingest.import_objects)
     move: Final = ref_verb(lambda: ops.branch.move_branch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lakeops.catalog.hooks import Hooks
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model import graph
 from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward
 from lakeops.model.hooks import HookEvent
@@ -42,15 +42,23 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
     return Ref(name, commit_id)
 
 
-def delete_branch(ctx: Context, name: str) -> Ref:
+def delete_branch(ctx: Context, name: str, *, pinned: Pinned | None = None) -> Ref:
     """Delete a branch and its uncommitted changes. Returns where it was.
 
     Its commits stay until retention rules let them expire.
+
+    Args:
+        pinned: what ``Branch.pin`` gave before somebody looked at the branch. One that changed since stays.
+
+    Raises:
+        DefaultBranch, ProtectedBranch, ReadOnlyRepository: the branch stays whatever happens.
+        NotAsSeen: the branch, or what is uncommitted on it, is not what was pinned.
+        RefNotFound: there is no such branch.
     """
-    return drop_branch(ctx, check_asked(name, "a branch"))
+    return drop_branch(ctx, check_asked(name, "a branch"), pinned=pinned)
 
 
-def drop_branch(ctx: Context, name: str, expected: BranchState | None = None) -> Ref:
+def drop_branch(ctx: Context, name: str, expected: BranchState | None = None, *, pinned: Pinned | None = None) -> Ref:
     """The same; with ``expected`` only a branch that is still in that state, and has nothing staged."""
 
     def event() -> HookEvent:
@@ -59,7 +67,9 @@ def drop_branch(ctx: Context, name: str, expected: BranchState | None = None) ->
         )
 
     def change(hooks: Hooks) -> str:
-        return ctx.catalog.delete_branch(ctx.repository_id, name, actor=ctx.actor, expected=expected, hooks=hooks)
+        return ctx.catalog.delete_branch(
+            ctx.repository_id, name, actor=ctx.actor, expected=expected, pinned=pinned, hooks=hooks
+        )
 
     return Ref(name, changing(ctx, "delete-branch", name, event, change))
 
@@ -177,7 +187,7 @@ def _make_tag(ctx: Context, name: str, commit_id: str) -> Ref:
     )
 
 
-def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None = None) -> Ref:
+def move_tag(ctx: Context, name: str, ref: str, *, old: str | None = None, idempotency_key: str | None = None) -> Ref:
     """Point a tag at another commit. The reflog tells where it was.
 
     Who reads by the tag's name sees the other commit from then on.
@@ -185,10 +195,12 @@ def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None =
     Args:
         name: a tag that exists.
         ref: where to. It is resolved once, at the start.
+        old: the id of the commit that it is moved from. A tag that is elsewhere stays.
         idempotency_key: a second call with the same key returns what the first call did, and moves nothing.
 
     Raises:
         RefNotFound, CommitExpired: there is no such tag, or no such commit to read.
+        NotAsSeen: the tag is not at ``old``.
         ReadOnlyRepository: the repository takes no changes.
         KeyReused: the key stands for another call.
     """
@@ -206,20 +218,29 @@ def move_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None =
         name,
         lambda: _leaving_event(ctx, "move-tag", name, target),
         lambda hooks: ctx.catalog.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, key=move.key, fingerprint=asked, hooks=hooks
+            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=move.key, fingerprint=asked, hooks=hooks
         ),
     )
 
 
-def delete_tag(ctx: Context, name: str) -> Ref:
-    """Delete a tag. Returns where it was."""
+def delete_tag(ctx: Context, name: str, *, old: str | None = None) -> Ref:
+    """Delete a tag. Returns where it was.
+
+    Args:
+        old: the id of the commit that it is known to be at. A tag that is elsewhere stays.
+
+    Raises:
+        RefNotFound: there is no such tag.
+        NotAsSeen: the tag is not at ``old``.
+        ProtectedTag, ReadOnlyRepository: the tag stays whatever happens.
+    """
     check_asked(name, "a tag")
     at = changing(
         ctx,
         "delete-tag",
         name,
         lambda: _leaving_event(ctx, "delete-tag", name, None),
-        lambda hooks: ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor, hooks=hooks),
+        lambda hooks: ctx.catalog.delete_tag(ctx.repository_id, name, actor=ctx.actor, old=old, hooks=hooks),
     )
     return Ref(name, at)
 

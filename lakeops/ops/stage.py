@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model.errors import InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
@@ -125,19 +125,50 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
     return count
 
 
-def reset(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> int:
-    """Drop uncommitted changes: all, those under a prefix, or that of one path. Returns how many staged paths went."""
+def reset(
+    ctx: Context, branch: str, prefix: str | None = None, path: str | None = None, *, pinned: Pinned | None = None
+) -> int:
+    """Drop uncommitted changes: all, those under a prefix, or that of one path. Returns how many staged paths went.
+
+    Args:
+        prefix: only changes under this prefix.
+        path: only the change of this path.
+        pinned: what ``pin`` gave before somebody looked at the changes. Nothing is dropped when they are others now.
+
+    Raises:
+        NotAsSeen: there is something else to drop than what was pinned.
+    """
+    name = _check_place(branch, prefix, path)
+    link_held_back(ctx, name)
+    count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, pinned=pinned)
+    ctx.tidy()
+    return count
+
+
+def pin(ctx: Context, branch: str, prefix: str | None = None, path: str | None = None) -> Pinned:
+    """What a branch is now, for a call that shall do what somebody is about to be shown, or nothing.
+
+    Args:
+        prefix: what is uncommitted elsewhere does not matter.
+        path: what is uncommitted at other paths does not matter.
+
+    Raises:
+        RefNotFound: there is no such branch.
+    """
+    name = _check_place(branch, prefix, path)
+    place = (prefix or "") if path is None else path
+    return ctx.catalog.pin(ctx.repository_id, name, place, below=path is None)
+
+
+def _check_place(branch: str, prefix: str | None, path: str | None) -> str:
+    """The branch's name, when a prefix or a path may come with it. Raises ``InvalidInput``, ``InvalidPath``."""
     if prefix is not None and path is not None:
         raise InvalidInput("reset takes a prefix or a path, not both")
     if path is not None:
         check_path(path)
     if prefix is not None:
         check_prefix(prefix)
-    name = check_name(branch)
-    link_held_back(ctx, name)
-    count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor)
-    ctx.tidy()
-    return count
+    return check_name(branch)
 
 
 def put_consistently(

@@ -191,6 +191,10 @@ def more(history: Repository) -> None:
     history.branch("wip").put("d/2", b"more")
 
 
+def other_contents(history: Repository) -> None:
+    history.branch("wip").put("d/1", b"D")
+
+
 def tag_elsewhere(history: Repository) -> None:
     history.delete_tag("v1")
     history.create_tag("v1", "main")
@@ -213,6 +217,8 @@ BETWEEN: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
     "tag-elsewhere": ("lakeops_tag", {"action": "delete", "tag": "v1"}, tag_elsewhere, False),
     "move-branch-elsewhere": ("lakeops_branch", {"action": "move", "branch": "dev", "source": "v1"}, dev_moves, False),
     "move-tag-elsewhere": ("lakeops_tag", {"action": "move", "tag": "v1", "ref": "dev"}, tag_elsewhere, False),
+    "branch-of-the-same-size": ("lakeops_branch", {"action": "delete", "branch": "wip"}, other_contents, False),
+    "reset-of-the-same-size": ("lakeops_reset", {"branch": "wip"}, other_contents, False),
     "reset-more": ("lakeops_reset", {"branch": "wip"}, more, False),
     "import-beside": ("lakeops_import", {"prefix": "a/", "source": "{lying}"}, on_main, True),
     "import-over": ("lakeops_import", {"source": "{lying}", "prefix": None}, on_main, False),

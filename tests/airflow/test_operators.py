@@ -16,6 +16,7 @@ from lakeops.testing import Faults
 
 airflow = pytest.importorskip("airflow.sdk")
 
+from lakeops.airflow import idempotent  # noqa: E402
 from lakeops.airflow.compat import AirflowFailException, AirflowSkipException  # noqa: E402
 from lakeops.airflow.hook import LakeopsHook  # noqa: E402
 from lakeops.airflow.operators import (  # noqa: E402
@@ -23,6 +24,7 @@ from lakeops.airflow.operators import (  # noqa: E402
     LakeopsCreateBranchOperator,
     LakeopsDeleteBranchOperator,
     LakeopsMergeOperator,
+    LakeopsMoveTagOperator,
     LakeopsOperator,
 )
 
@@ -72,6 +74,33 @@ def test_each_operator_run_twice_works_once(flights: Repository, run: Run, first
     assert run(delete()) == {"id": "dev", "commit_id": None, "deleted": False}
     assert first_parents("main") == ["publish"]
     assert flights.ref("main").read("a") == b"1"
+
+
+def test_a_tag_that_was_moved_is_moved_once_although_its_ref_went_on(flights: Repository, run: Run) -> None:
+    old = flights.create_tag("latest", "main").commit_id
+    flights.branch("main").put("a", b"1")
+    new = flights.branch("main").commit("a").id
+    move = LakeopsMoveTagOperator(task_id="move", repo="flights", tag="latest", ref="main", shown=old)
+    assert run(move) == {"id": "latest", "commit_id": new}
+    flights.branch("main").commit("later", allow_empty=True)
+    assert run(move, try_number=2) == {"id": "latest", "commit_id": new}
+
+
+def test_a_branch_that_gets_something_at_the_last_moment_stays(
+    flights: Repository, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(create())
+    inner = idempotent.unpublished
+
+    def unpublished(*args: Any) -> str | None:
+        found = inner(*args)
+        if found is None:
+            flights.branch("dev").put("late", b"acknowledged")
+        return found
+
+    monkeypatch.setattr(idempotent, "unpublished", unpublished)
+    assert run(delete(merged_into="main"))["deleted"] is False
+    assert flights.branch("dev").read("late") == b"acknowledged"
 
 
 def test_a_commit_says_which_task_made_it(flights: Repository, run: Run) -> None:

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.changes import DiffSummary, require_shown, state_of
+from lakeops.airflow.changes import require_shown, staged_state, state_of
 from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
 from lakeops.airflow.task import TaskRun, fixed
-from lakeops.model.errors import InvalidInput, RefNotFound
+from lakeops.model.errors import InvalidInput, NotAsSeen, RefNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -89,14 +89,19 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Where the branch was, and whether it was deleted."""
-        if self.shown:
+        while True:
+            pinned = None
             with suppress(RefNotFound):
-                require_shown(state_of(repository.branch(self.branch)), self.shown, f"branch {self.branch!r}")
-        kept = self.merged_into and idempotent.unpublished(repository, self.branch, self.merged_into)
-        if kept:
-            self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
-            return {"id": self.branch, "commit_id": repository.branch(self.branch).commit_id, "deleted": False}
-        return _deleted(self, repository, self.branch, idempotent.delete_branch(repository, self.branch))
+                branch = repository.branch(self.branch)
+                pinned = branch.pin() if self.shown or self.merged_into else None  # before the looks
+                require_shown(state_of(branch) if self.shown else "", self.shown, f"branch {self.branch!r}")
+            kept = self.merged_into and idempotent.unpublished(repository, self.branch, self.merged_into)
+            if kept:
+                self.log.warning("Branch lakefs://%s/%s stays: %s", repository.id, self.branch, kept)
+                return {"id": self.branch, "commit_id": repository.branch(self.branch).commit_id, "deleted": False}
+            with suppress(NotAsSeen):  # then look again
+                deleted = idempotent.delete_branch(repository, self.branch, pinned=pinned)
+                return _deleted(self, repository, self.branch, deleted)
 
 
 class LakeopsResetBranchOperator(LakeopsBranchOperator):
@@ -121,12 +126,13 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
         """The branch's ref record, and how many staged paths went."""
         if self.path == "":
             raise InvalidInput("path must not be empty: a template may have come to nothing; leave it out to drop all")
-        branch = repository.branch(self.branch)
+        branch, where = repository.branch(self.branch), (self.prefix or None, self.path or None)
+        pinned = branch.pin(*where) if self.shown else None  # before the look
         if self.shown:
-            now = DiffSummary.of(branch.uncommitted(self.prefix or ""))
+            now = staged_state(branch, self.prefix or "")
             # A try that comes after it was done finds nothing.
-            require_shown(now.digest, self.shown if now.total else None, f"what is uncommitted on {branch.id!r}")
-        count = branch.reset(prefix=self.prefix or None, path=self.path or None)
+            require_shown(now or "", self.shown if now else None, f"what is uncommitted on {branch.id!r}")
+        count = branch.reset(*where, pinned=pinned)
         self.log.info("Dropped %d staged paths of lakefs://%s/%s", count, repository.id, branch.id)
         return {"id": branch.id, "commit_id": branch.commit_id, "reset": count}
 
@@ -220,10 +226,8 @@ class LakeopsMoveTagOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """The tag's ref record."""
-        now, there = repository.tag(self.tag).commit_id, repository.ref(self.ref).commit_id
-        if now != there:  # else an earlier try has moved it
-            require_shown(now, self.shown, f"tag {self.tag!r}")
-        moved = repository.move_tag(self.tag, self.ref, idempotency_key=run.key("move-tag", self.tag, self.ref))
+        key = run.key("move-tag", self.tag, self.ref)
+        moved = repository.move_tag(self.tag, self.ref, old=self.shown or None, idempotency_key=key)
         self.log.info("Tag lakefs://%s/%s is at %s", repository.id, moved.id, moved.commit_id)
         return moved.to_json()
 
@@ -242,10 +246,8 @@ class LakeopsDeleteTagOperator(LakeopsOperator):
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
         """Where the tag was, and whether it was deleted."""
-        if self.shown:
-            with suppress(RefNotFound):
-                require_shown(repository.tag(self.tag).commit_id, self.shown, f"tag {self.tag!r}")
-        return _deleted(self, repository, self.tag, idempotent.delete_tag(repository, self.tag))
+        gone = idempotent.delete_tag(repository, self.tag, old=self.shown or None)
+        return _deleted(self, repository, self.tag, gone)
 
 
 class LakeopsCreateRepositoryOperator(LakeopsOperator):

@@ -145,6 +145,12 @@ class DirtyBranch(PreconditionFailed):
     kind = "dirty_branch"
 
 
+class NotAsSeen(PreconditionFailed):
+    """A branch, what is uncommitted on it, or a tag is no longer as the caller saw it. Nothing was done."""
+
+    kind = "not_as_seen"
+
+
 class NotForward(PreconditionFailed):
     """A branch would lose commits by moving: the commit does not descend from its head."""
 

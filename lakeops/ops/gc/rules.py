@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from lakeops.model.clock import unix_seconds
-from lakeops.model.errors import BranchMoved, InvalidRules, RefNotFound
+from lakeops.model.errors import BranchMoved, InvalidRules, NotAsSeen, RefNotFound
 from lakeops.model.marks import parse_grace
 from lakeops.model.records import TAG_PROTECTION, Change, Protection, Ref
 from lakeops.model.rules import Rules, parse_rules, read_rules
@@ -158,15 +158,13 @@ def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
     """Delete a ref that is where it was and still clean; whether it was. The catalog looks again as it deletes."""
     try:
         if found.type == "tag":
-            if ctx.catalog.tag(ctx.repository_id, found.id).commit_id != found.commit_id:
-                return False
-            delete_tag(ctx, found.id)
+            delete_tag(ctx, found.id, old=found.commit_id)
             return True
         state = ctx.catalog.branch(ctx.repository_id, found.id)
         if state.commit_id != found.commit_id:
             return False
         drop_branch(ctx, found.id, state)
-    except (BranchMoved, RefNotFound):
+    except (BranchMoved, NotAsSeen, RefNotFound):
         return False
     return True
 
