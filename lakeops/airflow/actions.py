@@ -121,7 +121,7 @@ def _default(row: Any, name: str) -> Any:  # noqa: ANN401
 def _form(dag: Any, paused: bool, given: Mapping[str, str]) -> Form:  # noqa: ANN401
     own = {name: value for name, value in given.items() if name != "dry_run"}
     fields = [_field(name, dag.params.get_param(name), own.get(name)) for name in dag.params]
-    return Form(dag.dag_id, dag.description or dag.dag_id, paused, fields)
+    return Form(dag.dag_id, (dag.description or dag.dag_id).rstrip("."), paused, fields)
 
 
 def _field(name: str, param: Any, given: str | None) -> Field:  # noqa: ANN401 - Airflow's

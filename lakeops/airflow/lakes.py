@@ -173,7 +173,7 @@ def _described(name: str) -> str:
         settings = LakeopsHook(name).settings()
         _require_catalog(name, settings)
     except LakeopsError as error:
-        return error.message
+        return error.message.removeprefix(f"connection {name!r}: ")
     except AirflowNotFoundException as error:
         return str(error)
     return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"

@@ -125,7 +125,7 @@ def _lakes(request: Request, user: GetUserDep) -> Response:
         advice = f"{ASK} Pages of a single repository are at {home}/CONNECTION/REPOSITORY."
         return failure(None, 403, NO_LAKE, advice if all_looked_at else f"{NOT_ALL} {advice}")
     lakes = [(row.connection, address(home, row.connection), row.text) for row in rows]
-    site = Site(f"{home}/", "Airflow")
+    site = Site(f"{home}/", "Lakes")
     return page(render("lakes.html", site=site, title="Lakes", lakes=lakes, note="" if all_looked_at else NOT_ALL))
 
 
@@ -135,7 +135,7 @@ def _lakes(request: Request, user: GetUserDep) -> Response:
 def _run(request: Request, user: GetUserDep) -> Response:
     """What a DAG run, or one task of it, did."""
     home = str(request.scope.get("root_path", ""))
-    site = Site(f"{home}/", "Airflow", airflow=airflow_root())
+    site = Site(f"{home}/", "Lakes", airflow=airflow_root())
     dag_id, run_id, task_id, index = (request.query_params.get(name, "") for name in ("dag", "run", "task", "index"))
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     if not get_auth_manager().is_authorized_dag(
@@ -151,7 +151,16 @@ def _run(request: Request, user: GetUserDep) -> Response:
         opened=open_lake,
         may_read=Rights(user).repository,
     )
-    return page(render("run.html", site=site, title="What was done", rows=rows[:ROWS], task=task_id))
+    return page(
+        render(
+            "run.html",
+            site=site,
+            title="What was done",
+            crumbs=[("What was done", None)],
+            rows=rows[:ROWS],
+            task=task_id,
+        )
+    )
 
 
 def _open_form(request: Request, user: GetUserDep) -> Response:

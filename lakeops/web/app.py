@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from lakeops.model.errors import LakeopsError
+from lakeops.model.errors import CatalogError, LakeopsError, RepositoryNotFound
 from lakeops.web.page import Moved, Site
 from lakeops.web.pages import Pages
 from lakeops.web.problem import Problem
-from lakeops.web.render import HEADERS, render
+from lakeops.web.render import HEADERS, address, render
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake
@@ -46,10 +46,18 @@ def answer(
             made = view(Pages(site, lake, path, request.query_params))
     except LakeopsError as error:
         problem = Problem.of(error)
-        return failure(site, problem.status, error.message, problem.advice)
+        return failure(site, problem.status, error.message, problem.advice, _way_back(request, site, error))
     finally:
         _places.release()
     return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Moved) else page(made)
+
+
+def _way_back(request: Request, site: Site, error: LakeopsError) -> tuple[str, str] | None:
+    """From a page of a repository that fails to its branches. None where these are what fails."""
+    name = str(request.path_params.get("repository", ""))
+    if not name or isinstance(error, RepositoryNotFound | CatalogError) or request.scope["path"].endswith(f"/{name}"):
+        return None
+    return f"To the branches of {name}", address(site.root, name)
 
 
 def page(text: str, status: int = 200) -> HTMLResponse:
@@ -61,12 +69,14 @@ def failure(
     site: Site | None, status: int, message: str, advice: str = "", link: tuple[str, str] | None = None
 ) -> Response:
     """A page that says what went wrong and what to do. ``link`` is a text and an address."""
-    title = {401: "Log in first", 403: "Not allowed", 404: "Not found", 410: "Expired", 400: "That makes no sense"}
+    titles = {401: "Log in first", 403: "Not allowed", 404: "Not found", 410: "Expired", 400: "That makes no sense"}
+    title = titles.get(status, "This page cannot be shown")
     return page(
         render(
             "failure.html",
             site=site,
-            title=title.get(status, "This page cannot be shown"),
+            title=title,
+            crumbs=[(title, None)],
             status=status,
             message=message,
             advice=advice,
@@ -102,5 +112,5 @@ def refused(request: Request, error: Exception) -> Response:
 
 def first_page(request: Request) -> tuple[str, str] | None:
     """The way to the first page, for a page that has no other; None on the first page itself."""
-    address = f"{request.scope.get('root_path', '')}/"
-    return None if request.url.path in {address, address[:-1]} else ("To the first page", address)
+    home = f"{request.scope.get('root_path', '')}/"
+    return None if request.url.path in {home, home[:-1]} else ("To the first page", home)

@@ -89,6 +89,7 @@ class ObjectPages(Page):
             "object.html",
             ref,
             "objects",
+            item=_name(path),
             entry=entry,
             shown=shown,
             problem=problem,
@@ -128,6 +129,7 @@ class ObjectPages(Page):
             "versions.html",
             ref,
             "blame",
+            item=_name(path),
             path=path,
             rows=found,
             most=TRACED,
@@ -147,12 +149,15 @@ class ObjectPages(Page):
         if all(side.entry is None for side in sides):
             raise ObjectNotFound(f"there is no object at {excerpt(path)}, neither before nor after")
         kinds = [dict(side.shown.schema) if side.shown else {} for side in sides]
+        refs = {side: one.ref for side, one in zip(("left", "right"), sides, strict=True)}
+        compared = self._address("diff", **refs, two_way="true") if all(refs.values()) else self._address("diff")
         columns = [(name, *(kind.get(name) for kind in kinds)) for name in {**kinds[0], **kinds[1]}]
         return self._of_repository(
             "change.html",
-            path,
+            _name(path),
             repository,
             tab="compare",
+            crumbs=[("Compare", compared), (_name(path), None)],
             path=path,
             sides=sides,
             columns=columns,
@@ -176,6 +181,11 @@ def _previewed(at: Readable, entry: Entry) -> tuple[Preview | None, str | None]:
             return preview(file, entry), None
     except LakeopsError as error:
         return None, error.message
+
+
+def _name(path: str) -> str:
+    """The last part of a path, which its object is called by."""
+    return path.rpartition("/")[2] or path
 
 
 def _folders(path: str) -> Iterator[tuple[str, str]]:

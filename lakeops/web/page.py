@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 MOST_QUERY = 2048
 """Characters of one value of an address."""
+VIEWS = {
+    "objects": ("Objects", "tree"),
+    "blame": ("Who wrote it", "blame"),
+    "uncommitted": ("Not committed", "uncommitted"),
+}
+"""Views of a ref beside its history: what each is called, and the part of its address."""
 
 
 class Moved(NamedTuple):
@@ -83,7 +89,8 @@ class Page:
         """The address of a page of this repository."""
         return address(self._site.root, self._path["repository"], *parts, **query)
 
-    def _of_ref(self, template: str, ref: str, view: str, **values: Any) -> str:  # noqa: ANN401
+    def _of_ref(self, template: str, ref: str, view: str, *, item: str = "", **values: Any) -> str:  # noqa: ANN401
+        """A page of a ref. ``item`` is the name of the one object that it is about."""
         repository = self._repository()
         is_branch = True
         try:
@@ -91,8 +98,22 @@ class Page:
         except LakeopsError:
             is_branch = False
         crumbs: list[tuple[str, str | None]] = [(ref, self._address("ref", ref))]
+        if view in VIEWS:
+            name, part = VIEWS[view]
+            crumbs.append((name, self._address(part, ref)))
+        if item:
+            crumbs.append((item, None))
+        title = f"{item} · {ref}" if item else ref
         return self._of_repository(
-            template, ref, repository, tab="branches", crumbs=crumbs, ref=ref, view=view, is_branch=is_branch, **values
+            template,
+            title,
+            repository,
+            tab="branches",
+            crumbs=crumbs,
+            ref=ref,
+            view=view,
+            is_branch=is_branch,
+            **values,
         )
 
     def _of_repository(

@@ -24,7 +24,7 @@ from lakeops.model.errors import (
 
 STATUS: tuple[tuple[type[LakeopsError], int, str], ...] = (
     (NotReplicated, 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
-    (NotFound, 404, "It may have been deleted or renamed. The list above it shows what is there now."),
+    (NotFound, 404, "It may have been deleted or renamed. The list shows what is there now."),
     (CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
     (NoMergeBase, 400, "Compare them with “all that differs, in either”, which needs no common history."),
     (CatalogVersion, 500, "Whoever looks after this server has to bring lakeops or its catalog up to date."),

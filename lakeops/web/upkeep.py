@@ -80,7 +80,7 @@ class UpkeepPages(Page):
             rules=repository.gc.rules(),
             grace=repository.gc.grace(),
             marks=marks,
-            chart=size_bars("Garbage over time", said, points) if marks else None,
+            chart=size_bars("Garbage over time", said, points) if any(mark.bytes for mark in marks) else None,
             sweepable=SWEEPABLE,
             registrations=repository.registrations(),
         )
@@ -104,7 +104,7 @@ class UpkeepPages(Page):
             chart = lag_area("Lag over time", said, points) if len(points) > 1 else None
         return self._of_repository(
             "mirror.html",
-            "Mirror",
+            "Mirrors",
             repository,
             tab="mirror",
             status=status,

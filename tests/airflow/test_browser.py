@@ -12,16 +12,25 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from services.spark import until
 
 from lakeops import Lake, Repository
+from lakeops.model.errors import LakeopsError
+from lakeops.testing import ManualClock
 
 pytest.importorskip("airflow.sdk")
 pytest.importorskip("playwright")
+
+from support.dags import known, known_file, states
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -43,9 +52,17 @@ def lake_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def flights(lake_home: Path) -> Iterator[Repository]:
     """A history that has something for every page."""
-    with Lake.open(home=lake_home) as lake:
+    clock = ManualClock(datetime.now(UTC) - timedelta(days=4))
+    with Lake.open(home=lake_home, clock=clock) as lake:
         repo = lake.create_repository("flights")
         main = repo.branch("main")
+        for contents in (b"overwritten before it was committed" * 9, b"README"):
+            main.put("scratch.txt", contents)
+        main.put("delays.parquet", table({"origin": ["EWR", "JFK"], "delay": [5, -2]}))
+        main.commit("load delays")
+        clock.advance(days=3)
+        repo.gc.set_rules({"default_retention_days": 30, "branches": [{"branch_id": "main", "retention_days": 90}]})
+        repo.gc.mark()
         for day in range(1, 4):
             load = repo.create_branch(f"load-{day}")
             for part in range(3):
@@ -58,16 +75,64 @@ def flights(lake_home: Path) -> Iterator[Repository]:
         main.put("README.md", b"main")
         main.commit("main's words")
         dev.put("README.md", b"dev")
+        dev.put("delays.parquet", table({"origin": ["EWR", "JFK"], "delay": [5.5, -2.0], "gate": ["A1", "B2"]}))
         dev.put(f"raw/{EVIL}", EVIL.encode())
         dev.put("a/very/long/path/" + "with-many-parts/" * 12 + "object.json", b'{"a": 1}')
         dev.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
         dev.put("later/a", b"1")
         repo.create_tag("v1", "main~1")
+        repo.create_branch("gone")
+        repo.delete_branch("gone")
         repo.gc.mark()
         check = repo.fsck()
         list(check)
         check.note()
+        damaged = lake.create_repository("damaged")
+        damaged.branch("main").put("lost.csv", b"1")
+        damaged.branch("main").commit("what will be lost")
+        Path(damaged.ref("main").stat("lost.csv").physical_address.removeprefix("file://")).unlink()
+        check = damaged.fsck(data=True)
+        list(check)
+        check.note()
+        _mirror(lake, lake_home.with_name("source"))
         yield repo
+
+
+def table(columns: dict[str, list[Any]]) -> bytes:
+    """A Parquet file."""
+    file = BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
+
+
+def _mirror(lake: Lake, home: Path) -> None:
+    """A mirror whose source is gone."""
+    with Lake.open(home=home) as source:
+        source.create_repository("origin").branch("main").put("a", b"1")
+    mirror = lake.create_mirror("copy", source=f"{home}#origin")
+    shutil.rmtree(home)
+    with pytest.raises(LakeopsError):
+        mirror.sync()
+
+
+@pytest.fixture(scope="module")
+def loaded(airflow_database: None, site: str) -> str:
+    """The address of what a run did, one that has published a commit. The forms are known to Airflow, too."""
+    for name in ("admin", "gc", "fsck"):
+        known_file(Path(__file__).resolve().parents[2] / "dags" / f"lakeops_{name}.py")
+    from airflow import sdk
+
+    from lakeops.airflow import operators
+
+    with sdk.DAG("load", schedule=None) as dag:
+        operators.LakeopsUploadOperator(
+            task_id="upload", branch="load-1", path="loaded", data="1", repo="flights", lakeops_conn_id="mine"
+        ) >> operators.LakeopsCommitOperator(
+            task_id="commit", branch="load-1", message="load", repo="flights", lakeops_conn_id="mine"
+        )
+    run = known(dag).test()
+    assert set(states(run).values()) == {"success"}
+    return f"load/runs/{quote(run.run_id, safe='')}"
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +215,10 @@ def _token(role: str) -> str:
     return found
 
 
+STATUSES = {"missing": 404, "senseless": 400}
+"""Of pages that cannot be shown."""
+
+
 def pages(repo: Repository) -> dict[str, str]:
     """Every page, by name."""
     root = "/lakeops/mine"
@@ -175,7 +244,13 @@ def pages(repo: Repository) -> dict[str, str]:
         "moves": f"{root}/flights/moves",
         "audit": f"{root}/flights/audit",
         "search": f"{root}/flights/search?q=day",
+        "schema": f"{root}/flights/change?before=main&after=dev&path=delays.parquet",
+        "deleted": f"{root}/flights/ref/gone",
+        "damaged": f"{root}/damaged/checks",
+        "mirrored": f"{root}/copy/mirror",
+        "form": f"{root}/flights/act/merge?source=dev&destination=main",
         "missing": f"{root}/flights/ref/nosuch",
+        "senseless": f"{root}/flights/ref/ma..in",
     }
 
 
@@ -188,7 +263,7 @@ def _keep(tab: Page, name: str) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_page_can_be_read_by_everybody(
-    flights: Repository, site: str, visit: Callable[..., Any], size: str, scheme: str
+    flights: Repository, loaded: str, site: str, visit: Callable[..., Any], size: str, scheme: str
 ) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
@@ -198,7 +273,7 @@ def test_every_page_can_be_read_by_everybody(
         for name, path in pages(flights).items():
             answer = tab.goto(site + path)
             assert answer is not None
-            assert answer.status == (404 if name == "missing" else 200), path
+            assert answer.status == STATUSES.get(name, 200), path
             _keep(tab, f"{name}-{size}-{scheme}")
             sideways = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             if sideways > 0:
@@ -220,10 +295,12 @@ def test_nothing_that_a_repository_holds_is_run(flights: Repository, site: str, 
         assert not asked
 
 
-def test_the_browser_has_nothing_to_complain_of(flights: Repository, site: str, visit: Callable[..., Any]) -> None:
+def test_the_browser_has_nothing_to_complain_of(
+    flights: Repository, loaded: str, site: str, visit: Callable[..., Any]
+) -> None:
     with visit("admin") as tab:
         for name, path in pages(flights).items():
-            if name != "missing":  # a browser reports every 404 as an error
+            if name not in STATUSES:  # a browser reports every 404 as an error
                 tab.goto(site + path)
 
 
@@ -282,3 +359,35 @@ def test_airflow_shows_them_in_its_frame_and_its_colours(site: str, visit: Calla
         dark = "getComputedStyle(document.body).backgroundColor"
         shown = frame.locator("body").evaluate(dark)
         assert (sum(map(int, shown.removeprefix("rgb(").removesuffix(")").split(","))) < 384) == (theme == "dark")
+
+
+def test_a_form_triggers_its_dag_and_leads_to_the_run(
+    flights: Repository, loaded: str, site: str, visit: Callable[..., Any]
+) -> None:
+    with visit("admin", calm=False) as tab:
+        tab.goto(f"{site}/plugin/lakeops")
+        frame = tab.frame_locator("iframe")
+        for link in ("mine", "flights", "dev", "Merge it"):
+            frame.get_by_role("link", name=link, exact=True).first.click()
+        assert frame.get_by_label("Source").input_value() == "dev"
+        assert frame.get_by_label("Dry run").is_checked()
+        _keep(tab, "frame-form")
+        frame.get_by_role("button", name="Trigger").click()
+        tab.wait_for_url("**/dags/lakeops_merge/runs/**")
+
+
+def test_airflows_page_of_a_run_shows_what_it_did(
+    flights: Repository, loaded: str, site: str, visit: Callable[..., Any]
+) -> None:
+    with visit("admin", calm=False) as tab:
+        tab.goto(f"{site}/dags/{loaded}")
+        tab.get_by_role("link", name="Lakeops").last.click()
+        frame = tab.frame_locator("iframe")
+        frame.get_by_text("What this run did in lakes").wait_for()
+        assert "1 added" in frame.locator("main").inner_text()
+        _keep(tab, "frame-run")
+        frame.get_by_role("link", name="commit", exact=True).first.click()
+        frame.get_by_role("link", name="task commit of load").wait_for()
+        _keep(tab, "frame-commit")
+        frame.get_by_role("link", name="task commit of load").click()
+        tab.wait_for_url(f"**/dags/{loaded}/tasks/commit**")

@@ -266,7 +266,9 @@ def test_a_mirror_whose_source_is_down(lake: Lake, repo: Repository, tmp_path: P
     with pytest.raises(Exception, match=r"."):
         mirror.sync()
     with asking(lake) as ask:
-        told(ask("/copy/mirror"), 200, "The last pass ended with")
+        answer = ask("/copy/mirror")
+        told(answer, 200, "The last pass ended with", "has not seen its source yet")
+        assert "tag good" not in answer.text
         for path in ADDRESSES.values():
             if path.startswith("/repo"):
                 answer = ask(path.replace("/repo", "/copy", 1))

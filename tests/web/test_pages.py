@@ -18,6 +18,7 @@ pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
 from lakeops.model.reports import ReportKind
+from lakeops.testing import ManualClock
 from lakeops.web import finding, objects, pages, preview, sums, upkeep
 from lakeops.web.render import HEADERS, address
 from lakeops.web.serve import application, listening
@@ -331,15 +332,79 @@ def test_the_last_check_is_told(flights: Repository, ask: Any) -> None:
     assert len(flights._ctx.catalog.reports("flights", ReportKind.CHECK)) == 1
 
 
-def test_garbage_is_drawn_and_stands_in_a_table(flights: Repository, ask: Any) -> None:
-    assert "Bytes over time" not in shown(ask("/flights/gc"))
-    mark = flights.gc.mark()
-    answer = ask("/flights/gc")
-    assert re.search(r'<svg [^>]*role="img" aria-labelledby="garbage-title garbage-text"><title', answer.text)
-    assert answer.text.count('<rect class="open"') == 1
-    assert mark.id in shown(answer)
-    flights.gc.sweep(mark.id)
-    assert ask("/flights/gc").text.count('<rect class="done"') == 1
+def test_garbage_is_drawn_and_stands_in_a_table(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with (
+        Lake.open(home=tmp_path / "lake", clock=clock) as lake,
+        TestClient(application(lake), base_url="http://127.0.0.1") as client,
+    ):
+        repo = lake.create_repository("flights")
+        assert "Nothing was ever marked" in shown(client.get("/flights/gc"))
+        repo.gc.mark()
+        nothing = shown(client.get("/flights/gc"))
+        assert "No mark of the last 30 days has found garbage" in nothing
+        assert "Bytes over time" not in nothing
+        for contents in (b"overwritten", b"kept"):
+            repo.branch("main").put("a", contents)
+        clock.advance(days=3)
+        mark = repo.gc.mark()
+        answer = client.get("/flights/gc")
+        assert re.search(r'<svg [^>]*role="img" aria-labelledby="garbage-title garbage-text"><title', answer.text)
+        assert answer.text.count('<rect class="open"') == 2
+        assert mark.id in shown(answer)
+        repo.gc.sweep(mark.id, force=True)
+        assert client.get("/flights/gc").text.count('<rect class="done"') == 1
+
+
+def trail(answer: Any) -> list[tuple[str, str | None]]:
+    """The breadcrumbs of a page: each text with its address, None for the page itself."""
+    found = re.search(r'<ol class="crumbs">(.*?)</ol>', answer.text, re.DOTALL)
+    assert found is not None
+    each = re.findall(r'<li>(?:<a href="([^"]*)">|<span aria-current="page">)(.*?)</(?:a|span)></li>', found[1])
+    return [(html.unescape(text), html.unescape(address) or None) for address, text in each]
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/", []),
+        ("/_audit", ["Audit"]),
+        ("/flights", ["flights", "Branches"]),
+        ("/flights/ref/dev", ["flights", "dev"]),
+        ("/flights/tree/dev?prefix=flights/", ["flights", "dev", "Objects"]),
+        ("/flights/object/main?path=flights/day%3D1/part-0.csv", ["flights", "main", "Objects", "part-0.csv"]),
+        ("/flights/uncommitted/dev", ["flights", "dev", "Not committed"]),
+        ("/flights/blame/dev", ["flights", "dev", "Who wrote it"]),
+        ("/flights/versions/dev?path=README.md", ["flights", "dev", "Who wrote it", "README.md"]),
+        ("/flights/change?before=main&after=dev&path=README.md", ["flights", "Compare", "README.md"]),
+        ("/flights/mirror", ["flights", "Mirrors"]),
+        ("/nosuch/ref/main", ["Not found"]),
+    ],
+)
+def test_every_page_says_where_it_is(flights: Repository, ask: Any, path: str, names: list[str]) -> None:
+    lake, *rest = trail(ask(path))
+    assert "catalog.db" in lake[0]
+    assert [text for text, _ in rest] == names
+    *above, (_, own) = [lake, *rest]
+    assert own is None, "a page does not link to itself"
+    for _, link in above:
+        assert link is not None
+        assert ask(link).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "link"),
+    [
+        ("/flights/ref/nosuch", "/flights"),
+        ("/flights/object/main?path=nosuch", "/flights"),
+        ("/nosuch/ref/main", "/"),
+        ("/nosuch", "/"),
+    ],
+)
+def test_a_page_that_is_not_there_leads_to_what_is(flights: Repository, ask: Any, path: str, link: str) -> None:
+    answer = ask(path)
+    assert answer.status_code == 404
+    assert f'<a class="button" href="{link}">' in answer.text
 
 
 def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
