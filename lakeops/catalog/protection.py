@@ -106,6 +106,18 @@ class Protections(Transitions):
 
         self.database.write(work)
 
+    def check_merge(self, repository_id: str, branch: str, source: str) -> None:
+        """Refuse what ``publish`` would refuse: to merge a commit into a branch that does not take it now.
+
+        Raises ``ReadOnlyRepository``, ``MissingCheck``.
+        """
+
+        def work(conn: Connection) -> None:
+            check_writable(conn, find_repository(conn, repository_id), action="merge", branch=branch)
+            require_passed(conn, repository_id, branch, source)
+
+        self.database.read(work)
+
     def passed_checks(self, repository_id: str, commit_id: str) -> list[PassedCheck]:
         """The checks that a commit has passed, by name."""
         return self.database.read(lambda conn: _passed(conn, repository_id, commit_id))

@@ -48,7 +48,7 @@ def merge(
     repository, ref, name = session.two_refs(source, destination)
     with session.progress(f"Merging {ref} into {name}"):
         if no_commit:
-            result = repository.preview_merge(ref, name, strategy=strategy)
+            result = repository.preview_merge(ref, name, strategy=strategy, squash=squash, allow_empty=allow_empty)
         else:
             result = repository.merge(
                 ref,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lakeops.catalog.records import BranchState
 from lakeops.model.clock import Ids, unix_seconds
-from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror
+from lakeops.model.errors import CatalogUnavailable, CommitExpired, NotAMirror, ObjectNotFound
 from lakeops.model.names import HeldRepository
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Commit, Ref, Repository
@@ -150,12 +150,27 @@ class Context:
         return other
 
     def metarange(self, commit: Commit) -> Metarange:
-        """The commit's metarange, verified. Raises ``CommitExpired`` for a commit that retention took."""
-        return self.reader.metarange(require_live(commit))
+        """The commit's metarange, verified.
+
+        Raises ``CommitExpired`` for a commit that retention took, and ``RepositoryNotFound`` where the repository was
+        made anew elsewhere.
+        """
+        with self.explaining_missing():
+            return self.reader.metarange(require_live(commit))
 
     def metaranges(self, *commits: Commit) -> list[Metarange]:
         """The metaranges of some commits, asked for at once. Raises as ``metarange``."""
-        return self.reader.metaranges([require_live(commit) for commit in commits])
+        with self.explaining_missing():
+            return self.reader.metaranges([require_live(commit) for commit in commits])
+
+    @contextmanager
+    def explaining_missing(self) -> Iterator[None]:
+        """Says that the repository is another one by now, where that is why a file is missing."""
+        try:
+            yield
+        except ObjectNotFound:
+            self.catalog.repository(self.repository_id)
+            raise
 
     def seconds(self, moment: datetime | None = None) -> int:
         """A moment, or now by the catalog's clock, as Unix seconds."""

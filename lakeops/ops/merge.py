@@ -107,11 +107,18 @@ def merge(
 
 
 def preview_merge(
-    ctx: Context, source: str, destination: str, *, strategy: StrategyName | Strategy | None = None
+    ctx: Context,
+    source: str,
+    destination: str,
+    *,
+    strategy: StrategyName | Strategy | None = None,
+    squash: bool = False,
+    allow_empty: bool = False,
 ) -> MergeResult:
     """What ``merge`` would do now, worked out by the same function. Publishes nothing: ``reference`` is None.
 
-    Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``DirtyBranch``, ``NoMergeBase``.
+    Raises what ``merge`` raises: ``MergeConflict`` with all conflicting paths, ``DirtyBranch``, ``NoMergeBase``, then
+    ``MissingCheck`` and ``ReadOnlyRepository``. Hooks do not run.
     """
     settle, names = check_strategy(strategy), (source, destination)
     ours, left_out, head = ctx.catalog.in_snapshot(
@@ -122,12 +129,16 @@ def preview_merge(
         )
     )
     sides = sides_of_merge(ctx, ours, head, names)
-    if sides.up_to_date:
-        return MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
+    nothing = MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
+    if sides.up_to_date and not allow_empty:
+        return nothing
     found, staged = ctx.catalog.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
     with overtaken(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names).plan.summary
+    if squash and not summary.total and not allow_empty:
+        return nothing
+    ctx.catalog.check_merge(ctx.repository_id, destination, ours.id)
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 

@@ -112,7 +112,8 @@ def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> by
 
 def read_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> bytes:
     """The contents of an entry from an earlier ``stat`` or ``list``, checked like those of ``read``."""
-    return recorded.read(*_recorded(ctx, entry, verify))
+    with ctx.explaining_missing():
+        return recorded.read(*_recorded(ctx, entry, verify))
 
 
 def open_object(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> recorded.ObjectFile:
@@ -134,7 +135,8 @@ def open_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> rec
 
     The ref may mean another commit by now. The file is checked like that of ``open``.
     """
-    return recorded.open_object(*_recorded(ctx, entry, verify))
+    with ctx.explaining_missing():
+        return recorded.open_object(*_recorded(ctx, entry, verify))
 
 
 def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakeops import Repository
-from lakeops.model.errors import InvalidName, MissingCheck, NotFound, ProtectedBranch, ProtectedTag
+from lakeops.model.errors import InvalidName, MissingCheck, NotFound, ProtectedBranch, ProtectedTag, ReadOnlyRepository
 
 
 @pytest.fixture
@@ -31,6 +31,26 @@ def test_a_merge_needs_every_check_of_this_very_commit(repo: Repository, work: s
         repo.merge("dev", "main")
     assert repo.merge(work, "main").reference
     assert [(one.name, one.passed_by) for one in repo.ref(work).passed_checks()][0] == ("approval", "ada")
+
+
+@pytest.mark.parametrize("squash", [False, True])
+def test_a_preview_says_what_the_merge_would(repo: Repository, work: str, squash: bool) -> None:
+    for act in (repo.preview_merge, repo.merge):
+        with pytest.raises(MissingCheck, match=f"{work[:16]} lacks 'approval', 'quality'"):
+            act("dev", "main", squash=squash)
+    for name in ("quality", "approval"):
+        repo.ref("dev").pass_check(name)
+    repo.set_read_only()
+    for act in (repo.preview_merge, repo.merge):
+        with pytest.raises(ReadOnlyRepository):
+            act("dev", "main", squash=squash)
+    repo.set_read_only(False)
+    foretold = repo.preview_merge("dev", "main", squash=squash).summary
+    assert foretold == repo.merge("dev", "main", squash=squash).summary
+    for more in ({}, {"allow_empty": True}):
+        foretold = repo.preview_merge("dev", "main", squash=squash, **more)
+        assert foretold.up_to_date is not bool(more)
+        assert repo.merge("dev", "main", squash=squash, **more).up_to_date is foretold.up_to_date
 
 
 def test_a_squash_needs_the_checks_of_what_it_brings(repo: Repository, work: str) -> None:
