@@ -38,6 +38,13 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROLS = re.compile("[\x00-\x1f\x7f\ufffe\uffff]")
 
 
+KEPT_HEADERS = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+"""Headers that S3 keeps with an object and gives back as they are."""
+
+HEADER = "http:"
+"""Begins the name of user metadata that holds such a header. No name of a client's own metadata has a colon."""
+
+
 class Refused(Exception):
     """A request that is not answered, with the status and the code that S3 has for it."""
 
@@ -139,7 +146,9 @@ def checksum_headers(entry: Entry) -> dict[str, str]:
 def _metadata(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     missing = 0
     for key, value in metadata.items():
-        if _TOKEN.fullmatch(key):
+        if key.removeprefix(HEADER) in KEPT_HEADERS and key.startswith(HEADER) and _is_plain(value):
+            yield key.removeprefix(HEADER), value
+        elif _TOKEN.fullmatch(key):
             shown = value if _is_plain(value) else Header(safe(value), "utf-8").encode(maxlinelen=0)
             yield f"x-amz-meta-{key.lower()}", shown
         else:

@@ -25,7 +25,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.etree import ElementTree as ET
 
-from lakeops.gateway.answers import Refused, document, element, etag, nest, timestamp
+from lakeops.gateway.answers import HEADER, KEPT_HEADERS, Refused, document, element, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
 from lakeops.gateway.copying import IF_MATCH, SOURCE, bytes_of, copy_object, find_source
 from lakeops.model.clock import Ids
@@ -294,8 +294,16 @@ def _branch_and_path(repository: Repository, key: str) -> tuple[Branch, str]:
 
 
 def _metadata(headers: Mapping[str, str]) -> dict[str, str]:
+    """The user metadata of an object: the client's own, and headers that readers get back as they were."""
     prefix = "x-amz-meta-"
-    return {name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)}
+    found = {name.removeprefix(prefix): value for name, value in headers.items() if name.startswith(prefix)}
+    for name in KEPT_HEADERS:
+        value = headers.get(name, "")
+        if name == "content-encoding":  # how the body travels is no property of the object
+            value = ",".join(part for part in value.split(",") if part.strip().lower() != "aws-chunked").strip()
+        if value:
+            found[HEADER + name] = value
+    return found
 
 
 def _checked(asked: Request) -> BinaryIO:

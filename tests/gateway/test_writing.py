@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -69,6 +70,33 @@ def test_an_object_is_staged_and_not_committed(repo: Repository, s3: Any) -> Non
     assert repo.ref("main@").find("a b/ü") is None
     s3.put_object(Bucket="shop", Key="main/empty")
     assert repo.ref("main").read("empty") == b""
+
+
+def test_headers_that_belong_to_an_object_come_back(repo: Repository, s3: Any) -> None:
+    """A reader that is not told of an encoding takes the compressed bytes for the contents."""
+    kept = {
+        "ContentEncoding": "gzip",
+        "CacheControl": "max-age=60, private",
+        "ContentDisposition": 'attachment; filename="a,b.csv"',
+        "ContentLanguage": "de, en",
+    }
+    where = {"Bucket": "shop", "Key": "main/a.gz"}
+    s3.put_object(**where, Body=b"1", Metadata={"k": "v"}, **kept)
+    s3.copy_object(Bucket="shop", Key="main/b.gz", CopySource="shop/main/a.gz")
+    upload = s3.create_multipart_upload(Bucket="shop", Key="main/c.gz", Metadata={"k": "v"}, **kept)["UploadId"]
+    part = s3.upload_part(Bucket="shop", Key="main/c.gz", UploadId=upload, PartNumber=1, Body=io.BytesIO(b"1"))
+    parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+    s3.complete_multipart_upload(Bucket="shop", Key="main/c.gz", UploadId=upload, MultipartUpload=parts)
+    for key in ("main/a.gz", "main/b.gz", "main/c.gz"):
+        for found in (s3.get_object(Bucket="shop", Key=key), s3.head_object(Bucket="shop", Key=key)):
+            assert {name: found[name] for name in kept} == kept
+            assert found["Metadata"] == {"k": "v"}
+    s3.copy_object(**where, CopySource="shop/main/a.gz", MetadataDirective="REPLACE", ContentEncoding="br")
+    assert s3.head_object(**where)["ContentEncoding"] == "br"
+    assert "CacheControl" not in s3.head_object(**where)
+    s3.put_object(**where, Body=io.BytesIO(b"plain"), ChecksumAlgorithm="CRC32")  # comes in chunks
+    assert "ContentEncoding" not in s3.head_object(**where)
+    assert repo.ref("main").stat("a.gz").metadata == {}
 
 
 def test_of_several_writers_who_want_no_object_there_one_succeeds(repo: Repository, s3: Any) -> None:
