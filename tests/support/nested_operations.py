@@ -63,7 +63,7 @@ def _link(world: World, process: Process) -> None:
     path = f"own/{world.steps}-linked"
     known = process.known.get(branch)
     if world.random.random() < 0.5:
-        items = list(repo.ref(world.branch(repo)).list())
+        items = [item for item in repo.ref(world.branch(repo)).list() if item.path not in world.imported]
         if not items:
             return
         item = world.random.choice(items)
@@ -166,7 +166,7 @@ def _merge(world: World, process: Process) -> None:
             repo.merge(source, destination, strategy=strategy, message=message, idempotency_key=message).reference
         ),
     )
-    if known is not None and process.known.get(destination) is known:
+    if known is not None and process.known.get(destination) is known and process.known.get(source) is ours:
         known.committed.update(before)
 
 
