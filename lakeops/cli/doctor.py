@@ -38,7 +38,7 @@ OPTIONAL_PACKAGES = {
     "psycopg": "PostgreSQL",
     "apache-airflow": "Airflow",
     "pyspark": "Spark",
-    "obstore": "Azure and Google",
+    "obstore": "Azure, Google and quick requests to S3",
 }
 
 

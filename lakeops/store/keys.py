@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from lakeops.model.errors import InvalidPath
 
 MAX_NAME_BYTES = 1024
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def is_plain(name: str) -> bool:
+    """Whether obstore takes a name as it is: no empty, ``.`` or ``..`` segment, and no control character."""
+    return not _CONTROL.search(name) and all(part not in {"", ".", ".."} for part in name.split("/"))
 
 
 def object_name(prefix: str, key: str) -> str:

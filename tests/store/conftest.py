@@ -19,7 +19,7 @@ from support.http_answers import Answers
 
 from lakeops.store.base import ObjectStore
 from lakeops.store.local import LocalStore
-from lakeops.store.s3 import S3Store
+from lakeops.store.s3 import S3Store, direct
 from lakeops.store.s3.client import client
 
 
@@ -84,9 +84,19 @@ def local(tmp_path: Path) -> LocalStore:
     return LocalStore(tmp_path / "name space", fsync=False)
 
 
-@pytest.fixture(params=["local", *S3_KINDS, *CLOUD_KINDS])
+@pytest.fixture
+def directly(monkeypatch) -> None:
+    """Requests go by obstore though moto, which this process has loaded, could stand in for botocore's servers."""
+    monkeypatch.setattr(direct, "_is_intercepted", lambda: False)
+    monkeypatch.setattr(direct, "_buckets", direct._Buckets())
+
+
+@pytest.fixture(params=["local", "directly", *S3_KINDS, *CLOUD_KINDS])
 def store(request) -> ObjectStore:
     """Every store that must keep the seam's promises."""
+    if request.param == "directly":
+        request.getfixturevalue("directly")
+        return request.getfixturevalue("make_s3")("moto")
     if request.param == "local":
         return request.getfixturevalue("local")
     if request.param in {"memory", "azure"}:

@@ -72,7 +72,7 @@ def _ask(store, results):
 def test_a_forked_process_is_told_that_obstore_cannot_go_on(make_cloud):
     store = make_cloud("azure")
     store.put("parent", b"12345")
-    for method, expected in (("fork", "was forked from one that had used az://"), ("spawn", "5")):
+    for method, expected in (("fork", "was forked from one that had loaded obstore"), ("spawn", "5")):
         context = multiprocessing.get_context(method)
         results = context.Queue()
         child = context.Process(target=_ask, args=(store, results))

@@ -24,6 +24,7 @@ from lakeops.model.errors import (
     Unsupported,
 )
 from lakeops.store.base import StoreSettings
+from lakeops.store.obstore_threads import threads_lost
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore
@@ -43,22 +44,22 @@ class _Clients:
     """The clients of this process."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._made: dict[_Key, Client] = {}
-        self.forked = False
+        # Clients of the parent process. To drop one would wait for its threads.
+        self._abandoned: list[object] = []
+        self.forget()
 
     def forget(self) -> None:
-        """What a child process must know: the threads behind its parent's clients are not there."""
+        """Start anew, as a child process must."""
         self._lock = threading.Lock()
-        self.forked = self.forked or bool(self._made)
-        self._made = {}
+        self._made: dict[_Key, Client] = {}
+        self._abandoned.append(self._made)
 
     def get(self, scheme: str, bucket: str, settings: StoreSettings) -> Client:
         """The client for a bucket."""
-        if self.forked:
+        if threads_lost():
             raise Unsupported(
-                f"this process was forked from one that had used {scheme}:// before, and obstore cannot go on in it: "
-                "start it with multiprocessing's 'spawn', or use the store only after the fork"
+                f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
+                "Start it with multiprocessing's 'spawn', or use the store only after the fork"
             )
         key = scheme, bucket, settings
         found = self._made.get(key)

@@ -11,7 +11,6 @@ obstore addresses no name with an empty, ``.`` or ``..`` segment or a control ch
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -38,7 +37,7 @@ from lakeops.store.cloud.client import client, no_bucket, translated
 from lakeops.store.cloud.upload import swap, write
 from lakeops.store.copy import CheckedFile
 from lakeops.store.in_flight import in_flight
-from lakeops.store.keys import listing_prefix, object_name
+from lakeops.store.keys import is_plain, listing_prefix, object_name
 from lakeops.store.reader import BUFFER_BYTES, RangeReader
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 _BATCH = 1000
 _PAGE = 1000
-_UNFIT = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class CloudStore(BucketStore):
@@ -216,7 +214,7 @@ class CloudStore(BucketStore):
     def _name(self, key: str) -> str:
         name = object_name(self.prefix, key)
         # Azure takes a backslash for a slash, and would keep the object under another name.
-        if not _addressable(key) or (self.scheme == "az" and "\\" in key):
+        if not is_plain(key) or (self.scheme == "az" and "\\" in key):
             raise InvalidPath(
                 f"key {key[:200]!a} has an empty, '.' or '..' segment, a control character or a backslash; "
                 f"nothing in {self.scheme}:// can be addressed by it"
@@ -256,7 +254,7 @@ class CloudStore(BucketStore):
         import obstore
 
         folder, last = wanted.rpartition("/")[0], ""
-        if not _addressable(folder, empty=True):
+        if folder and not is_plain(folder):
             return
         # What obstore begins behind may be any name that comes before. The rest is left out here.
         offset = max(_fit(start), _fit(wanted[:-1]))
@@ -331,18 +329,11 @@ def _stored(key: str, meta: ObjectMeta) -> StoredObject:
     return StoredObject(key, meta["size"], int(meta["last_modified"].timestamp()), _etag(meta))
 
 
-def _addressable(name: str, *, empty: bool = False) -> bool:
-    """Whether obstore takes a name as it is."""
-    if not name:
-        return empty
-    return not _UNFIT.search(name) and all(part not in {"", ".", ".."} for part in name.split("/"))
-
-
 def _fit(name: str) -> str:
     """The longest beginning of a name that obstore takes."""
     parts: list[str] = []
     for part in name.split("/"):
-        if not _addressable(part):
+        if not is_plain(part):
             break
         parts.append(part)
     return "/".join(parts)

@@ -33,13 +33,11 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
+from lakeops.store.s3.direct import DEFAULT_REGION
 from lakeops.store.s3.pages import moment, take_objects
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-
-DEFAULT_REGION = "us-east-1"
 
 
 class _Clients:

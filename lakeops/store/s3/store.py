@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -42,6 +42,7 @@ from lakeops.store.s3.client import (
     xml_part,
 )
 from lakeops.store.s3.copy import ServerCopy, proof_of
+from lakeops.store.s3.direct import direct
 from lakeops.store.s3.scan import scan
 from lakeops.store.s3.upload import ObjectWrite, swap
 
@@ -141,10 +142,10 @@ class S3Store(BucketStore):
 
     def get(self, key: str) -> bytes:
         """The object's contents. Raises ``ObjectNotFound``."""
-        return self._read(key, {})
+        return self._read(key)
 
     def _get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._read(key, {}, start, length)
+        return self._read(key, start, length)
 
     def open(self, key: str) -> BinaryIO:
         """A seekable, buffered file. Reads fail if the object is replaced meanwhile. Raises ``ObjectNotFound``."""
@@ -182,7 +183,6 @@ class S3Store(BucketStore):
         name = object_name(self.prefix, key)
         with self._translated(key):
             upload = ObjectWrite(
-                client=self._client,
                 settings=self.settings,
                 bucket=self.bucket,
                 name=name,
@@ -202,7 +202,11 @@ class S3Store(BucketStore):
         """What the server tells of an object. Raises ``ObjectNotFound``."""
         name = object_name(self.prefix, key)
         with self._translated(key):
+            way = direct(self.bucket, self.settings)
             try:
+                if way is not None and (told := way.head(name)) is not None:
+                    self._bucket_seen = True
+                    return StoredObject(key, told.size_bytes, told.mtime, told.etag, told.content_type)
                 found = self._client.head_object(Bucket=self.bucket, Key=name)
             except ClientError as error:
                 if status_of(error) == 404:
@@ -274,13 +278,15 @@ class S3Store(BucketStore):
         return {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
-        unchanged = {"IfMatch": f'"{etag}"'} if etag else {}
-        raw = RangeReader(size, lambda start, length: self._read(key, unchanged, start, length))
+        raw = RangeReader(size, lambda start, length: self._read(key, start, length, etag))
         return io.BufferedReader(raw, BUFFER_BYTES)
 
-    def _read(self, key: str, conditions: Mapping[str, str], start: int = 0, length: int | None = None) -> bytes:
+    def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
         """The contents or a range of them. A connection that breaks half-way is tried again."""
-        params: dict[str, Any] = {"Bucket": self.bucket, "Key": object_name(self.prefix, key), **conditions}
+        name = object_name(self.prefix, key)
+        params: dict[str, Any] = {"Bucket": self.bucket, "Key": name}
+        if etag:
+            params["IfMatch"] = f'"{etag}"'
         if length is not None:
             params["Range"] = f"bytes={start}-{start + length - 1}"
         answered = False
@@ -298,11 +304,13 @@ class S3Store(BucketStore):
         )
         with self._translated(key):
             try:
-                return again(ask)
+                way = direct(self.bucket, self.settings)
+                found = None if way is None else way.read(name, start, length, etag)
+                return again(ask) if found is None else found
             except ClientError as error:
                 if length is not None and status_of(error) == 416:
                     return b""
-                if conditions and status_of(error) == 412:
+                if etag and status_of(error) == 412:
                     raise Transient(f"{self.url}/{key} was replaced while it was read; open it again") from None
                 raise
 

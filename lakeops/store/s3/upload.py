@@ -22,7 +22,8 @@ from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import AlreadyExists
 from lakeops.store.base import PutResult, StoreSettings, pieces
 from lakeops.store.in_flight import in_flight
-from lakeops.store.s3.client import code_of, status_of
+from lakeops.store.s3.client import client, code_of, status_of
+from lakeops.store.s3.direct import direct
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -45,7 +46,6 @@ class ObjectWrite:
     ``where`` is the object's URL for messages, ``mark`` a fresh name of this write.
     """
 
-    client: S3Client
     settings: StoreSettings
     bucket: str
     name: str
@@ -62,9 +62,21 @@ class ObjectWrite:
         etag = self._write_whole(first) if second is None else self._write_parts(chain((first, second), tally))
         return PutResult(tally.size, tally.digest.hexdigest(), etag.strip('"'))
 
+    @property
+    def client(self) -> S3Client:
+        """The client of botocore, made when a request needs it."""
+        return client(self.settings)
+
     # --- one request ---
 
     def _write_whole(self, body: bytes) -> str:
+        way = direct(self.bucket, self.settings)
+        attributes = {"Content-Type": self.content_type} if self.content_type else {}
+        if way is not None:
+            marked = {MARK: self.mark} if self.if_absent else {}
+            etag = way.write(self.name, body, {**attributes, **marked}, new=self.if_absent)
+            if etag is not None:
+                return etag
         params: dict[str, Any] = {**self._target(), **self._kind(), "Body": body}
         if not self.if_absent:
             return self.client.put_object(**params)["ETag"]

@@ -1,0 +1,314 @@
+"""Plain requests to a bucket by obstore: contents, ranges, small writes and what a HEAD tells.
+
+botocore takes about eight times as much CPU for a request. So a request that is plain is made by obstore, once. What is
+no success is made again by botocore: retries, redirects, other spellings of a condition and errors are known there
+alone. botocore also finds the credentials. Where an administrator configured more than keys and a region, no request
+goes this way.
+
+obstore's threads do not cross a fork. A process that was forked from one that had used them has botocore only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakeops.model.clock import stopwatch
+from lakeops.store.base import StoreSettings
+from lakeops.store.keys import is_plain
+from lakeops.store.obstore_threads import threads_lost
+
+if TYPE_CHECKING:
+    from botocore.exceptions import ClientError
+    from botocore.session import Session
+    from obstore import GetOptions, ObjectMeta
+    from obstore.store import S3Store as Client
+
+DEFAULT_REGION = "us-east-1"
+
+PATIENCE = 5.0
+"""Seconds to wait for a connection or for the next bytes, at most: no signal is handled meanwhile. botocore waits
+longer, and lets a signal through."""
+_LONGEST_REQUEST = timedelta(minutes=10)
+LARGEST_WRITE = 1024 * 1024
+"""Bytes of contents that cross most networks within the patience. Larger ones take botocore hardly more CPU."""
+_MOST_FAILURES = 3
+"""Failures in a row, after which a process leaves a bucket to botocore: it may be behind a redirect."""
+_REST_SECONDS = 60
+"""For so long."""
+
+_ANSWERS = {"AlreadyExistsError", "PreconditionError"}
+"""Errors of obstore that are no failure of the way: a condition did not hold."""
+
+_TRUST = re.compile(r"(AWS|REQUESTS)_CA_BUNDLE|SSL_CERT_\w+")
+_ROUTE = re.compile(r"(HTTPS?|ALL)_PROXY|AWS_USE_\w+", re.IGNORECASE)
+"""Variables that change whom connections trust, and where they go."""
+_NAMES_SERVER = re.compile(r"AWS_ENDPOINT_URL(_S3)?")
+_WHO_AND_WHERE = re.compile(
+    r"(aws_|sso_)\w+|credential_(process|source)|duration_seconds|external_id|mfa_serial|output|region|role_arn"
+    r"|role_session_name|source_profile|web_identity_token_file"
+)
+"""Lines of a profile that say who asks, and in which region. Any other line may change how."""
+
+# Regions whose endpoints end in amazonaws.com, and buckets that are plain ones by their names.
+_REGION = re.compile(r"(af|ap|ca|eu|il|me|mx|sa|us|us-gov)-[a-z]+-\d")
+_BUCKET = re.compile(r"(?!xn--)(?!.*-(s3|s3alias)$)[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
+
+
+class Keys(NamedTuple):
+    """Who signs."""
+
+    access_key: str
+    secret_key: str
+    token: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the server tells of an object: ETag without quotes, time of the last write in Unix seconds."""
+
+    size_bytes: int
+    mtime: int
+    etag: str
+    content_type: str
+
+
+class Direct:
+    """One bucket. Threads may share it.
+
+    Every method returns None where botocore has to ask: the request was not made, or it was no success. Only that an
+    object is missing is known for sure: then methods raise what botocore raises.
+
+    Args:
+        bucket: its name.
+        settings: timeouts and keys.
+        signer: what gives the keys of now.
+        options: where the bucket is, as obstore takes it.
+    """
+
+    def __init__(self, bucket: str, settings: StoreSettings, signer: _Signer, options: dict[str, Any]) -> None:
+        self._bucket = bucket
+        self._settings = settings
+        self._signer = signer
+        self._options = options
+        self._lock = threading.Lock()
+        self._made: tuple[Keys, Client] | None = None
+        self._failures = 0
+        self._since_failure = stopwatch()
+
+    def read(self, name: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes | None:
+        """An object's contents, or ``length`` bytes of them at most; with ``etag`` if it still has this one."""
+        options: GetOptions = {"if_match": f'"{etag}"'} if etag else {}
+        if length is not None:
+            options["range"] = (start, start + length)
+        found = self._get(name, options)
+        return None if found is None else found[1]
+
+    def head(self, name: str) -> Head | None:
+        """What is told of an object."""
+        found = self._get(name, {"head": True})
+        if found is None:
+            return None
+        meta, _, content_type = found
+        return Head(meta["size"], int(meta["last_modified"].timestamp()), _bare(meta["e_tag"]), content_type)
+
+    def write(self, name: str, body: bytes, attributes: dict[str, str], *, new: bool) -> str | None:
+        """Write an object in one request, with ``new`` on the condition that there is none. Gives its ETag.
+
+        After None the object may be there all the same, as after any request whose answer is lost.
+        """
+        client = self._client(name) if len(body) <= LARGEST_WRITE else None
+        if client is None:
+            return None
+        import obstore
+
+        try:
+            mode: Any = "create" if new else "overwrite"
+            done = obstore.put(client, name, body, attributes=attributes, mode=mode, use_multipart=False)
+        except Exception as error:  # noqa: BLE001 - botocore finds out what it is
+            self._count(error)
+            return None
+        self._failures = 0
+        return _bare(done["e_tag"]) or None
+
+    def _get(self, name: str, options: GetOptions) -> tuple[ObjectMeta, bytes, str] | None:
+        """What is told of an object, its contents, and their type."""
+        client = self._client(name)
+        if client is None:
+            return None
+        import obstore
+
+        try:
+            answer = obstore.get(client, name, options=options)
+            body = b"" if "head" in options else bytes(answer.bytes())
+            found = answer.meta, body, str(answer.attributes.get("Content-Type", ""))
+        except FileNotFoundError as error:
+            if "head" in options or "<Code>NoSuchKey</Code>" in str(error):
+                raise _missing() from None
+            return None  # the bucket is missing
+        except Exception as error:  # noqa: BLE001 - botocore finds out what it is
+            self._count(error)
+            return None
+        self._failures = 0
+        return found
+
+    def _count(self, error: Exception) -> None:
+        if type(error).__name__ not in _ANSWERS:
+            self._failures += 1
+            self._since_failure = stopwatch()
+
+    def _client(self, name: str) -> Client | None:
+        """The client for an object's name."""
+        if not is_plain(name):
+            return None
+        if self._failures >= _MOST_FAILURES and self._since_failure() < _REST_SECONDS:
+            return None
+        keys = self._signer.keys()
+        if keys is None:
+            return None
+        made = self._made
+        if made is None or made[0] != keys:  # those that last for some time only were renewed
+            with self._lock:
+                made = self._made = keys, _connect(self._bucket, self._settings, keys, self._options)
+        return made[1]
+
+
+class _Signer:
+    """Whose keys requests are signed with: those of the settings, or what botocore finds."""
+
+    def __init__(self, settings: StoreSettings, session: Session) -> None:
+        given = settings.credentials
+        self._given = Keys(given.access_key, given.secret_key, given.token) if given else None
+        self._found: Any = None if given else session.get_credentials()
+
+    def keys(self) -> Keys | None:
+        """The keys of now. botocore renews them when it is time."""
+        if self._given is not None or self._found is None:
+            return self._given
+        frozen = self._found.get_frozen_credentials()
+        return Keys(frozen.access_key, frozen.secret_key, frozen.token)
+
+
+class _Buckets:
+    """The buckets of this process."""
+
+    def __init__(self) -> None:
+        # Clients of the parent process. To drop one would wait for its threads.
+        self._abandoned: list[object] = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew, as a child process must."""
+        self._lock = threading.Lock()
+        self._opened: dict[tuple[str, StoreSettings], Direct | None] = {}
+        self._abandoned.append(self._opened)
+
+    def get(self, bucket: str, settings: StoreSettings) -> Direct | None:
+        """A bucket, opened once."""
+        if threads_lost():
+            return None
+        key = bucket, settings
+        if key not in self._opened:
+            with self._lock:
+                if key not in self._opened:
+                    self._opened[key] = _open(bucket, settings)
+        return self._opened[key]
+
+
+_buckets = _Buckets()
+os.register_at_fork(after_in_child=_buckets.forget)
+
+
+def direct(bucket: str, settings: StoreSettings) -> Direct | None:
+    """This process's way to a bucket; None where all requests are botocore's."""
+    return _buckets.get(bucket, settings)
+
+
+def _open(bucket: str, settings: StoreSettings) -> Direct | None:
+    plain_http = (settings.endpoint_url or "").startswith("http:")
+    if any(_ROUTE.fullmatch(name) or (_TRUST.fullmatch(name) and not plain_http) for name in os.environ):
+        return None
+    if find_spec("obstore") is None:  # executors of Spark may have no more than boto3
+        return None
+    import botocore.session
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        session = botocore.session.get_session()
+        region = settings.region or session.get_config_variable("region") or DEFAULT_REGION
+        if _is_intercepted() or not all(_WHO_AND_WHERE.fullmatch(line) for line in session.get_scoped_config()):
+            return None
+        options = _where(bucket, settings.endpoint_url, region)
+        return Direct(bucket, settings, _Signer(settings, session), options) if options else None
+    except BotoCoreError:
+        return None
+
+
+def _is_intercepted() -> bool:
+    """Whether somebody puts answers in the place of servers' for every client of botocore, as moto's mocks do."""
+    handlers = sys.modules.get("botocore.handlers")
+    return any(entry[0].startswith("before-send") for entry in getattr(handlers, "BUILTIN_HANDLERS", ()))
+
+
+def _where(bucket: str, endpoint: str | None, region: str) -> dict[str, Any]:
+    """The server, as obstore takes it. Nothing where only botocore knows it."""
+    by_host = endpoint is None
+    if endpoint is None:
+        if any(_NAMES_SERVER.fullmatch(name) for name in os.environ):
+            return {}
+        if not (_REGION.fullmatch(region) and _BUCKET.fullmatch(bucket)):
+            return {}
+        endpoint = f"https://{bucket}.s3.{region}.amazonaws.com"
+    # Everything is said here. obstore would ask variables of its own for what is left out.
+    return {
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,
+        "region": region,
+        "virtual_hosted_style_request": by_host,
+        "skip_signature": False,
+        "unsigned_payload": False,
+        "conditional_put": "etag",
+        "request_payer": False,
+        "s3_express": False,
+    }
+
+
+def _connect(bucket: str, settings: StoreSettings, keys: Keys, options: dict[str, Any]) -> Client:
+    from obstore.store import S3Store as Client
+
+    credential: Any = {
+        "access_key_id": keys.access_key,
+        "secret_access_key": keys.secret_key,
+        "token": keys.token,
+        "expires_at": None,
+    }
+    return Client(
+        bucket,
+        **options,
+        credential_provider=lambda: credential,
+        client_options={
+            "allow_http": True,  # the endpoint says which
+            "connect_timeout": timedelta(seconds=min(PATIENCE, settings.connect_timeout)),
+            "read_timeout": timedelta(seconds=min(PATIENCE, settings.read_timeout)),
+            "timeout": _LONGEST_REQUEST,
+            "pool_max_idle_per_host": str(settings.max_connections),
+            "user_agent": "lakeops",
+        },
+        retry_config={"max_retries": 0},
+    )
+
+
+def _missing() -> ClientError:
+    from botocore.exceptions import ClientError
+
+    return ClientError({"Error": {"Code": "NoSuchKey"}, "ResponseMetadata": {"HTTPStatusCode": 404}}, "GetObject")  # type: ignore[typeddict-item]
+
+
+def _bare(etag: str | None) -> str:
+    return (etag or "").strip('"')
