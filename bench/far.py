@@ -190,7 +190,8 @@ def run_verb(name: str, run: str) -> None:
     stores = StoreSettings(settings.s3_endpoint_url, settings.s3_region, settings.fsync)
     client(stores)
     way = direct(urlsplit(os.environ["BENCH_SOURCE"]).netloc, stores)
-    assert way is not None and way._client("any") is not None
+    assert way is not None
+    assert way._client("any") is not None
     begun, cpu = time.perf_counter(), time.process_time()
     with Lake.open(settings=settings) as lake:
         BY_NAME[name].run(lake.repository("bench"), run)
