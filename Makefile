@@ -8,7 +8,7 @@ export PYTHONPATH :=
 # Without bytecode each process that a test starts compiles lakeops again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup check format test test-slow test-web test-airflow audit test-s3 test-azure test-engines types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
+.PHONY: help setup check format test test-slow test-web pictures test-airflow audit test-s3 test-azure test-engines types tables bench harness demo demo-mirror up down wheel docs docs-serve lock clean
 .DEFAULT_GOAL := help
 
 setup: $(STAMP) ## install the pinned packages into .venv
@@ -82,6 +82,11 @@ types: setup ## whether programs that use lakeops see complete types (pyright fr
 test-web: setup ## the pages in Debian's Chromium (installed when missing), in Airflow's own web server
 	@$(BIN)/python tests/services/chromium.py
 	$(BIN)/python -m pytest -m browser tests/airflow/test_browser.py
+
+LAKE ?= /tmp/lake
+pictures: setup ## the pictures of the documentation, of a real Airflow; what is in LAKE=/tmp/lake goes
+	@$(BIN)/python tests/services/chromium.py
+	@$(BIN)/python demo/pictures/take.py --lake $(LAKE)
 
 # The variable switches off an advertisement that Material prints at each build.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs

@@ -33,6 +33,11 @@ class Rest:
     ) -> None:
         self._client.close()
 
+    @property
+    def token(self) -> str:
+        """What a browser of ``admin`` shows as the cookie ``_token``."""
+        return self._client.headers["Authorization"].removeprefix("Bearer ")
+
     def wait_for_dag(self, dag: str, seconds: float) -> None:
         """Return when Airflow has read the DAG. Raises ``httpx.HTTPError`` when it does not in time."""
         deadline = time.monotonic() + seconds
