@@ -11,23 +11,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import CommitExpired, ObjectNotFound
 from lakeops.model.graph import CommitSource
 from lakeops.model.names import check_path, check_prefix
-from lakeops.model.records import ChangeType, Commit, Entry, Version, Written
+from lakeops.model.records import ChangeType, Commit, Entry, Version, Written, maker
 from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import lookup, overtaken, resolve_commit, watched
 from lakeops.ranges.align import Positions
-from lakeops.ranges.diff import diff
+from lakeops.ranges.diff import written
 
-PAGE = 100_000
-"""About so many objects are traced in one walk over the history. Memory holds their paths and a number for each."""
+Sets: TypeAlias = npt.NDArray[np.int32]
+
+PAGE = 1_000_000
+"""At most about so many objects are traced in one walk over the history. Memory holds their paths and sizes."""
+
+PAGE_BYTES = 64 * 1024 * 1024
+"""What the paths of these objects come to at most, about."""
+
+_AT_ONCE = 10_000
+"""Objects that become records in one step."""
 
 
 def blame(
@@ -61,37 +71,60 @@ def blame(
     get = lookup(ctx).get
 
     def found() -> Iterator[Written]:
-        for page in _pages(ctx.reader.scan(ctx.metarange(start), prefix, after), most):
-            writers, commits = _trace(ctx, get, start, page["path"].combine_chunks(), deepest)
-            columns = zip(*(column.to_pylist() for column in page.columns), writers.tolist(), strict=True)
-            for path, size, writer in columns:
-                yield Written(path, size, *commits[writer])
+        batches = ctx.reader.scan(ctx.metarange(start), prefix, after, columns=_COLUMNS)
+        for page in _pages(batches, most):
+            sets, (commits, boundaries) = _trace(ctx, get, start, page.column("path").chunk(0), deepest)
+            for part in range(0, page.num_rows, _AT_ONCE):
+                columns = (column.to_pylist() for column in page.slice(part, _AT_ONCE).columns)
+                numbers = sets[part : part + _AT_ONCE].tolist()
+                known = (map(of_set.__getitem__, numbers) for of_set in (commits, boundaries))
+                yield from map(_written, *columns, *known)
 
     return watched(ctx, (start,), found() if most else iter(()))
 
 
+_COLUMNS = ["path", "size_bytes"]
+_written = maker(Written)
+
+
 def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
-    """Paths and sizes of the first rows: pages of ``PAGE`` rows, or more by less than one batch."""
+    """The first rows in pages of one chunk: ``PAGE`` rows or ``PAGE_BYTES``, or more by less than one batch."""
     held: list[pa.Table] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
-        held.append(batch.select(["path", "size_bytes"]).slice(0, most - rows))
-        rows += held[-1].num_rows
-        if rows >= most:
+        held.append(batch.slice(0, most))
+        most -= held[-1].num_rows
+        rows, size = rows + held[-1].num_rows, size + held[-1].nbytes
+        if rows >= PAGE or size >= PAGE_BYTES or not most:
+            yield pa.concat_tables(held).combine_chunks()
+            held, rows, size = [], 0, 0
+        if not most:
             break
-        if sum(one.num_rows for one in held) >= PAGE:
-            yield pa.concat_tables(held)
-            held = []
     if held:
-        yield pa.concat_tables(held)
+        yield pa.concat_tables(held).combine_chunks()
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """The paths that are with one commit: the numbers of their sets, and how many paths these hold."""
+
+    sets: list[int]
+    count: int
+
+    def among(self, sets: Sets) -> Positions:
+        """Which of some paths, by the sets that they are in, are these."""
+        return np.flatnonzero(sets == self.sets[0] if len(self.sets) == 1 else np.isin(sets, self.sets))
 
 
 def _trace(
     ctx: Context, get: CommitSource, start: Commit, paths: pa.Array, deepest: int
-) -> tuple[Positions, list[tuple[Commit, bool]]]:
-    """For each path the number of the commit that wrote its object, and these commits.
+) -> tuple[Sets, tuple[list[Commit], list[bool]]]:
+    """For each path the number of its set; for each set the commit that wrote its objects.
 
-    With each commit comes whether an earlier one may have written the object.
+    With each commit comes whether an earlier one may have written the objects.
+
+    A set is with one commit at a time, and goes to a parent as it is, without what the parent does not have, which is
+    a set of its own from then on. So a commit costs what it changed, and not what is traced.
 
     Args:
         ctx: the repository.
@@ -100,10 +133,10 @@ def _trace(
         paths: in order.
         deepest: how many commits are compared with their parents.
     """
-    writers = np.zeros(len(paths), np.int64)
-    commits: list[tuple[Commit, bool]] = []
-    # Which paths have the object that ``start`` has, by commit. A path is with one commit at a time.
-    waiting = {start.id: np.arange(len(paths))}
+    sets = np.zeros(len(paths), np.int32)
+    ends: list[tuple[Commit, bool]] = [(start, False)]
+    # The sets whose objects a commit has as ``start`` has them.
+    waiting = {start.id: _Waiting([0], len(paths))}
     queue, looked = [_by_generation(start)], 0
     while queue:
         commit = heappop(queue)[-1]
@@ -114,64 +147,56 @@ def _trace(
         parents = dict.fromkeys(commit.parents if deepest >= 0 else ())
         unknown = len(parents) == 0 < len(commit.parents)
         for parent in parents:
-            if not len(rest):
+            if not rest.count:
                 break
             before = get(parent)
             try:
-                same, rest = _split_by_same(ctx, before, commit, paths, rest)
+                changed = _changed(ctx, before, commit, paths, sets, rest)
             except CommitExpired:
                 unknown = True
                 continue
-            if not len(same):
+            if len(changed) == rest.count:
                 continue
-            if parent in waiting:
-                waiting[parent] = np.sort(np.concatenate([waiting[parent], same]))
-            else:
-                waiting[parent] = same
+            if parent not in waiting:
                 heappush(queue, _by_generation(before))
-        if len(rest):
-            writers[rest] = len(commits)
-            commits.append((commit, unknown))
-    return writers, commits
+            other = waiting.get(parent, _Waiting([], 0))
+            waiting[parent] = _Waiting(other.sets + rest.sets, other.count + rest.count - len(changed))
+            rest = _Waiting([len(ends)] if len(changed) else [], len(changed))
+            if len(changed):
+                sets[changed] = len(ends)
+                ends.append((commit, False))
+        for number in rest.sets:
+            ends[number] = (commit, unknown)
+    commits, boundaries = zip(*ends, strict=True)
+    return sets, (list(commits), list(boundaries))
 
 
-def _split_by_same(
-    ctx: Context, before: Commit, after: Commit, paths: pa.Array, which: Positions
-) -> tuple[Positions, Positions]:
-    """Splits paths by whether two commits have the same object there. All of them are in ``after``.
+def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets: Sets, which: _Waiting) -> Positions:
+    """Those of some paths, by number, where ``before`` does not have the object of ``after``, which has one at all.
 
     Only ranges that the commits do not share and that hold one of these paths are opened.
     """
     with overtaken(ctx, (before, after)):
         old, new = ctx.metaranges(before, after)
-        changed = new.without(old)
-        if not len(changed):
-            return which, which[:0]
-        ends = new.table.select(["first_path", "last_path"]).take(pa.array(changed))
-        first = np.searchsorted(which, pc.search_sorted(paths, ends["first_path"]).to_numpy())
-        last = np.searchsorted(which, pc.search_sorted(paths, ends["last_path"], side="right").to_numpy())
-        hit = first < last
-        new, first, last = new.only(changed[hit]), first[hit], last[hit]
-        if not len(new):
-            return which, which[:0]
+        new = new.only(new.without(old))
+        first = pc.search_sorted(paths, new.table["first_path"]).to_numpy().astype(np.int64)
+        last = pc.search_sorted(paths, new.table["last_path"], side="right").to_numpy().astype(np.int64)
+        inside = [which.among(sets[begin:end]) + begin for begin, end in zip(first, last, strict=True)]
+        hit = np.flatnonzero([len(rows) for rows in inside])
+        if not len(hit):
+            return hit
+        new = new.only(hit)
         old = old.only(old.without(new))
         old = old.only(np.flatnonzero(old.meets(new)))
         met = new.meets(old)
         # Where the earlier commit has no range beside, everything is new, and nothing need be read.
-        alone = [np.arange(*span) for span in zip(first[~met], last[~met], strict=True)]
-        found = [batch["path"] for batch in diff(ctx.reader, old, new.only(np.flatnonzero(met)))]
-    places = np.sort(np.concatenate([_places(which, paths, pa.chunked_array(found, pa.string())), *alone]))
-    return np.delete(which, places), which[places]
-
-
-def _places(which: Positions, paths: pa.Array, changed: pa.ChunkedArray) -> Positions:
-    """Where in ``which`` the changed ones of its paths are."""
-    places: Positions = pc.search_sorted(paths, changed).to_numpy().astype(np.int64)
-    at = np.minimum(places, len(paths) - 1)
-    rows = at[pc.equal(paths.take(pa.array(at)), changed.combine_chunks()).to_numpy(zero_copy_only=False)]
-    found = np.minimum(np.searchsorted(which, rows), len(which) - 1)
-    own: Positions = found[which[found] == rows]
-    return own
+        found = [inside[number] for number in hit[~met]]
+        for some in written(ctx.reader, old, new.only(np.flatnonzero(met))):
+            places = pc.search_sorted(paths, some).to_numpy().astype(np.int64)
+            places = np.minimum(places, len(paths) - 1)
+            places = places[pc.equal(paths.take(pa.array(places)), some).to_numpy(zero_copy_only=False)]
+            found.append(places[which.among(sets[places])])
+    return np.concatenate([np.zeros(0, np.int64), *found])
 
 
 @dataclass(frozen=True)

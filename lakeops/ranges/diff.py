@@ -70,6 +70,14 @@ def each_change(tables: Iterable[pa.Table]) -> Iterator[Change]:
 _RECORDS = 500
 
 
+def written(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[pa.Array]:
+    """The paths where ``right`` has an object that ``left`` does not have there, some at a time, in no order."""
+    columns = [*SKETCH_COLUMNS, "checksum"]  # most objects that differ differ in it, if not in their sizes
+    for delta in deltas(reader, left, right, columns=(columns, columns)):
+        chosen = pa.array(np.concatenate([delta.added, delta.pairs[1]]))
+        yield delta.right.table.column("path").take(chosen).combine_chunks()
+
+
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
     """How many paths were added, removed and changed from ``left`` to ``right``."""
     added = removed = changed = 0

@@ -218,7 +218,10 @@ class Metarange:
     def without(self, other: Metarange) -> Rows:
         """Row numbers of the ranges whose id ``other`` does not have, ascending."""
         lead, trail = self._shared_ends(other)
-        middle = self.table.column("id").slice(lead, len(self) - lead - trail)
+        size = len(self) - lead - trail
+        if not size or lead + trail == len(other):
+            return np.arange(lead, lead + size)
+        middle = self.table.column("id").slice(lead, size)
         known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
         return np.flatnonzero(~known.to_numpy().astype(np.bool_)) + lead
 
@@ -239,7 +242,7 @@ class Metarange:
 
     def only(self, which: Rows) -> Metarange:
         """Some of the ranges, by ascending row numbers."""
-        return Metarange(self.table.take(pa.array(which)))
+        return self if len(which) == len(self) else Metarange(self.table.take(pa.array(which)))
 
     def shared(self, other: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether ``other`` has it too."""

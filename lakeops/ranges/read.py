@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
-from lakeops.ranges.file import RangeEnd, RangeFile, fetch, read_end, read_range
+from lakeops.ranges.file import RangeEnd, RangeFile, fetch, fetch_range, read_end
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
@@ -217,9 +217,9 @@ class RangeReader:
     def _load_each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         return in_flight(load, items) if self.store.remote else map(load, items)
 
-    def table(self, row: RangeRow) -> pa.Table:
-        """All rows of a range: ``RANGE_SCHEMA``. They are not remembered."""
-        return read_range(self.store, row)
+    def table(self, row: RangeRow, *, columns: list[str] | None = None) -> pa.Table:
+        """All rows of a range: ``RANGE_SCHEMA``, or some of its columns. They are not remembered."""
+        return fetch_range(self.store, row).read(columns)
 
     def stat(self, metarange: Metarange, path: str) -> Entry | None:
         """The entry at a path, or None."""
@@ -240,8 +240,12 @@ class RangeReader:
         """A cursor, for listings that skip. It goes where ``seek`` sends it."""
         return Cursor(self, metarange)
 
-    def scan(self, metarange: Metarange, prefix: str = "", after: str = "") -> Iterator[pa.Table]:
+    def scan(
+        self, metarange: Metarange, prefix: str = "", after: str = "", *, columns: list[str] | None = None
+    ) -> Iterator[pa.Table]:
         """Entries under ``prefix`` and after ``after``, in order: tables of ``RANGE_SCHEMA``, none empty.
+
+        With ``columns``, of which one is ``path``, the tables have these alone.
 
         Streams: ranges before the start are not read, and a few are loaded ahead while the caller works.
         """
@@ -260,12 +264,13 @@ class RangeReader:
                     file.load(range(index, min(index + ahead, file.groups)))
                     ahead *= 2
                 group = group if index == number else self.group(file, index)
-                yield from _below(group.table.slice(row), above)
+                yield from _below(group.table.select(columns or RANGE_SCHEMA.names).slice(row), above)
                 row = 0
             start += 1
         rows = (metarange.row(index) for index in range(start, stop))
         # A page ends soon, so the first ones are not fetched all at once.
-        for table in read_ahead(self.table, rows, most=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
+        load = partial(self.table, columns=columns)
+        for table in read_ahead(load, rows, most=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
             yield from _below(table, above)
 
     def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[int, DecodedGroup, int]:

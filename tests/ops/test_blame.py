@@ -68,11 +68,14 @@ class Naive:
         return before | ({commit_id} if here is not None or parents else set())
 
 
-@pytest.mark.parametrize(("seed", "page"), [(0, 3), pytest.param(1, 7, marks=pytest.mark.slow), (2, 100_000)])
+@pytest.mark.parametrize(
+    ("seed", "limit", "most"),
+    [(0, "PAGE", 3), pytest.param(1, "PAGE", 7, marks=pytest.mark.slow), (2, "PAGE", 100_000), (4, "PAGE_BYTES", 60)],
+)
 def test_the_naive_walk_gives_the_same(
-    told: Callable[[int], Repository], monkeypatch: pytest.MonkeyPatch, seed: int, page: int
+    told: Callable[[int], Repository], monkeypatch: pytest.MonkeyPatch, seed: int, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(verbs, "PAGE", page)
+    monkeypatch.setattr(verbs, limit, most)
     repo = told(seed)
     naive = Naive(repo)
     for name in ("main", "left", "right"):

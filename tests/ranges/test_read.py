@@ -38,6 +38,9 @@ def test_reading_agrees_with_a_dictionary(fresh_store, repository, probes, prefi
             tables = list(reader.scan(metarange, start, probe))
             assert all(table.num_rows for table in tables)
             assert [path for table in tables for path in table["path"].to_pylist()] == expected
+            columns = ["path", "size_bytes"]
+            some = list(reader.scan(metarange, start, probe, columns=columns))
+            assert some == [table.select(columns) for table in tables]
 
 
 @given(repositories(), st.lists(st.none() | paths() | st.tuples(st.none() | paths()), max_size=30))
