@@ -66,6 +66,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Let the interpreter find it at its end: DuckDB prints what nobody freed."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_catalogs() -> Iterator[None]:
     """Catalogs of this process cost what tests ask of them; see ``support.quick_catalogs``."""
