@@ -19,11 +19,13 @@ from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
+from lakeops.model.text import safe
 from lakeops.model.words import counted
 from lakeops.version import __version__
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
+    from lakeops.model.owner import Owner
     from lakeops.settings import Settings
 
 
@@ -127,9 +129,25 @@ def _storage(lake: Lake, repository: Repository) -> Check:
     name = f"repository {repository.id}"
     try:
         found = lake.stores().at(repository.storage_namespace).probe()
+        owner, ours = (None, True) if repository.read_only else repository.owner()
     except LakeopsError as error:
         return Check(name, PROBLEM, error.message)
+    if not ours:
+        return Check(name, PROBLEM, f"{repository.storage_namespace}: {_not_ours(owner)}")
     return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
+
+
+def _not_ours(owner: Owner | None) -> str:
+    """What it means that a catalog writes to a namespace that is not its own."""
+    if owner is None:
+        return (
+            "no record of a catalog is there; if what was there has moved, let this address lead to it again, for a "
+            "directory by a link: what is written now would begin anew here"
+        )
+    return (
+        f"belongs to the catalog at {safe(owner.identity.shown)}, and this one is a copy of it, or was moved: the "
+        "other one, if it is there, collects what is written here; work there, or take over with `lakeops repo adopt`"
+    )
 
 
 def _version(package: str) -> str | None:

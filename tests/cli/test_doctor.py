@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -40,6 +41,25 @@ def test_a_broken_store_is_a_problem(run, flights):
     text = run("doctor")
     assert text.exit_code == 1
     assert "1 problem found." in text.stderr
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["copied", "moved"])
+def test_a_home_that_was_copied_or_moved_writes_where_it_was_made(run, flights, home, monkeypatch, moved):
+    """Its catalog names directories of the old home: what comes there is garbage to the old one, or begins anew."""
+    other = home.parent / "other"
+    home.rename(other) if moved else shutil.copytree(home, other)
+    monkeypatch.setenv("LAKEOPS_HOME", str(other))
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    found = checks(json.loads(result.stdout))["repository flights"]
+    assert found["status"] == "problem"
+    assert ("no record of a catalog is there" if moved else "this one is a copy of it") in found["detail"]
+    if moved:
+        shutil.rmtree(home)  # the probe made it
+        home.symlink_to(other)
+    run.ok("repo", "adopt", "lakefs://flights", "--yes")
+    assert run.json("doctor")["ok"] is True
+    run.ok("fsck", "lakefs://flights", "--data")
 
 
 def test_a_catalog_that_does_not_answer(run, home, monkeypatch):
