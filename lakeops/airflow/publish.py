@@ -115,7 +115,9 @@ class WriteAuditPublish:
     ) -> None:
         self.group: TaskGroup = TaskGroup(group_id, prefix_group_id=prefix_group_id)
         self.repo = repo
-        self.branch: str = branch or f"{{{{ dag.dag_id }}}}-{group_id}-{{{{ run_id | replace('~', '-') }}}}"
+        # No DAG's id and no group's has a colon, so no other block of any DAG has this branch.
+        own = f"{{{{ dag.dag_id }}}}:{self.group.group_id}:{{{{ run_id | replace('~', '-') }}}}"
+        self.branch: str = branch or own
         self.destination = destination
         self._source = source or destination
         self._messages = (commit_message or message, message)

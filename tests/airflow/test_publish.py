@@ -152,7 +152,7 @@ def test_what_goes_wrong_publishes_nothing(
     assert bool(branches(flights)) is kept
     if kept:
         (branch,) = branches(flights)
-        assert branch.startswith(f"{name}-publish-manual__")
+        assert branch.startswith(f"{name}:publish:manual__")
         assert flights.ref(branch).read("flights/part-0") == b"fff"
 
 
@@ -338,8 +338,42 @@ def test_tasks_of_any_kind_may_stand_in_a_block(home: Any) -> None:
     assert dag.get_task("commit").downstream_task_ids == {"rows"}
     assert dag.get_task("tell").downstream_task_ids == {"merge"}
     assert dag.get_task("spark").op_args == (
-        "lakefs://flights/{{ dag.dag_id }}-load-{{ run_id | replace('~', '-') }}/events/",
+        "lakefs://flights/{{ dag.dag_id }}:load:{{ run_id | replace('~', '-') }}/events/",
     )
+
+
+def test_blocks_of_one_name_in_two_groups_work_on_branches_of_their_own(flights: Repository) -> None:
+    """They would publish what the other one has staged, or drop it."""
+    with sdk.DAG("twice", schedule=None) as dag:
+        for name in ("flights", "weather"):
+            with (
+                sdk.TaskGroup(name),
+                WriteAuditPublish(repo="flights", message=name) as publish,
+            ):
+
+                @publish.output(f"{name}/")
+                def write(url: str, text: str) -> None:
+                    write_to(url, text)
+
+                @publish.check
+                def alone(ref: Any, name: str) -> list[str]:
+                    return [entry.path for entry in ref.list() if not entry.path.startswith(f"{name}/")]
+
+                alone(name)
+                write(name)
+    assert known(dag).test().state == "success"
+    assert [entry.path for entry in flights.ref("main").list()] == ["flights/part-0", "weather/part-0"]
+    assert {commit.message for commit in flights.log("main", amount=4)} == {"flights", "weather"}
+
+
+def test_branches_of_two_dags_are_never_one() -> None:
+    """Scheduled runs of the same moment have the same id."""
+    names = set()
+    for dag, group in (("load", "flights-publish"), ("load-flights", "publish")):
+        with sdk.DAG(dag, schedule=None):
+            named = WriteAuditPublish(group, repo="flights", message="m").branch
+        names.add(named.replace("{{ dag.dag_id }}", dag))
+    assert len(names) == 2
 
 
 def test_tasks_of_a_block_may_be_mapped(flights: Repository) -> None:
