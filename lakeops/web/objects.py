@@ -107,7 +107,6 @@ class ObjectPages(Page):
             ref,
             "blame",
             rows=found[:TRACED],
-            runs=self._site.run_page,
             depth=DEPTH,
             prefix=prefix,
             folders=list(_folders(prefix)),
@@ -133,7 +132,6 @@ class ObjectPages(Page):
             path=path,
             rows=found,
             most=TRACED,
-            runs=self._site.run_page,
             depth=DEPTH,
             folders=list(_folders(path)),
             changed=lambda one: self._address(

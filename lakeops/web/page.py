@@ -133,7 +133,7 @@ class Page:
         return self._page(template, f"{title} · {repository.id}", **given)
 
     def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
-        given = {"crumbs": [], "tab": None, "repository": None, **values}
+        given = {"crumbs": [], "tab": None, "repository": None, "runs": self._site.run_page, **values}
         return render(template, site=self._site, title=title, lake=self._lake_address, query=self._query, **given)
 
     def _lake_address(self, *parts: str, **query: object) -> str:

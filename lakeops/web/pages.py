@@ -127,7 +127,6 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
             problem=problem,
             refs=refs,
             whole=whole,
-            run_page=self._site.run_page(commit.metadata),
             **self._change_links(commit.parents[0] if commit.parents else "", commit.id, "commit", commit.id),
         )
 

@@ -226,6 +226,11 @@ def test_a_commit_leads_to_the_task_that_made_it(history: Repository, page: Any)
     made = history.branch("dev").commit("load", Origin({**names, "airflow_map_index": "2"}))
     address = "/dags/load/runs/manual__1/tasks/publish.commit/mapped/2"
     assert f'data-airflow href="{address}"' in page(f"flights/commit/{made.id}").text
+    history.create_tag("v2", made.id)
+    for path in ("flights", "flights/ref/dev", "flights/tags", "flights/search?q=load", "flights/blame/v2"):
+        text = page(path).text
+        assert f'<a data-airflow href="{address}">load</a>' in text, path
+        assert "Task publish.commit of run manual__1. Committer: ada" in text
 
 
 def test_a_refusal_is_a_page_with_a_way_in(history: Repository, page: Any) -> None:

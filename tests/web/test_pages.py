@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from lakeops import Lake, Repository
+from lakeops.model.ids import Origin
 from lakeops.model.reports import ReportKind
 from lakeops.testing import ManualClock
 from lakeops.web import finding, objects, pages, preview, sums, upkeep
@@ -307,6 +308,16 @@ def test_uncommitted_changes_are_what_a_commit_would_change(flights: Repository)
     rest, _ = dev.uncommitted_page(after=after or "")
     assert [*one, *rest] == found
     assert dev.uncommitted_page("later/")[0] == list(dev.uncommitted("later/"))
+
+
+def test_who_made_a_commit_is_its_dag_and_not_its_workers_user(flights: Repository, ask: Any) -> None:
+    run = Origin({"airflow_dag_id": "ingest", "airflow_run_id": f"scheduled {EVIL}", "airflow_task_id": "commit"})
+    made = flights.branch("dev").commit("by a task", run)
+    for path in ("/flights", "/flights/ref/dev", "/flights/search?q=task", "/flights/blame/dev?prefix=later/"):
+        answer = ask(path)
+        assert re.search(r'<span title="Task commit of run [^"]*Committer: [^"]*">ingest</span>', answer.text), path
+        assert "<script>alert" not in answer.text
+    assert "task commit of ingest, run scheduled" in shown(ask(f"/flights/commit/{made.id}"))
 
 
 def test_a_branch_that_was_dropped_says_where_it_was(flights: Repository, ask: Any) -> None:
