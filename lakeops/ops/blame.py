@@ -79,6 +79,7 @@ def blame(
                 numbers = sets[part : part + _AT_ONCE].tolist()
                 known = (map(of_set.__getitem__, numbers) for of_set in (commits, boundaries))
                 yield from map(_written, *columns, *known)
+            del page, sets  # the next page is read before these names get another value
 
     return watched(ctx, (start,), found() if most else iter(()))
 
@@ -96,12 +97,19 @@ def _pages(batches: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
         most -= held[-1].num_rows
         rows, size = rows + held[-1].num_rows, size + held[-1].nbytes
         if rows >= PAGE or size >= PAGE_BYTES or not most:
-            yield pa.concat_tables(held).combine_chunks()
-            held, rows, size = [], 0, 0
+            yield _joined(held)
+            rows = size = 0
         if not most:
             break
     if held:
-        yield pa.concat_tables(held).combine_chunks()
+        yield _joined(held)
+
+
+def _joined(held: list[pa.Table]) -> pa.Table:
+    """Tables as one of one chunk. The list is emptied, so that nobody keeps their memory."""
+    table = pa.concat_tables(held)
+    held.clear()
+    return table.combine_chunks()
 
 
 @dataclass(frozen=True)
