@@ -174,7 +174,10 @@ def _open_form(request: Request, user: GetUserDep) -> Response:
         advice = "Ask whoever looks after Airflow, or use the command line: every form has a command."
         return failure(site, 404, error.message, advice)
     crumbs = [(repository, address(site.root, repository)), (found.text, None)]
-    return page(render("act.html", site=site, title=found.text, crumbs=crumbs, form=found, airflow=site.airflow))
+    merged = {"left": request.query_params.get("destination"), "right": request.query_params.get("source")}
+    compare = address(site.root, repository, "diff", **merged) if kind == "merge" and merged["right"] else None
+    values = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare}
+    return page(render("act.html", site=site, title=found.text, **values))
 
 
 def _refused_page(request: Request, error: Exception) -> Response:

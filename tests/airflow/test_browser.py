@@ -39,6 +39,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("airflow"), pytest.ma
 
 EVIL = "<script>alert('x')</script>\u202e&\"x"
 SIZES = {"wide": (1440, 900), "narrow": (390, 844)}
+NOWHERE = "postgresql+psycopg://nobody@127.0.0.1:1/nothing"
+"""A database that does not answer."""
 PATIENCE = 60_000
 """Milliseconds; the first page of Airflow's own interface is large."""
 
@@ -81,8 +83,11 @@ def flights(lake_home: Path) -> Iterator[Repository]:
         dev.commit(f"load {EVIL}\nsecond line", {"link": "https://airflow.example/x", "evil": "javascript:alert(1)"})
         dev.put("later/a", b"1")
         repo.create_tag("v1", "main~1")
-        repo.create_branch("gone")
-        repo.delete_branch("gone")
+        for name in ("gone", "lost"):
+            repo.create_branch(name).put(name, b"1")
+            repo.branch(name).commit(f"on {name}")
+            repo.delete_branch(name)
+        lake.catalog.expire_commits("flights", [last_of(repo, "lost")])
         repo.gc.mark()
         check = repo.fsck()
         list(check)
@@ -94,8 +99,17 @@ def flights(lake_home: Path) -> Iterator[Repository]:
         check = damaged.fsck(data=True)
         list(check)
         check.note()
+        for file in (lake_home / "storage" / "damaged" / "_lakefs" / "ranges").iterdir():
+            file.unlink()
         _mirror(lake, lake_home.with_name("source"))
         yield repo
+
+
+def last_of(repo: Repository, branch: str) -> str:
+    """The last commit of a branch that was deleted."""
+    found = repo.reflog(branch)[0].old
+    assert found is not None
+    return found
 
 
 def table(columns: dict[str, list[Any]]) -> bytes:
@@ -146,6 +160,7 @@ def site(airflow_database: None, lake_home: Path, flights: Repository) -> Iterat
     settings = {
         "AIRFLOW__API__BASE_URL": address,
         "AIRFLOW_CONN_MINE": json.dumps({"conn_type": "lakeops", "host": str(lake_home)}),
+        "AIRFLOW_CONN_DOWN": json.dumps({"conn_type": "lakeops", "extra": {"database_url": NOWHERE}}),
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings.items():
@@ -215,7 +230,7 @@ def _token(role: str) -> str:
     return found
 
 
-STATUSES = {"missing": 404, "senseless": 400}
+STATUSES = {"missing": 404, "senseless": 400, "expired": 410, "broken": 500, "down": 503}
 """Of pages that cannot be shown."""
 
 
@@ -251,6 +266,9 @@ def pages(repo: Repository) -> dict[str, str]:
         "form": f"{root}/flights/act/merge?source=dev&destination=main",
         "missing": f"{root}/flights/ref/nosuch",
         "senseless": f"{root}/flights/ref/ma..in",
+        "expired": f"{root}/flights/tree/{last_of(repo, 'lost')}",
+        "broken": f"{root}/damaged/tree/main",
+        "down": "/lakeops/down",
     }
 
 
@@ -330,6 +348,15 @@ def test_one_can_click_from_the_lakes_to_an_object(site: str, visit: Callable[..
         tab.get_by_role("link", name="who wrote it, and its versions").click()
         tab.get_by_role("link", name="added").click()
         assert "There was no object" in tab.inner_text("main")
+
+
+def test_airflows_navigation_leads_to_them(flights: Repository, site: str, visit: Callable[..., Any]) -> None:
+    with visit("admin", calm=False) as tab:
+        tab.goto(f"{site}/")
+        tab.get_by_role("button", name="Browse").click()
+        _keep(tab, "frame-menu")
+        tab.get_by_role("menuitem", name="Lakeops").click()
+        tab.frame_locator("iframe").get_by_role("heading", name="Lakes").wait_for()
 
 
 def test_the_keyboard_is_enough(site: str, visit: Callable[..., Any]) -> None:

@@ -449,7 +449,9 @@ def test_pages_lead_to_forms_that_are_filled_in(history: Repository, forms: None
 
 
 def test_no_link_decides_that_something_is_done(history: Repository, forms: None, page: Any) -> None:
-    form = FormReader(page("flights/act/merge?source=dev&dry_run=false&connection=other").text)
+    answer = page("flights/act/merge?source=dev&destination=main&dry_run=false&connection=other")
+    assert 'href="/lakeops/mine/flights/diff?left=main&amp;right=dev"' in answer.text, "what it would change"
+    form = FormReader(answer.text)
     assert (form.conf["dry_run"], form.conf["connection"]) == (True, "mine")
 
 
