@@ -117,7 +117,10 @@ class WriteAuditPublish:
         self.repo = repo
         # No DAG's id and no group's has a colon, so no other block of any DAG has this branch.
         own = f"{{{{ dag.dag_id }}}}:{self.group.group_id}:{{{{ run_id | replace('~', '-') }}}}"
-        self.branch: str = branch or own
+        # In a mapped group each instance is a block of its own, and each of its tasks has the same index.
+        mapped = next(iter(self.group.iter_mapped_task_groups()), None) is not None
+        self.branch: str = branch or (own + ":{{ ti.map_index }}" if mapped else own)
+        self._here = ", map_indexes=ti.map_index" if mapped else ""
         self.destination = destination
         self._source = source or destination
         self._messages = (commit_message or message, message)
@@ -221,7 +224,7 @@ class WriteAuditPublish:
             **self._common,
             **self._task_args,
         )
-        self._committed = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}')['id'] }}}}"
+        self._committed = f"{{{{ ti.xcom_pull(task_ids='{self.commit.task_id}'{self._here})['id'] }}}}"
         return self
 
     def __exit__(
@@ -238,7 +241,7 @@ class WriteAuditPublish:
         checked = self._in_order()
         approver, shown = self._approve(), None
         if approver is not None:
-            shown = f"{{{{ ti.xcom_pull(task_ids='{approver.task_id}', key='shown') or '' }}}}"
+            shown = f"{{{{ ti.xcom_pull(task_ids='{approver.task_id}', key='shown'{self._here}) or '' }}}}"
             for found in checked:
                 found >> approver
         outlets = {} if self._outlets is None else {"outlets": self._outlets}

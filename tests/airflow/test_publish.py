@@ -366,6 +366,38 @@ def test_blocks_of_one_name_in_two_groups_work_on_branches_of_their_own(flights:
     assert {commit.message for commit in flights.log("main", amount=4)} == {"flights", "weather"}
 
 
+def test_a_block_in_a_mapped_group_is_one_for_each_instance(flights: Repository) -> None:
+    with sdk.DAG("mapped-group", schedule=None) as dag:
+
+        @sdk.task_group
+        def load(name: str) -> None:
+            with WriteAuditPublish(repo="flights", message="Publish") as publish:
+
+                @publish.output("{{ ti.map_index }}/")
+                def write(url: str, text: str) -> None:
+                    write_to(url, text)
+
+                @publish.check
+                def alone(ref: Any, ti: Any = None) -> list[str]:
+                    return [] if ref.exists(f"{ti.map_index}/part-0") else [f"{ti.map_index} is not there"]
+
+                alone()
+                write(name)
+
+        load.expand(name=["a", "b", "c"])
+    run = known(dag).test()
+    assert (run.state, set(states(run).values())) == ("success", {"success"})
+    main = flights.ref("main")
+    assert {entry.path: main.read(entry.path) for entry in main.list()} == {
+        "0/part-0": b"a",
+        "1/part-0": b"b",
+        "2/part-0": b"c",
+    }
+    merged = list(flights.log("main", first_parent=True))[:3]
+    assert {commit.metadata["airflow_map_index"] for commit in merged} == {"0", "1", "2"}
+    assert branches(flights) == []
+
+
 def test_branches_of_two_dags_are_never_one() -> None:
     """Scheduled runs of the same moment have the same id."""
     names = set()

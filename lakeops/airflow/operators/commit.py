@@ -296,8 +296,7 @@ class LakeopsMergeOperator(LakeopsOperator):
         """The merge's record."""
         into, strategy = self.target(repository), cast("StrategyName | None", self.strategy or None)
         if self.approver is not None:
-            answer = get_current_context()["ti"].xcom_pull(task_ids=self.approver) or {}
-            run = replace(run, approved_by=answer.get("approved_by"))
+            run = replace(run, approved_by=_approved_by(self.approver))
         with suppress(RefNotFound, CommitExpired):  # a merge that was done before finds that out by itself
             for name in self.checks:
                 repository.ref(self.source).pass_check(name)
@@ -347,3 +346,13 @@ class LakeopsMergeOperator(LakeopsOperator):
     def sides(self, repository: Repository) -> tuple[str, str] | None:
         """Source and destination."""
         return self.source, self.target(repository)
+
+
+def _approved_by(approver: str) -> str | None:
+    """Who has answered the task of an approval: the one of this instance of a mapped group, or the only one."""
+    task = get_current_context()["ti"]
+    mine = -1 if task.map_index is None else task.map_index
+    answers = (task.xcom_pull(task_ids=approver, map_indexes=index) for index in dict.fromkeys((mine, -1)))
+    found: dict[str, Any] = next((answer for answer in answers if answer), {})
+    by: str | None = found.get("approved_by")
+    return by
