@@ -384,9 +384,14 @@ def check_pinned(conn: Connection, state: BranchState, pinned: Pinned) -> None:
     """Raise ``NotAsSeen`` when a branch, which is locked, is not as it was when somebody looked at it."""
     trail = pinned.trail
     if state != pinned.state or _trail_at(conn, state, trail.place, below=trail.below) != trail.total:
-        raise NotAsSeen(
-            f"branch {state.id!r}, or what is uncommitted on it, changed since it was looked at; nothing was done"
-        )
+        raise not_as_seen(state.id)
+
+
+def not_as_seen(branch: str) -> NotAsSeen:
+    """The error for a branch that is not as it was when somebody looked at it."""
+    return NotAsSeen(
+        f"branch {branch!r}, or what is uncommitted on it, changed since it was looked at; nothing was done"
+    )
 
 
 def _trail_at(conn: Connection, state: BranchState, place: str, *, below: bool) -> int:

@@ -331,9 +331,11 @@ def rm(
     repository_id, name, path = at.with_prefix() if recursive else at.with_path()
     branch = session.lake.repository(repository_id).branch(name)
     if recursive:
-        session.confirm("Remove them?", lambda: _show_objects(session, branch, as_folder(path)), optional=True)
+        folder = as_folder(path)
+        pinned = branch.pin(folder)
+        asked = session.confirm("Remove them?", lambda: _show_objects(session, branch, folder), optional=True)
         with session.progress(f"Removing {path}"):
-            count = branch.delete_prefix(as_folder(path)) + _delete_if_there(branch, path)
+            count = branch.delete_prefix(folder, pinned=pinned if asked else None) + _delete_if_there(branch, path)
     else:
         branch.delete(path)
         count = 1

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import BranchState, Pinned
-from lakeops.model.errors import InvalidInput, InvalidPath
+from lakeops.catalog.staging import not_as_seen
+from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
@@ -107,8 +108,18 @@ def _link(ctx: Context, branch: str, rows: pa.Table, objects: pa.Array, started:
     ctx.catalog.put_staged(ctx.repository_id, branch, rows, started=started, cleared=clear)
 
 
-def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
-    """Stage the deletion of every object under a prefix. Returns how many there were."""
+def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | None = None) -> int:
+    """Stage the deletion of every object under a prefix. Returns how many there were.
+
+    Args:
+        prefix: what the paths begin with.
+        pinned: what ``pin`` gave for the prefix before somebody looked at it. Nothing is staged when it shows something
+            else now.
+
+    Raises:
+        NotAsSeen: the branch, or what is uncommitted under the prefix, is not what was pinned.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+    """
     check_prefix(prefix)
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch)
@@ -121,7 +132,16 @@ def delete_prefix(ctx: Context, branch: str, prefix: str) -> int:
         ctx.progress("removing objects", 0, count)
         return state, tombstones(gone)
 
-    put_consistently(ctx, branch, rows, started=started)
+    if pinned is None:
+        put_consistently(ctx, branch, rows, started=started)
+        return count
+    _, table = rows()
+    try:
+        ctx.catalog.put_staged(
+            ctx.repository_id, branch, table, started=started, expected=pinned.state, unchanged=pinned.trail
+        )
+    except BranchMoved:
+        raise not_as_seen(branch) from None
     return count
 
 

@@ -17,6 +17,7 @@ CASES: dict[str, tuple[tuple[str, ...], Callable[[Repository], object]]] = {
         lambda repo: repo.branch("dev").put("raw/c.csv", b"7\n"),
     ),
     "delete": (("branch", "delete", f"{R}/dev"), lambda repo: repo.branch("dev").commit("late")),
+    "remove": (("fs", "rm", f"{R}/dev/raw/", "--recursive"), lambda repo: repo.branch("dev").put("raw/c.csv", b"7\n")),
     "tag move": (("tag", "move", f"{R}/v1", f"{R}/main~1"), lambda repo: repo.move_tag("v1", "main~2")),
     "tag delete": (("tag", "delete", f"{R}/v1"), lambda repo: repo.move_tag("v1", "main~1")),
 }

@@ -40,6 +40,7 @@ def test_what_came_after_the_look_is_not_dropped(repo: Repository, dev: Branch, 
         lambda: dev.reset(pinned=whole),
         lambda: dev.reset("in/", pinned=folder),
         lambda: repo.delete_branch("dev", pinned=whole),
+        lambda: dev.delete_prefix("in/", pinned=folder),
     ):
         with pytest.raises(NotAsSeen, match="changed since it was looked at; nothing was done"):
             act()
@@ -49,7 +50,8 @@ def test_what_came_after_the_look_is_not_dropped(repo: Repository, dev: Branch, 
 def test_what_is_as_it_was_is_dropped(repo: Repository, dev: Branch) -> None:
     folder, one = dev.pin("in/"), dev.pin(path="in/old")
     dev.put("elsewhere", b"1")
-    assert dev.reset("in/", pinned=folder) == 1
+    assert dev.delete_prefix("in/", pinned=folder) == 2
+    assert dev.reset("in/", pinned=dev.pin("in/")) == 2
     assert [change.path for change in dev.uncommitted()] == ["elsewhere"]
     with pytest.raises(NotAsSeen):
         dev.reset(path="in/old", pinned=one)
