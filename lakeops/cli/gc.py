@@ -239,9 +239,10 @@ def idle(
     refs = collection.idle_refs()
     if delete:
         doomed = [ref for ref in refs if not ref.kept]
+        asked = False
         if doomed:
-            session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", lambda: _show_idle(session, doomed))
-        refs = collection.expire_refs()
+            asked = session.confirm(f"Delete {counted(len(doomed), 'idle ref')}?", lambda: _show_idle(session, doomed))
+        refs = collection.expire_refs(only=doomed if asked else None)
     session.table(
         refs,
         ("Type", "Name", "Idle", "Stays"),

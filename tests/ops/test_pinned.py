@@ -89,6 +89,17 @@ def test_an_idle_tag_that_moves_at_the_last_moment_stays(
     assert repo.tag("latest").commit_id == new
 
 
+def test_only_the_idle_refs_that_were_shown_go(repo: Repository, dev: Branch, clock) -> None:
+    for name in ("shown", "later", "moved"):
+        repo.create_tag(name, "main")
+    repo.gc.set_rules({"default_retention_days": 30, "tags": [{"tag_id": "*", "expire_after_days": 2}]})
+    clock.advance(days=2, hours=1)
+    shown = [ref for ref in repo.gc.idle_refs() if ref.id != "later"]
+    repo.move_tag("moved", dev.commit("today").id)
+    assert [ref.id for ref in repo.gc.expire_refs(only=shown)] == ["shown"]
+    assert [ref.id for ref in repo.tags()] == ["later", "moved"]
+
+
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_deleted_tag_was_where_the_answer_says(request: pytest.FixtureRequest, tmp_path: Path, database: str) -> None:
     url = None if database == "sqlite" else request.getfixturevalue("empty_postgres_url")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -145,13 +145,18 @@ def _idle_refs(ctx: Context) -> Iterator[IdleRef]:
             yield IdleRef("tag", ref.id, ref.commit_id, days, _protected(ref.id, protections, tag=True))
 
 
-def expire_refs(ctx: Context) -> list[IdleRef]:
+def expire_refs(ctx: Context, only: Sequence[IdleRef] | None = None) -> list[IdleRef]:
     """Delete the branches and tags that the rules let go. Returns them, and those that stay with the reason.
 
     Each one is looked at again right before it is deleted. One that moved meanwhile stays. Raises ``ClockInDoubt``.
+
+    Args:
+        only: those that somebody was shown. Others, and those that are at another commit by now, are left alone.
     """
     ctx.catalog.check_clock()
-    return [found for found in list(idle_refs(ctx)) if found.kept is not None or _delete_if_unmoved(ctx, found)]
+    shown = None if only is None else {(ref.type, ref.id, ref.commit_id) for ref in only}
+    found = [ref for ref in idle_refs(ctx) if shown is None or ref.kept or (ref.type, ref.id, ref.commit_id) in shown]
+    return [ref for ref in found if ref.kept is not None or _delete_if_unmoved(ctx, ref)]
 
 
 def _delete_if_unmoved(ctx: Context, found: IdleRef) -> bool:
