@@ -39,23 +39,29 @@ def answer(
     """The page that a request asks for, or a page that says why there is none."""
     if not _places.acquire(timeout=WAIT_SECONDS):
         return failure(site, 503, f"{AT_ONCE} pages are being made already", "Try again in a while.")
+    opened = False
     try:
         with open_lake() as lake:
+            opened = True
             lake.impatient = True
             path = {name: str(value) for name, value in request.path_params.items()}
             made = view(Pages(site, lake, path, request.query_params))
     except LakeopsError as error:
         problem = Problem.of(error)
-        return failure(site, problem.status, error.message, problem.advice, _way_back(request, site, error))
+        return failure(
+            site, problem.status, error.message, problem.advice, _way_back(request, site, error, opened=opened)
+        )
     finally:
         _places.release()
     return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Moved) else page(made)
 
 
-def _way_back(request: Request, site: Site, error: LakeopsError) -> tuple[str, str] | None:
-    """From a page of a repository that fails to its branches. None where these are what fails."""
+def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:
+    """From a page that fails to the nearest that may not: a text and an address. None for the list of repositories."""
+    if not opened or isinstance(error, CatalogError):
+        return None if site.home is None else ("To all lakes", site.home)
     name = str(request.path_params.get("repository", ""))
-    if not name or isinstance(error, RepositoryNotFound | CatalogError) or request.scope["path"].endswith(f"/{name}"):
+    if not name or isinstance(error, RepositoryNotFound) or request.scope["path"].endswith(f"/{name}"):
         return None
     return f"To the branches of {name}", address(site.root, name)
 

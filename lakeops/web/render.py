@@ -72,6 +72,14 @@ def _lines(text: str) -> str:
     return Markup("\n").join(safe(line) for line in text.splitlines())
 
 
+def _with_code(text: str) -> Markup:
+    """A text in which what stands between backticks is code."""
+    parts = [safe(part) for part in text.split("`")]
+    if len(parts) % 2 == 0:
+        return Markup("{}").format(safe(text))
+    return Markup("").join(Markup("<code>{}</code>").format(one) if at % 2 else one for at, one in enumerate(parts))
+
+
 def _ago(unix_seconds: int) -> Markup:
     """How long ago a moment was, with the exact one on hover."""
     seconds = int(time.time()) - unix_seconds
@@ -100,6 +108,7 @@ _TEMPLATES.filters |= {
     "ago": _ago,
     "middle": _middle,
     "lines": _lines,
+    "with_code": _with_code,
     "first_line": lambda text: (text.splitlines() or [""])[0],
     "short": lambda commit_id: commit_id[:SHORT],
     "span": span,

@@ -303,6 +303,8 @@ def test_what_cannot_be_shown_is_said(
     answer = page(path, connection=connection)
     assert answer.status_code == status
     assert message in answer.text
+    if connection != "mine":
+        assert '<a class="button" href="/lakeops/">' in answer.text, "there is no lake to go back to"
     assert "s3cret" not in answer.text
 
 

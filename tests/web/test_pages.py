@@ -410,12 +410,23 @@ def test_every_page_says_where_it_is(flights: Repository, ask: Any, path: str, n
         ("/flights/object/main?path=nosuch", "/flights"),
         ("/nosuch/ref/main", "/"),
         ("/nosuch", "/"),
+        ("/flights/object/main?path=%60%3Cscript%3E%60", "/flights"),
     ],
 )
 def test_a_page_that_is_not_there_leads_to_what_is(flights: Repository, ask: Any, path: str, link: str) -> None:
     answer = ask(path)
     assert answer.status_code == 404
     assert f'<a class="button" href="{link}">' in answer.text
+    assert "<code><script>" not in answer.text
+
+
+def test_commands_in_what_is_wrong_stand_out(flights: Repository, ask: Any) -> None:
+    entry = flights.branch("main")
+    for file in (
+        Path(entry._ctx.repository.storage_namespace.removeprefix("file://")) / "_lakefs" / "ranges"
+    ).iterdir():
+        file.unlink()
+    assert "<code>lakeops fsck</code> says what" in ask("/flights/tree/main").text
 
 
 def test_typing_a_ref_leads_to_it(flights: Repository, ask: Any) -> None:
