@@ -84,6 +84,8 @@ def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> For
     Raises:
         NotFound: there is no such DAG, or the user may trigger none.
     """
+    if not kind.isidentifier():
+        raise NotFound("there is no such form")
     with create_session() as session:
         dags = [dag for model in _models(session, kind) if (dag := SerializedDagModel.get(model, session=session))]
         mine = sorted(dags, key=lambda dag: (_default(dag, "connection") != connection, dag.dag_id != PREFIX + kind))

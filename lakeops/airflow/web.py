@@ -72,6 +72,8 @@ def require_right(request: Request, user: GetUserDep) -> None:
     """
     path = {name: str(value) for name, value in request.path_params.items()}
     connection, repository = path.get("connection_id"), path.get("repository")
+    if not (connection or "").isprintable():
+        raise HTTPException(404, "There is no such connection")  # Airflow's database may refuse to look for it
     rights = Rights(user)
     if connection is None or rights.lake(connection):
         return
@@ -137,6 +139,10 @@ def _run(request: Request, user: GetUserDep) -> Response:
     home = str(request.scope.get("root_path", ""))
     site = Site(f"{home}/", "Lakes", airflow=airflow_root())
     dag_id, run_id, task_id, index = (request.query_params.get(name, "") for name in ("dag", "run", "task", "index"))
+    if not (dag_id + run_id + task_id).isprintable():
+        return failure(
+            site, 400, "This is no name of a DAG, a run or a task.", "Open the tab on Airflow's page of a run."
+        )
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     if not get_auth_manager().is_authorized_dag(
         method="GET", access_entity=DagAccessEntity.XCOM, details=details, user=user
@@ -146,7 +152,7 @@ def _run(request: Request, user: GetUserDep) -> Response:
         dag_id,
         run_id,
         task_id,
-        int(index) if index.isdigit() else None,
+        int(index) if index.isdecimal() and len(index) < 10 else None,
         prefix=f"{home}/",
         opened=open_lake,
         may_read=Rights(user).repository,

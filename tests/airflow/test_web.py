@@ -308,6 +308,43 @@ def test_what_cannot_be_shown_is_said(
     assert "s3cret" not in answer.text
 
 
+@pytest.mark.parametrize("role", ["admin", "viewer", None])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/_run",
+        "/_run?dag=%00&run=%FF&task=%00&index=x",
+        "/_run?dag=load&run=r&index=99999999999999999999999",
+        "/%00",
+        "/mine/%00/ref/main",
+        "/mine/flights/ref/%FF%00",
+        "/mine/flights/act/%00",
+        f"/{'x' * 4000}/{'y' * 4000}",
+        "/mine/flights/diff?left=main&left=dev&right=dev&two_way=%00",
+        "/mine/flights/gc?mark=%00&mark[]=1",
+    ],
+)
+def test_odd_addresses_are_answered_by_pages(history: Repository, forms: None, page: Any, path: str, role: Any) -> None:
+    answer = page(f"/lakeops{path}", role=role)
+    if answer.status_code in {303, 307}:
+        assert answer.headers["location"].endswith("/lakeops/")
+        return
+    assert answer.status_code in {200, 400, 401, 403, 404}, answer.text[-500:]
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "</html>" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/%00", 404), ("/_run?dag=%00", 400), ("/mine/flights/act/%00", 404), ("/_run?index=²", 200)]
+)
+def test_what_no_database_can_look_for_is_not_asked(history: Repository, page: Any, path: str, status: int) -> None:
+    answer = page(f"/lakeops{path}")
+    assert answer.status_code == status
+    assert "</html>" in answer.text
+
+
 @pytest.mark.parametrize("path", ["flights", "nosuch", "flights/ref/ma..in", "flights/diff?left=main", "a/b/c/d"])
 @pytest.mark.parametrize("role", ["admin", None])
 def test_every_answer_has_the_headers(history: Repository, page: Any, path: str, role: str | None) -> None:
