@@ -262,7 +262,7 @@ FORGED: dict[str, tuple[Callable[[list[list]], object], str]] = {
     "generation": (lambda lines: first(lines, "commit", 2).update(generation=9), "generation"),
     "metarange": (lambda lines: first(lines, "commit", 2).update(meta_range_file="../../x"), "no metarange file"),
     "branch": (lambda lines: first(lines, "move", -1).update(ref="main~1"), "no branch name"),
-    "head": (lambda lines: first(lines, "move", -1).update(new="a" * 64), "points to a commit that it lacks"),
+    "head": (lambda lines: first(lines, "branch").update(commit_id="a" * 64), "points to a commit that it lacks"),
     "kind": (lambda lines: lines.append(["owner", {"held": "me"}]), "refused"),
     "shape": (lambda lines: lines.append("no record"), "refused"),
     "type": (lambda lines: first(lines, "commit", 1).update(creation_date="now"), "refused"),
@@ -449,3 +449,29 @@ def test_what_is_there_is_not_replaced(opened, tmp_path, clock):
     audit = [one.action for one in lake.audit("flights")]
     assert {**again, "audit": []} == {**before, "audit": []}
     assert audit.count("create-repository") == 1, "records that the catalog still has are not written twice"
+
+
+@pytest.mark.parametrize("kind", ["branch", "tag"])
+def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, tmp_path, clock, kind):
+    """A clock that was ahead when the ref was made lets pruning take its deletion, and leave its making."""
+    repo = opened("lost").create_repository("flights", (tmp_path / "place").as_uri(), split=SPLIT)
+    repo.gc.set_rules({"default_retention_days": 1, "log_days": 30})
+    clock.advance(days=40)
+    repo.create_branch("x") if kind == "branch" else repo.create_tag("x", "main")
+    clock.advance(days=-40)
+    repo.delete_branch("x") if kind == "branch" else repo.delete_tag("x")
+    clock.advance(days=35)
+    repo.gc.confirm_clock()
+    repo.gc.prune()
+    assert [move.action for move in repo.reflog("x")] == [f"create-{kind}"]
+    repo.refs.dump(full=True)
+    shutil.rmtree(tmp_path / "lost")
+    lake = opened("heir")
+    lake.restore_repository("flights", repo.storage_namespace)
+    restored = lake.repository("flights")
+    assert [ref.id for ref in (*restored.branches(), *restored.tags())] == ["main"]
+    restored.adopt()
+    restored.branch("main").commit("later", allow_empty=True)
+    restored.create_tag("y", "main")
+    restored.refs.dump()
+    assert [ref.id for ref in (*restored.branches(), *restored.tags())] == ["main", "y"]

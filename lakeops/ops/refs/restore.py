@@ -173,7 +173,7 @@ def _lines(file: IO[bytes], part: DumpFile, place: str) -> Iterator[bytes]:
 
 @dataclass
 class _State:
-    """What the parts say so far."""
+    """What the parts say so far. ``later`` are the moves of parts behind the first one, which has all refs in full."""
 
     repository: _Row = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
@@ -181,6 +181,8 @@ class _State:
     full: dict[str, list[_Row]] = field(default_factory=dict)
     checks: dict[str, dict[str, _Row]] = field(default_factory=dict)
     moves: dict[int, _Row] = field(default_factory=dict)
+    later: dict[int, _Row] = field(default_factory=dict)
+    parts: int = 0
     records: dict[int, _Row] = field(default_factory=dict)
 
 
@@ -196,6 +198,7 @@ def _take(state: _State, line: bytes) -> None:
 
 def _repository(state: _State, row: _Row) -> None:
     state.repository = row
+    state.parts += 1
     state.full = {kind: [] for kind in _FULL}  # each part has these in full
 
 
@@ -276,6 +279,8 @@ def _move(state: _State, row: _Row) -> None:
             raise ValueError(reason)
     _number(values["at"])
     state.moves[sequence] = values
+    if state.parts > 1:
+        state.later[sequence] = values
 
 
 def _record(state: _State, row: _Row) -> None:
@@ -378,10 +383,13 @@ def _checked(state: _State, found: Manifest, name: str, namespace: str) -> Resto
 
 
 def _refs(state: _State) -> tuple[dict[str, str], dict[str, str]]:
-    """Where refs point: what the whole part says, moved on by every move that is on record."""
+    """Where refs point: what the whole part says, moved on by the moves that came after it.
+
+    The moves of the whole part are no more than its log, and the end of a line may have been pruned from that.
+    """
     ends: dict[tuple[str, str], str | None] = {}
-    for number in sorted(state.moves):
-        move = state.moves[number]
+    for number in sorted(state.later):
+        move = state.later[number]
         ends[move["kind"], move["ref"]] = move["new"]
     for (kind, ref), new in ends.items():
         if new is None:
