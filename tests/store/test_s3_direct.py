@@ -276,6 +276,39 @@ def test_renewed_keys_are_used_at_once(bucket, monkeypatch):
     assert ["old-key" in bucket.signed[0], "new-key" in bucket.signed[1]] == [True, True]
 
 
+def test_keys_of_variables_need_no_botocore(bucket):
+    bucket.store().put("a", b"one")
+    script = """
+import sys
+from lakeops.store.base import StoreSettings
+from lakeops.store.s3 import S3Store
+store = S3Store("bucket", "p", StoreSettings(endpoint_url=sys.argv[1]))
+store.put("b", store.get("a"), if_absent=True)
+print([name for name in ("botocore.session", "botocore.client") if name in sys.modules])
+"""
+    command = [sys.executable, "-c", script, bucket.url]
+    assert subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout.strip() == "[]"
+    assert "first-key" in bucket.signed[-1]
+
+
+def test_keys_that_last_for_some_time_are_botocores(bucket, monkeypatch):
+    monkeypatch.setenv("AWS_CREDENTIAL_EXPIRATION", "2036-01-01T00:00:00Z")
+    assert direct._keys_of_variables() is None
+    bucket.store().put("a", b"one")
+    assert bucket.ways == ["PUT obstore"]
+    assert "first-key" in bucket.signed[0]
+
+
+def test_a_profile_has_the_keys(bucket, monkeypatch, tmp_path):
+    (tmp_path / "keys").write_text("[default]\naws_access_key_id = of-the-file\naws_secret_access_key = x\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    bucket.store().put("a", b"one")
+    assert bucket.ways == ["PUT obstore"]
+    assert "of-the-file" in bucket.signed[0]
+
+
 def test_keys_that_were_handed_in_sign(bucket, monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-somebody-else")
     store = bucket.store(credentials=Credentials("given-key", "secret"))

@@ -17,6 +17,7 @@ import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.model.clock import stopwatch
@@ -25,8 +26,8 @@ from lakeops.store.keys import is_plain
 from lakeops.store.obstore_threads import threads_lost
 
 if TYPE_CHECKING:
+    from botocore.credentials import Credentials
     from botocore.exceptions import ClientError
-    from botocore.session import Session
     from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Store as Client
 
@@ -175,23 +176,31 @@ class Direct:
         made = self._made
         if made is None or made[0] != keys:  # those that last for some time only were renewed
             with self._lock:
-                made = self._made = keys, _connect(self._bucket, self._settings, keys, self._options)
+                made = self._made
+                if made is None or made[0] != keys:
+                    made = self._made = keys, _connect(self._bucket, self._settings, keys, self._options)
         return made[1]
 
 
 class _Signer:
-    """Whose keys requests are signed with: those of the settings, or what botocore finds."""
+    """Whose keys requests are signed with.
 
-    def __init__(self, settings: StoreSettings, session: Session) -> None:
-        given = settings.credentials
-        self._given = Keys(given.access_key, given.secret_key, given.token) if given else None
-        self._found: Any = None if given else session.get_credentials()
+    Args:
+        given: keys that do not change.
+        found: botocore's credentials where there are no such keys. None where it finds nobody.
+    """
+
+    def __init__(self, given: Keys | None, found: Credentials | None) -> None:
+        self._given = given
+        self._found = found
 
     def keys(self) -> Keys | None:
-        """The keys of now. botocore renews them when it is time."""
+        """The keys of now. botocore renews its own when it is time."""
         if self._given is not None or self._found is None:
             return self._given
         frozen = self._found.get_frozen_credentials()
+        if not frozen.access_key or not frozen.secret_key:
+            return None
         return Keys(frozen.access_key, frozen.secret_key, frozen.token)
 
 
@@ -234,20 +243,43 @@ def _open(bucket: str, settings: StoreSettings) -> Direct | None:
     plain_http = (settings.endpoint_url or "").startswith("http:")
     if any(_ROUTE.fullmatch(name) or (_TRUST.fullmatch(name) and not plain_http) for name in os.environ):
         return None
-    if find_spec("obstore") is None:  # executors of Spark may have no more than boto3
+    if _is_intercepted() or find_spec("obstore") is None:  # executors of Spark may have no more than boto3
         return None
-    import botocore.session
-    from botocore.exceptions import BotoCoreError
+    known = settings.credentials
+    given = Keys(known.access_key, known.secret_key, known.token) if known else _keys_of_variables()
+    if given is not None and not _has_profiles():
+        signer, region = _Signer(given, None), os.environ.get("AWS_DEFAULT_REGION")
+    else:
+        import botocore.session
+        from botocore.exceptions import BotoCoreError
 
-    try:
-        session = botocore.session.get_session()
-        region = settings.region or session.get_config_variable("region") or DEFAULT_REGION
-        if _is_intercepted() or not all(_WHO_AND_WHERE.fullmatch(line) for line in session.get_scoped_config()):
+        try:
+            session = botocore.session.get_session()
+            region = session.get_config_variable("region")
+            if not all(_WHO_AND_WHERE.fullmatch(line) for line in session.get_scoped_config()):
+                return None
+            signer = _Signer(given, None) if known else _Signer(None, session.get_credentials())
+        except BotoCoreError:
             return None
-        options = _where(bucket, settings.endpoint_url, region)
-        return Direct(bucket, settings, _Signer(settings, session), options) if options else None
-    except BotoCoreError:
+    options = _where(bucket, settings.endpoint_url, settings.region or region or DEFAULT_REGION)
+    return Direct(bucket, settings, signer, options) if options else None
+
+
+def _keys_of_variables() -> Keys | None:
+    """The keys of the environment, which come first in boto3's chain. None where they are to be renewed."""
+    values = os.environ
+    access_key, secret_key = values.get("AWS_ACCESS_KEY_ID"), values.get("AWS_SECRET_ACCESS_KEY")
+    if not access_key or not secret_key or "AWS_CREDENTIAL_EXPIRATION" in values:
         return None
+    return Keys(access_key, secret_key, values.get("AWS_SESSION_TOKEN") or values.get("AWS_SECURITY_TOKEN"))
+
+
+def _has_profiles() -> bool:
+    """Whether there may be a profile. botocore takes 40 ms to say so."""
+    file = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+    shared = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
+    named = "AWS_PROFILE" in os.environ or "AWS_DEFAULT_PROFILE" in os.environ
+    return named or file.exists() or shared.exists()
 
 
 def _is_intercepted() -> bool:
