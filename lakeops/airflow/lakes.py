@@ -32,6 +32,8 @@ AT_ONCE = 8
 """Lakes that are asked for the names of their repositories at once."""
 WAIT_SECONDS, ASK_SECONDS = 2.0, 4.0
 """For how long the first page waits for such names, and until when it asks the auth manager about them."""
+NOT_ALL = "Not every lake has answered, so there may be more. Look again in a while."
+TOO_MANY = f"There are over {LISTED} connections. The pages of each other one are at its own name."
 IN_PART = "the repositories that you may see"
 _ENVIRONMENT = "AIRFLOW_CONN_"
 _log = logging.getLogger(__name__)
@@ -120,41 +122,45 @@ def _first_names(connection: str) -> list[str]:
 _names = RepositoryNames(_first_names)
 
 
-def seen_by(rights: Rights) -> tuple[list[Row], bool]:
-    """The lakes that somebody may see, whole or in part, and whether every lake was looked at."""
-    listed = connections()
+def seen_by(rights: Rights) -> tuple[list[Row], str]:
+    """The lakes that somebody may see, whole or in part, and what to say when not every lake was looked at."""
+    found = connections()
+    listed, note = found[:LISTED], TOO_MANY if len(found) > LISTED else ""
     whole = {connection for connection in listed if rights.lake(connection)}
     passed = stopwatch()
     others = [connection for connection in listed if connection not in whole] if rights.some else []
     told = _names.told(others, WAIT_SECONDS)
-    rows, all_looked_at = [], True
+    rows = []
     for connection in listed:
         if connection in whole:
             rows.append(Row(connection, _described(connection)))
             continue
         names = told.get(connection, ())
         if names is None:
-            all_looked_at = False
+            note = NOT_ALL
             continue
         for name in names:
             if passed() > ASK_SECONDS:
-                all_looked_at = False
+                note = NOT_ALL
                 break
             if rights.repository_alone(connection, name):
                 rows.append(Row(connection, IN_PART))
                 break
-    return rows[:LISTED], all_looked_at
+    return rows, note
 
 
 def connections() -> list[str]:
-    """Names of connections of type lakeops, as far as they can be listed: a secrets backend has no list."""
+    """Names of connections of type lakeops, as far as they can be listed: a secrets backend has no list.
+
+    The first of them, and one more than are shown.
+    """
     from airflow.models import Connection
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
         query = select(Connection.conn_id).where(Connection.conn_type == LakeopsHook.conn_type)
-        query = query.order_by(Connection.conn_id).limit(LISTED)
+        query = query.order_by(Connection.conn_id).limit(LISTED + 1)
         found = {str(name) for name in session.scalars(query)}
     given = {name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)}
     return sorted({*found, DEFAULT_CONN_ID, *(name for name in given if _is_lakeops(name))})

@@ -36,7 +36,6 @@ LIST = "/{connection_id}"
 RUN = "/_run"
 """What a run did. No connection's name begins with an underscore in practice, so it hides none."""
 NO_LAKE = "There is no lake in which you may see anything."
-NOT_ALL = "Not every lake has answered, so there may be more. Look again in a while."
 ASK = "Ask an administrator for the right to read this connection, or the view Lakeops:CONNECTION/REPOSITORY."
 
 
@@ -122,13 +121,13 @@ def airflow_root() -> str:
 def _lakes(request: Request, user: GetUserDep) -> Response:
     """The connections of type lakeops whose lake the user may see, or a repository of it."""
     home = str(request.scope.get("root_path", ""))
-    rows, all_looked_at = seen_by(Rights(user))
+    rows, note = seen_by(Rights(user))
     if not rows:
         advice = f"{ASK} Pages of a single repository are at {home}/CONNECTION/REPOSITORY."
-        return failure(None, 403, NO_LAKE, advice if all_looked_at else f"{NOT_ALL} {advice}")
+        return failure(None, 403, NO_LAKE, f"{note} {advice}".lstrip())
     lakes = [(row.connection, address(home, row.connection), row.text) for row in rows]
     site = Site(f"{home}/", "Lakes")
-    return page(render("lakes.html", site=site, title="Lakes", lakes=lakes, note="" if all_looked_at else NOT_ALL))
+    return page(render("lakes.html", site=site, title="Lakes", lakes=lakes, note=note))
 
 
 # --- what a run did, and what can be done ---

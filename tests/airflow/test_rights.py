@@ -186,6 +186,15 @@ def test_a_lake_that_does_not_answer_holds_up_no_other(
     assert "yours" not in shown_lakes(page("/").text), "rights are asked anew"
 
 
+def test_a_list_that_is_cut_says_so(lake: Any, page: Any, granted: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    granted |= {LAKE, "Lakeops:yours"}
+    text = page("/").text
+    assert (shown_lakes(text), "There are over" in text) == (["mine", "yours"], False)
+    monkeypatch.setattr("lakeops.airflow.lakes.LISTED", 2)  # the default connection, and mine
+    text = page("/").text
+    assert (shown_lakes(text), "There are over" in text) == (["mine"], True)
+
+
 def test_a_lake_that_fails_is_told_to_nobody(
     told: Lakes, page: Any, granted: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:

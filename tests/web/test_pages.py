@@ -197,6 +197,15 @@ def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypat
     sums._known.clear()
 
 
+def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> None:
+    words = " ".join(f"word-{number}" for number in range(200))
+    flights.branch("main").put("long", b"x", metadata={"words": words})
+    commit = flights.branch("main").commit("long", {"words": words})
+    for path in (f"/flights/commit/{commit.id}", "/flights/object/main?path=long"):
+        text = ask(path).text
+        assert re.search(rf"<details><summary>word-0 [^<]*…[^<]*word-199</summary>{words}</details>", text), path
+
+
 def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = flights.ref("main~1").commit_id, flights.ref("main").commit_id
     first = sums.summed(flights, *pair, two_way=True)
