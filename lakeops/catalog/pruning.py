@@ -7,7 +7,8 @@ writer. It leaves everything else as it is. Recovery: repeat it, the next step g
   same run. The initial commit stays, because mirrors are compared by it. So what is left is whole from its beginnings
   on: merge bases and generations stay right, and a walk that meets a parent that is gone has come to the end. Nothing
   goes while a mark waits for its sweep.
-* A move goes when it is older than the log and not the last one of a ref that exists.
+* A move goes when it is older than the log, with all moves of its ref before it, and not the last one of a ref that
+  exists. A move that was made while the clock was ahead keeps those behind it, so that no move is missing in between.
 * A key goes when it is older than the rules say.
 * A retired token goes when it is purged and no commit in flight can ask for it.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, or_, select, update
+from sqlalchemy import Connection, Select, Table, case, func, or_, select, update
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import delete_rows
@@ -141,20 +142,34 @@ def _moves(conn: Connection, repository: Any, plan: PrunePlan, limit: int) -> _P
     query = select(REFLOG).where(here, REFLOG.c.sequence > after).order_by(REFLOG.c.sequence).limit(limit)
     rows = conn.execute(query).all()
     old = [row for row in rows if row.at < plan.before]
-    last = _last_moves(conn, repository.id, {row.ref for row in old})
-    # The last move of a ref that exists says since when it is there, and is what fsck compares the ref with.
-    gone = [row.sequence for row in old if row.new is None or last[row.kind, row.ref] != row.sequence]
+    lines = _lines_of_moves(conn, repository.id, {row.ref for row in old}, plan.before)
+    gone = []
+    for row in old:
+        line = lines[row.kind, row.ref]
+        # The last move of a ref that exists says since when it is there, and is what fsck compares the ref with.
+        stays = row.sequence == line.last and row.new is not None
+        if not stays and (line.first_kept is None or row.sequence < line.first_kept):
+            gone.append(row.sequence)
     return _Page(gone, (rows[-1].sequence,) if old and len(rows) == limit else None)
 
 
-def _last_moves(conn: Connection, repository_id: str, refs: set[str]) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """The moves of a ref: the number of the last one, and of the first one that is not older than the log."""
+
+    last: int
+    first_kept: int | None
+
+
+def _lines_of_moves(conn: Connection, repository_id: str, refs: set[str], before: int) -> dict[tuple[str, str], _Line]:
+    found: dict[tuple[str, str], _Line] = {}
     names = sorted(refs)
-    query = select(REFLOG.c.kind, REFLOG.c.ref, func.max(REFLOG.c.sequence)).group_by(REFLOG.c.kind, REFLOG.c.ref)
+    ends = func.max(REFLOG.c.sequence), func.min(case((REFLOG.c.at >= before, REFLOG.c.sequence)))
+    query = select(REFLOG.c.kind, REFLOG.c.ref, *ends).group_by(REFLOG.c.kind, REFLOG.c.ref)
     for start in range(0, len(names), IN_CHUNK):
         some = REFLOG.c.ref.in_(names[start : start + IN_CHUNK])
-        for kind, ref, sequence in conn.execute(query.where(REFLOG.c.repository_id == repository_id, some)):
-            found[kind, ref] = sequence
+        for kind, ref, last, first_kept in conn.execute(query.where(REFLOG.c.repository_id == repository_id, some)):
+            found[kind, ref] = _Line(last, first_kept)
     return found
 
 

@@ -142,6 +142,31 @@ def test_a_clock_that_jumped_prunes_nothing(old: Repository, clock: ManualClock)
     assert len(list(old.log("main"))) > 10
 
 
+def test_moves_made_while_the_clock_was_ahead_leave_no_hole(old: Repository, clock: ManualClock) -> None:
+    """A hole would look as if somebody had removed moves, and a deleted tag would seem to be there."""
+    old.create_tag("gone", "main")
+    clock.jump(days=200)
+    old.move_tag("gone", "main~1")
+    old.branch("main").put("ahead", b"x")
+    old.branch("main").commit("ahead")
+    clock.jump(days=-200)
+    old.delete_tag("gone")
+    for number in range(3):
+        clock.advance(days=1)
+        old.branch("main").put("back", str(number).encode())
+        old.branch("main").commit("back")
+    clock.advance(days=40)
+    old.gc.confirm_clock()
+    old.gc.prune()
+    assert damage(old) == []
+    assert [move.new for move in old.reflog("gone")][0] is None
+    clock.advance(days=240)
+    old.gc.confirm_clock()
+    old.gc.prune()
+    assert damage(old) == []
+    assert (len(list(old.reflog("main"))), len(list(old.reflog("gone")))) == (1, 0)
+
+
 def test_nothing_is_pruned_while_a_mark_waits_for_its_sweep(old: Repository) -> None:
     old.gc.mark()
     assert old.gc.prune(dry_run=True).commits == 0
