@@ -319,6 +319,23 @@ def test_a_mark_is_swept_in_its_own_repository_only(lake, garbage):
     assert files(garbage) == before
 
 
+def test_a_mark_whose_list_a_later_collection_took_is_not_damaged(garbage, clock, monkeypatch):
+    """A sweep that had looked at its mark before the other collection began."""
+    mark, find = garbage.gc.mark(), type(garbage._ctx.catalog).mark
+
+    def find_and_let_others_collect(catalog, repository_id, mark_id):
+        found = find(catalog, repository_id, mark_id)
+        monkeypatch.undo()
+        while (root(garbage) / layout.GC / mark_id / "mark.parquet").exists():
+            clock.advance(days=2)
+            collect(garbage)
+        return found
+
+    monkeypatch.setattr(type(garbage._ctx.catalog), "mark", find_and_let_others_collect)
+    with pytest.raises((errors.MarkRefused, errors.MarkNotFound)):
+        garbage.gc.sweep(mark.id, force=True)
+
+
 @pytest.mark.parametrize("damage", ["flip", "shorter", "longer", "another list", "gone", "empty"])
 def test_an_altered_mark_is_not_swept(garbage, clock, damage):
     mark = garbage.gc.mark()

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakeops.engine.addresses import managed
-from lakeops.model.errors import Corrupted, InvalidInput, ObjectCollected, ObjectNotFound
-from lakeops.model.marks import HOLDING, Mark, MarkState
+from lakeops.model.errors import Corrupted, InvalidInput, MarkRefused, ObjectCollected, ObjectNotFound
+from lakeops.model.marks import HOLDING, SWEEPABLE, Mark, MarkState
 from lakeops.model.requests import check_asked
 from lakeops.ops.context import Context
 from lakeops.store import layout
@@ -96,7 +96,7 @@ MARK_FILES = (begun_key, mark_key, report_key)
 
 @contextmanager
 def opened(ctx: Context, mark: Mark) -> Iterator[pq.ParquetFile]:
-    """A mark's list, verified, to be read inside the block. Raises ``Corrupted``."""
+    """A mark's list, verified, to be read inside the block. Raises ``Corrupted``, ``MarkRefused``."""
     key = mark_key(mark.id)
     with tempfile.TemporaryDirectory(prefix="lakeops-") as name:
         copy = Path(name) / "mark.parquet"
@@ -104,6 +104,9 @@ def opened(ctx: Context, mark: Mark) -> Iterator[pq.ParquetFile]:
             with ctx.store.open(key) as source, copy.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 20)
         except ObjectNotFound:
+            now = ctx.catalog.mark(ctx.repository_id, mark.id).state
+            if now not in SWEEPABLE:  # a later collection may have taken the list, too
+                raise MarkRefused(f"mark {mark.id} became {now} meanwhile; make a new mark") from None
             raise Corrupted(
                 f"{ctx.store.url}/{key} is gone, so nothing of mark {mark.id} can be deleted; make a new mark"
             ) from None
