@@ -109,11 +109,13 @@ def main() -> None:
         spark = session(home, s3=given.s3)
         settings, namespace = Settings.load(home=home), None
         if given.s3:
+            from lakeops.store.base import StoreSettings
             from lakeops.store.s3.client import client
 
-            settings = Settings.load(home=home, s3_endpoint_url=os.environ["LAKEOPS_TEST_S3_ENDPOINT"])
+            endpoint = os.environ["LAKEOPS_TEST_S3_ENDPOINT"]
+            settings = Settings.load(home=home, s3_endpoint_url=endpoint)
             bucket = f"bench-{uuid.uuid4().hex[:12]}"
-            client(settings.store).create_bucket(Bucket=bucket)
+            client(StoreSettings(endpoint)).create_bucket(Bucket=bucket)
             namespace = f"s3://{bucket}/tables"
         with Lake.open(settings=settings) as lake:
             repo = lake.create_repository("bench", storage_namespace=namespace)
