@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -41,6 +42,9 @@ PARTS = {
 }
 HEALTH = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
 """The parts' names in the web server's report on their health."""
+
+LOG_LINES = 10
+"""How many lines of the log of a part that ended an error shows."""
 
 START_SECONDS = 900
 """How long one step of the start may take. A busy machine needs minutes for what takes seconds on an idle one."""
@@ -247,7 +251,7 @@ class Server:
         while missing := wanted - self._healthy():
             for name, process in started.items():
                 if process.poll() is not None:
-                    raise ServeError(f"Airflow's {name} ended; see {self.logs / name}.log")
+                    raise ServeError(f"Airflow's {name} ended; see {self.logs / name}.log:\n{self._end_of_log(name)}")
             now = time.monotonic()
             if now - begun > START_SECONDS:
                 names = ", ".join(sorted(missing))
@@ -256,6 +260,10 @@ class Server:
                 told = now
                 patience(f"still waiting for {', '.join(sorted(missing))}, after {now - begun:.0f} s")
             time.sleep(0.2)
+
+    def _end_of_log(self, name: str) -> str:
+        lines = (self.logs / f"{name}.log").read_text(errors="replace").splitlines()
+        return "\n".join(lines[-LOG_LINES:])
 
     def _healthy(self) -> set[str]:
         """The parts that say they are healthy."""
@@ -303,10 +311,15 @@ def airflow(*arguments: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A port of loopback that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nothing listens on.
+
+    It lies below those that the system gives to connections and to port 0 (32,768 and more on Linux). One of these
+    could be taken in the seconds that the web server needs until it listens.
+    """
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise ServeError("none of a thousand ports between 20000 and 32000 is free")
 
 
 def _born(pid: int) -> float:

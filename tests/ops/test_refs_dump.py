@@ -17,12 +17,15 @@ from pathlib import Path
 from random import Random, randrange
 
 import pytest
+from sqlalchemy import delete
 from support.copies import copied_file, open_at, sqlite_url
+from support.damage import sql
 from support.faulty_catalog import ALL_EFFECTS
 from support.scenes import SPLIT, tree
 from support.soundness import assert_sound
 
 from lakeops import Lake, Repository
+from lakeops.catalog.tables import REFLOG
 from lakeops.model.errors import (
     AlreadyExists,
     Corrupted,
@@ -453,16 +456,12 @@ def test_what_is_there_is_not_replaced(opened, tmp_path, clock):
 
 @pytest.mark.parametrize("kind", ["branch", "tag"])
 def test_a_ref_that_was_deleted_stays_deleted_whatever_the_log_has_lost(opened, tmp_path, clock, kind):
-    """A clock that was ahead when the ref was made lets pruning take its deletion, and leave its making."""
+    """The catalog is older, or was damaged: the log knows of the ref's making and not of its deletion."""
     repo = opened("lost").create_repository("flights", (tmp_path / "place").as_uri(), split=SPLIT)
-    repo.gc.set_rules({"default_retention_days": 1, "log_days": 30})
-    clock.advance(days=40)
     repo.create_branch("x") if kind == "branch" else repo.create_tag("x", "main")
-    clock.advance(days=-40)
     repo.delete_branch("x") if kind == "branch" else repo.delete_tag("x")
-    clock.advance(days=35)
-    repo.gc.confirm_clock()
-    repo.gc.prune()
+    clock.advance(days=1)
+    sql(repo, delete(REFLOG).where(REFLOG.c.action == f"delete-{kind}"))
     assert [move.action for move in repo.reflog("x")] == [f"create-{kind}"]
     repo.refs.dump(full=True)
     shutil.rmtree(tmp_path / "lost")

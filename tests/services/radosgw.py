@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A real S3 server for tests: Ceph's radosgw with one monitor and one in-memory disk, on loopback only.
 
-    serve.py start DIR     start it, keep everything under DIR, print shell exports (endpoint and credentials)
-    serve.py stop DIR      end it and remove DIR
+    radosgw.py start DIR     start it, keep everything under DIR, print shell exports (endpoint and credentials)
+    radosgw.py stop DIR      end it and remove DIR
 
 Debian's packages are installed when they are missing, which needs root. Everything is thrown away on stop.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import random
 import secrets
 import shlex
 import shutil
@@ -21,6 +22,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 PACKAGES = ["radosgw", "ceph-mon", "ceph-osd", "ceph-mgr", "ceph-common"]
@@ -93,8 +95,17 @@ def install() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, all different because they are held until the last one is found."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Ports that nobody listens on now, all different because they are held until the last one is found.
+
+    They lie below those that the system gives to connections and to port 0 (32,768 and more on Linux). One of these
+    could be taken before the server listens on it.
+    """
+    held: list[socket.socket] = []
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        if len(held) == count:
+            break
+        with suppress(OSError):
+            held.append(socket.create_server(("127.0.0.1", port)))
     ports = [one.getsockname()[1] for one in held]
     for one in held:
         one.close()
