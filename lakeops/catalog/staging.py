@@ -376,7 +376,7 @@ def _check_unchanged(conn: Connection, state: BranchState, trail: Trail, rows: S
     The rows themselves are there when the answer to an earlier run was lost.
     """
     total = _trail_at(conn, state, trail.place, below=trail.below)
-    if total not in {trail.total, trail.total + _digests_at(trail, rows)}:
+    if total != trail.total and total != trail.total + _digests_at(trail, rows):
         raise BranchMoved(f"{trail.place!r} of branch {state.id!r} was staged to meanwhile; try again")
 
 

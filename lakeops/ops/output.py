@@ -16,7 +16,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState
+from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
@@ -162,15 +162,15 @@ def link_output(
         when_moved(ctx)(_append, ctx, opened, files, on_collision)
         return int(files.num_rows)
 
-    def rows() -> tuple[BranchState | None, pa.Table]:
+    def rows() -> tuple[Pinned | None, pa.Table]:
         if mode == "append":
             return None, files
-        state, before = branch_paths(ctx, opened.branch, opened.folder)
+        pinned, before = branch_paths(ctx, opened.branch, opened.folder)
         if empty and len(before):
             where = f"lakefs://{ctx.repository_id}/{opened.branch}/{opened.folder}"
             raise PathTaken(f"another writer put objects under {where!r} meanwhile; nothing was staged")
         gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
-        return state, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
+        return pinned, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
 
     put_consistently(ctx, opened.branch, rows, started=opened.started, upload=opened.upload)
     return int(files.num_rows)

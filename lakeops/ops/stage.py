@@ -11,7 +11,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, Pinned
+from lakeops.catalog.records import Pinned
 from lakeops.catalog.staging import not_as_seen
 from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
@@ -125,12 +125,12 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
     link_held_back(ctx, branch)
     count = 0
 
-    def rows() -> tuple[BranchState, pa.Table]:
+    def rows() -> tuple[Pinned, pa.Table]:
         nonlocal count
-        state, gone = branch_paths(ctx, branch, prefix)
+        now, gone = branch_paths(ctx, branch, prefix)
         count = len(gone)
         ctx.progress("removing objects", 0, count)
-        return state, tombstones(gone)
+        return now, tombstones(gone)
 
     if pinned is None:
         put_consistently(ctx, branch, rows, started=started)
@@ -194,29 +194,43 @@ def _check_place(branch: str, prefix: str | None, path: str | None) -> str:
 def put_consistently(
     ctx: Context,
     branch: str,
-    rows: Callable[[], tuple[BranchState | None, pa.Table]],
+    rows: Callable[[], tuple[Pinned | None, pa.Table]],
     *,
     started: datetime,
     upload: str | None = None,
 ) -> None:
     """Stage rows that were worked out from what the branch shows. Again when it shows something else meanwhile.
 
-    ``rows`` gives the branch that they were worked out from, or None where it does not matter, and the rows.
+    ``rows`` gives the branch as it was before the look that they were worked out from, or None where it does not
+    matter, and the rows. What others stage at the place that was looked at counts: of two that replace a folder at the
+    same time, the later one would leave the objects of the other, and rows would be there twice.
     """
 
     def attempt() -> None:
-        state, table = rows()
-        ctx.catalog.put_staged(ctx.repository_id, branch, table, started=started, expected=state, upload=upload)
+        seen, table = rows()
+        expected, unchanged = (seen.state, seen.trail) if seen is not None else (None, None)
+        ctx.catalog.put_staged(
+            ctx.repository_id,
+            branch,
+            table,
+            started=started,
+            expected=expected,
+            upload=upload,
+            unchanged=unchanged,
+        )
 
     when_moved(ctx)(attempt)
 
 
-def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[BranchState, pa.ChunkedArray]:
+def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[Pinned, pa.ChunkedArray]:
     """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
+    pinned = ctx.catalog.pin(
+        ctx.repository_id, branch, prefix, below=True
+    )  # before the look, so that nothing is missed
     found, staged = ctx.catalog.staged_table(ctx.repository_id, branch, prefix=prefix)
     committed = ctx.reader.scan(ctx.metarange(found.head), prefix)
     chunks = (chunk for batch in with_staged(committed, staged) for chunk in batch.column("path").chunks)
-    return found.state, pa.chunked_array(chunks, pa.string())
+    return pinned, pa.chunked_array(chunks, pa.string())
 
 
 def tombstones(paths: pa.ChunkedArray) -> pa.Table:

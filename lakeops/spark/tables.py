@@ -230,7 +230,7 @@ def write(
         frame: what to write.
         uri: ``lakefs://REPO/BRANCH/PREFIX``.
         mode: ``append`` adds files, ``overwrite`` replaces all that is under the prefix, ``error`` wants it empty when
-            the files are staged, ``ignore`` does nothing when it is not empty before.
+            the files are staged, ``ignore`` stages nothing when it is not empty then.
         format: ``parquet``, ``csv``, ``json`` or whatever Spark writes.
         partition_by: columns whose values become folders.
         on_collision: what ``append`` does with a path that is taken, see ``Branch.output``.
@@ -254,18 +254,17 @@ def write(
         output = branch.open_output(prefix, kind, on_collision)
         try:
             if mode in ("error", "ignore") and next(iter(branch.list(output.folder)), None) is not None:
-                branch.abandon_output(output)
-                if mode == "ignore":
-                    return 0
                 raise PathTaken(f"there are objects under {uri!r}; say mode='append' or mode='overwrite'")
             writer = frame.write.format(format).options(**options)
             writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", success_file)
             if partition_by:
                 writer = writer.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
             writer.save(spark_path(output.url, s3))
-            return branch.link_output(output, kind, on_collision, empty=mode == "error")
-        except BaseException:
+            return branch.link_output(output, kind, on_collision, empty=mode in ("error", "ignore"))
+        except BaseException as error:
             branch.abandon_output(output)
+            if mode == "ignore" and isinstance(error, PathTaken):
+                return 0
             raise
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from support.quick_joins import quick_joins
@@ -19,6 +20,14 @@ def faulty_lake(settings: Settings, clock: ManualClock, faults: Faults) -> Itera
     """A lake whose stores and catalog play the script of ``faults``."""
     with open_faulty(settings, faults, clock=clock) as opened:
         yield opened
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def lake_of_threads(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
+    """A lake for threads that work at the same time."""
+    url = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    with Lake.open(settings=Settings.load(home=tmp_path / "home", database_url=url, fsync=False)) as lake:
+        yield lake
 
 
 @pytest.fixture

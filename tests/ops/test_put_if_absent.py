@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from lakeops import InvalidInput, Lake, PathTaken, Settings
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def lake_of_threads(request, tmp_path: Path):
-    url = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
-    with Lake.open(settings=Settings.load(home=tmp_path / "home", database_url=url, fsync=False)) as lake:
-        yield lake
+from lakeops import InvalidInput, Lake, PathTaken
 
 
 def test_one_writer_of_a_path_succeeds(lake_of_threads: Lake) -> None:

@@ -235,17 +235,20 @@ def test_a_write_to_a_tag_or_a_commit_is_refused(session, home, orders: Reposito
 
 def test_of_two_writers_who_want_an_empty_prefix_one_is_told(session, orders: Repository, monkeypatch) -> None:
     output = lakeops.spark.tables.spark_path
-    others = [1]
+    others = ["t"]
 
     def overtaken(url: str, s3: str) -> str:
-        if others and others.pop():
-            lakeops.spark.write(session.range(1), "lakefs://shop/main/t/")
+        if others:
+            lakeops.spark.write(session.range(1), f"lakefs://shop/main/{others.pop()}/")
         return output(url, s3)
 
     monkeypatch.setattr("lakeops.spark.tables.spark_path", overtaken)
     with pytest.raises(errors.PathTaken, match="another writer put objects under 'lakefs://shop/main/t/' meanwhile"):
         lakeops.spark.write(session.range(2), "lakefs://shop/main/t/")
-    assert lakeops.spark.read(session, "lakefs://shop/main/t/").count() == 1
+    others.append("v")
+    assert lakeops.spark.write(session.range(2), "lakefs://shop/main/v/", "ignore") == 0
+    for prefix in ("t", "v"):
+        assert lakeops.spark.read(session, f"lakefs://shop/main/{prefix}/").count() == 1
 
 
 def test_a_stream_gives_what_commits_add(session, home, orders: Repository, tmp_path: Path) -> None:
