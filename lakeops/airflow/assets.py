@@ -142,7 +142,7 @@ def announce(
     asset = branch_asset(repository.id, branch)
     known: dict[str | None, dict[str, Any]] = {}
 
-    def said(level: str | None = None) -> dict[str, Any]:
+    def event_by(level: str | None = None) -> dict[str, Any]:
         """The event, by the folder level that gives it partitions. Finding out what changed is done once for each."""
         if level not in known:
             found = describe(repository, branch, commit, since=since, partition_by=level)
@@ -151,16 +151,16 @@ def announce(
 
     for outlet in context["task"].outlets:
         if isinstance(outlet, AssetAlias):
-            context["outlet_events"][outlet].add(asset, extra=said())
+            context["outlet_events"][outlet].add(asset, extra=event_by())
         elif outlet == COMMITS:
-            told = cast("dict[str, Any]", context["outlet_events"][outlet].extra)
+            event = cast("dict[str, Any]", context["outlet_events"][outlet].extra)
             # An asset has one event a task. A task that publishes on several branches tells of all in it.
             context["outlet_events"][outlet].extra = (
-                {**told, "others": [*told.get("others", []), said()]} if told else said()
+                {**event, "others": [*event.get("others", []), event_by()]} if event else event_by()
             )
         elif isinstance(outlet, Asset) and outlet.uri.rstrip("/") == asset.uri:
             by = outlet.extra.get("partition_by")
-            extra = said(None if by is None else str(by))
+            extra = event_by(None if by is None else str(by))
             partitions = extra.pop("partitions", [])
             context["outlet_events"][outlet].extra = extra
             if 0 < len(partitions) <= MAX_PARTITIONS and all(key.strip() and len(key) <= MAX_KEY for key in partitions):

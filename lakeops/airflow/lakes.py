@@ -67,7 +67,7 @@ def _require_catalog(connection: str, settings: Settings) -> None:
 class RepositoryNames:
     """What the repositories of lakes are called.
 
-    Names are read in threads, one a lake, whoever asks. A lake that does not tell them in time counts with what it told
+    Names are read in threads, one a lake, whoever asks. A lake that does not give them in time counts with what it gave
     last. Who may see which of them is asked anew each time.
 
     Args:
@@ -81,8 +81,8 @@ class RepositoryNames:
         self._under_way: dict[str, Event] = {}
         self._last: dict[str, Sequence[str]] = {}
 
-    def told(self, connections: Iterable[str], seconds: float) -> dict[str, Sequence[str] | None]:
-        """The names by connection, after so many seconds at most. None for a lake that has not told them."""
+    def within(self, seconds: float, connections: Iterable[str]) -> dict[str, Sequence[str] | None]:
+        """The names by connection, after so many seconds at most. None for a lake that has given none in time."""
         passed = stopwatch()
         asked = {connection: self._ask(connection) for connection in connections}
         for ended in asked.values():
@@ -129,13 +129,13 @@ def seen_by(rights: Rights) -> tuple[list[Row], str]:
     whole = {connection for connection in listed if rights.lake(connection)}
     passed = stopwatch()
     others = [connection for connection in listed if connection not in whole] if rights.some else []
-    told = _names.told(others, WAIT_SECONDS)
+    names_by_lake = _names.within(WAIT_SECONDS, others)
     rows = []
     for connection in listed:
         if connection in whole:
             rows.append(Row(connection, _described(connection)))
             continue
-        names = told.get(connection, ())
+        names = names_by_lake.get(connection, ())
         if names is None:
             note = NOT_ALL
             continue

@@ -14,7 +14,7 @@ BUFFER_BYTES = 4 * 1024 * 1024
 """What one request fetches at least, when a reader goes on piece by piece."""
 
 
-class RangeReader(io.RawIOBase):
+class ObjectReader(io.RawIOBase):
     """Raw reads of one object.
 
     Args:

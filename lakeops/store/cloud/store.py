@@ -38,7 +38,7 @@ from lakeops.store.cloud.upload import swap, write
 from lakeops.store.copy import CheckedFile
 from lakeops.store.in_flight import in_flight
 from lakeops.store.keys import is_plain, listing_prefix, object_name
-from lakeops.store.reader import BUFFER_BYTES, RangeReader
+from lakeops.store.reader import BUFFER_BYTES, ObjectReader
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -248,7 +248,7 @@ class CloudStore(BucketStore):
         def fetch(start: int, length: int) -> bytes:
             return self._read(key, {**unchanged, "range": (start, start + length)})
 
-        return io.BufferedReader(RangeReader(meta["size"], fetch), BUFFER_BYTES)
+        return io.BufferedReader(ObjectReader(meta["size"], fetch), BUFFER_BYTES)
 
     def _listing(self, root: str, wanted: str, start: str) -> Iterator[StoredObject]:
         import obstore

@@ -31,7 +31,7 @@ from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.copy import CheckedFile
 from lakeops.store.keys import listing_prefix, object_name
 from lakeops.store.layout import PROBE
-from lakeops.store.reader import BUFFER_BYTES, RangeReader
+from lakeops.store.reader import BUFFER_BYTES, ObjectReader
 from lakeops.store.s3.client import (
     CONNECTION,
     client,
@@ -278,7 +278,7 @@ class S3Store(BucketStore):
         return {"Bucket": self.bucket, "Key": object_name(self.prefix, key)}
 
     def _reader(self, key: str, size: int, etag: str) -> BinaryIO:
-        raw = RangeReader(size, lambda start, length: self._read(key, start, length, etag))
+        raw = ObjectReader(size, lambda start, length: self._read(key, start, length, etag))
         return io.BufferedReader(raw, BUFFER_BYTES)
 
     def _read(self, key: str, start: int = 0, length: int | None = None, etag: str = "") -> bytes:
