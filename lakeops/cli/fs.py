@@ -343,7 +343,9 @@ def rm(
 
 
 Source = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "What to take: an object, or a folder with --recursive.")]
-Place = Annotated[LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where it shall be.")]
+Place = Annotated[
+    LakeUri, uri("lakefs://REPO/BRANCH/PATH", "Where it shall be: a path, or a folder ending in a slash.")
+]
 Folder = Annotated[bool, flag("--recursive -r", "Take every object in the folder.")]
 
 
@@ -353,7 +355,7 @@ def cp(session: Session, source: Source, destination: Place, recursive: Folder =
 
     It is an uncommitted change of the destination's branch.
     """
-    branch, ref, old, new = _two_places(session, source, destination)
+    branch, ref, old, new = _two_places(session, source, destination, recursive=recursive)
     with session.progress(f"Copying {old}"):
         count = branch.copy(old, new, ref=ref, recursive=recursive)
     session.answer(
@@ -368,7 +370,7 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
 
     It is an uncommitted change of the branch.
     """
-    branch, ref, old, new = _two_places(session, source, destination)
+    branch, ref, old, new = _two_places(session, source, destination, recursive=recursive)
     if ref != branch.id:
         raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
     with session.progress(f"Moving {old}"):
@@ -379,12 +381,16 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
     )
 
 
-def _two_places(session: Session, source: LakeUri, destination: LakeUri) -> tuple[Branch, str, str, str]:
-    """The branch of the destination, the ref of the source, and both paths."""
+def _two_places(
+    session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool
+) -> tuple[Branch, str, str, str]:
+    """The branch of the destination, the ref of the source, and both paths. An object keeps its name in a folder."""
     repository, ref, old = source.with_prefix()
     other, name, new = destination.with_prefix()
     if repository != other:
         raise InvalidInput(f"both must be in one repository, not in {repository!r} and {other!r}")
+    if not recursive and (not new or new.endswith("/")):
+        new += old.rpartition("/")[2]
     return session.lake.repository(repository).branch(name), ref, old, new
 
 

@@ -237,6 +237,17 @@ def test_listing_sums_up_folders_unless_recursive(run, flights):
     assert [item["path"] for item in deep] == ["raw/a.csv", "raw/b.csv", "readme.md"]
 
 
+@pytest.mark.parametrize(("target", "path"), [("x/", "x/a.csv"), ("x", "x"), ("", "a.csv")])
+def test_an_object_that_goes_to_a_folder_keeps_its_name(run, flights, target, path):
+    dev = flights.branch("dev")
+    dev.put("in/a.csv", b"a")
+    for verb in ("cp", "mv"):
+        shown = run.json("fs", verb, "lakefs://flights/dev/in/a.csv", f"lakefs://flights/dev/{target}")
+        assert shown["destination"] == path
+        assert dev.read(path) == b"a"
+    assert not dev.exists("in/a.csv")
+
+
 def test_merge_says_what_it_did(run, conflict):
     merged = run.json("merge", "lakefs://flights/left", "lakefs://flights/main")
     assert merged["summary"] == {"added": 2, "removed": 0, "changed": 1}

@@ -23,7 +23,7 @@ from lakeops.model.errors import (
     RefNotFound,
     StoreUnavailable,
 )
-from lakeops.ops.local.index import alone
+from lakeops.ops.local.index import RACY_NS, alone
 from lakeops.testing import Faults
 from lakeops.testing.faults import READS
 
@@ -205,6 +205,39 @@ def test_a_change_in_the_same_tick_of_the_clock_is_seen(lake, cloned, folder):
     (folder / "a").write_text("ONE")
     os.utime(folder / "a", ns=(stamp, stamp))
     assert short(lake.local(folder).status().local) == ["changed a"]
+
+
+def test_a_change_that_keeps_size_and_time_is_seen_and_not_replaced(lake, cloned, fill, folder):
+    local = lake.local(folder)
+    _settle(folder)
+    assert local.status().local == []
+    stamp = (folder / "a").stat().st_mtime_ns
+    (folder / "a").write_text("ONE")
+    os.utime(folder / "a", ns=(stamp, stamp))
+    assert short(local.status().local) == ["changed a"]
+    fill(cloned, "main", **{"raw/a": "theirs"})
+    with pytest.raises(CloneConflict):
+        local.pull()
+    assert files(folder)["a"] == "ONE"
+
+
+def _settle(folder: Path) -> None:
+    """Make a clone's index so much younger than its files that none of them is read for that."""
+    index, written = folder / PLACE / "index.json", (folder / "a").stat().st_ctime_ns
+    while index.stat().st_mtime_ns - written <= RACY_NS:
+        index.touch()
+
+
+def test_a_file_in_the_place_of_a_folder_is_carried_along_and_committed(lake, cloned, fill, folder):
+    local = lake.local(folder)
+    (folder / "deep/b").unlink()
+    (folder / "deep").rmdir()
+    (folder / "deep").write_text("a file")
+    fill(cloned, "main", **{"raw/a": "theirs"})
+    assert short(local.pull().taken) == ["changed a"]
+    assert files(folder) == {"a": "theirs", "deep": "a file"}
+    local.commit("a file in the place of a folder")
+    assert {path for path in tree(cloned, "main") if path.startswith("raw/")} == {"raw/a", "raw/deep"}
 
 
 def test_a_directory_that_exists_can_follow_a_ref(lake, cloned, tmp_path):

@@ -56,7 +56,8 @@ def take(
         raise CloneConflict(str(folder), ref, sides.conflicts)
     taken = {change.path for change in sides.there}
     own = [name for name in tree.files if name not in taken]
-    check_names({**wanted, **dict.fromkeys(own)}, folds=folds_letters(folder))
+    coming = [name for name in wanted if name in taken]  # of the others, some were removed here
+    check_names([*own, *coming], folds=folds_letters(folder))
     _check_ways(folder, wanted, taken)
     _check_room(folder, sum(change.size_bytes for change in sides.there if change.path in wanted))
     files = {name: known for name, known in index.files.items() if name not in taken}

@@ -48,7 +48,7 @@ class Sides:
 
 
 def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
-    """The files of a clone as they are now. Only those are read whose size or time is not what the index says.
+    """The files of a clone as they are now. Only those are read that may differ from the index.
 
     Raises:
         InvalidInput: a file or directory cannot be read.
@@ -62,7 +62,7 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
             tree.special.append(os.fsencode(name).decode(errors="backslashreplace"))
         elif not stat.S_ISREG(status.st_mode):
             tree.special.append(name)
-        elif known is not None and known.is_like(status) and known.mtime_ns < index.written_ns - RACY_NS:
+        elif known is not None and known.is_like(status) and _is_older(status, index.written_ns - RACY_NS):
             tree.files[name] = known
         else:
             unread.append((name, status))
@@ -82,6 +82,11 @@ def read_tree(ctx: Context, folder: Path, index: Index) -> Tree:
     tree.here[:] = [change for change in tree.here if not hidden.intersection(_name_and_folders(change.path))]
     tree.special.sort(key=os.fsencode)
     return tree
+
+
+def _is_older(status: os.stat_result, time_ns: int) -> bool:
+    """Whether nothing of a file changed since a time. Programs can set the time of its contents, and no other one."""
+    return max(status.st_mtime_ns, status.st_ctime_ns) < time_ns
 
 
 def _is_text(name: str) -> bool:
