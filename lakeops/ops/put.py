@@ -64,7 +64,7 @@ def put(
         require_absent(ctx, branch, path)
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
     if if_absent:
-        when_moved(ctx)(_link_if_absent, ctx, branch, Staged(path, entry), started)
+        when_moved(ctx)(_link_if_absent, ctx, branch, entry, started)
     else:
         ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, entry), started)
     return public(ctx, entry)
@@ -73,14 +73,22 @@ def put(
 def require_absent(ctx: Context, branch: str, path: str) -> None:
     """Raise ``PathTaken`` when a branch shows an object at a path."""
     if find(ctx, branch, path) is not None:
-        raise PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
+        raise _taken(branch, path)
 
 
-def _link_if_absent(ctx: Context, branch: str, row: Staged, started: datetime) -> None:
+def _taken(branch: str, path: str) -> PathTaken:
+    return PathTaken(f"branch {branch!r} has an object {excerpt(path)} already; nothing was staged", [path])
+
+
+def _link_if_absent(ctx: Context, branch: str, entry: Entry, started: datetime) -> None:
     """Stage an object whose path shows none at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    require_absent(ctx, branch, row.path)
-    mine = frozenset([row.entry.physical_address] if row.entry else [])
+    there = find(ctx, branch, entry.path)
+    if there is not None and there.physical_address == public(ctx, entry).physical_address:
+        return  # an earlier run staged it, its answer was lost, and somebody has committed it since
+    if there is not None:
+        raise _taken(branch, entry.path)
+    row, mine = Staged(entry.path, entry), frozenset([entry.physical_address])
     ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, seen=mine)
 
 

@@ -81,3 +81,22 @@ def test_what_is_put_while_an_object_moves_is_kept(lake_of_threads: Lake) -> Non
             for one in both:
                 one.result()
             assert late in {main.read(entry.path) for entry in main.list()}, f"turn {turn}"
+
+
+def test_a_writer_whose_object_was_committed_before_it_got_its_answer_has_succeeded(lake: Lake) -> None:
+    """It would write its version of a table again under another name, and the rows would be there twice."""
+    main = lake.create_repository("repo").branch("main")
+    inner, lost = lake.catalog.put_staged, [1]
+
+    def put_staged(*args, **kwargs):
+        answer = inner(*args, **kwargs)
+        while lost and lost.pop():
+            main.commit("by somebody else")
+            answer = inner(*args, **kwargs)  # as a transition does whose connection broke at COMMIT
+        return answer
+
+    lake.catalog.put_staged = put_staged  # type: ignore[method-assign]
+    main.put("log/1", b"mine", if_absent=True)
+    assert (main.read("log/1"), list(main.uncommitted())) == (b"mine", [])
+    with pytest.raises(PathTaken):
+        main.put("log/1", b"mine", if_absent=True)
