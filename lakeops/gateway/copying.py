@@ -6,11 +6,13 @@ Hadoop renames a file by a copy: in one request, or a large one in parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from lakeops.gateway.answers import Refused, etag
 from lakeops.gateway.objects import contents, names_mark, range_of
+from lakeops.model.errors import NotAsSeen
 from lakeops.model.records import Entry
 
 if TYPE_CHECKING:
@@ -38,8 +40,7 @@ def find_source(repository: Repository, headers: Mapping[str, str]) -> tuple[Ref
 
 
 def copy_object(
-    source: Ref,
-    entry: Entry,
+    repository: Repository,
     branch: Branch,
     path: str,
     headers: Mapping[str, str],
@@ -49,18 +50,19 @@ def copy_object(
 ) -> Entry:
     """Stage an object of a ref on a branch, with its own metadata and content type or with those of the request.
 
-    Nothing is copied. Raises ``Refused``, and what ``Branch.copy`` raises.
+    Nothing is copied, and the object is there with its metadata at once. A copy to itself describes the object anew
+    that is there when it is staged. Raises ``Refused``, and what ``Branch.link`` raises.
     """
-    replaces = headers.get("x-amz-metadata-directive") == "REPLACE"
-    if (source.id, entry.path) != (branch.id, path):
-        branch.copy(entry.path, path, ref=source.id, if_absent=if_absent)
-    elif not replaces:
-        raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
-    staged = branch.stat(path)
-    content_type = headers.get("content-type", staged.content_type)
-    if replaces and (staged.metadata, staged.content_type) != (metadata, content_type):
-        branch.update_metadata(path, {**dict.fromkeys(staged.metadata), **metadata}, content_type=content_type)
-    return branch.stat(path)
+    told: dict[str, Any] = {}
+    if headers.get("x-amz-metadata-directive") == "REPLACE":
+        told = {"metadata": metadata, "content_type": headers.get("content-type")}
+    while True:
+        source, entry = find_source(repository, headers)
+        itself = (source.id, entry.path) == (branch.id, path)
+        if itself and not told:
+            raise Refused(400, "InvalidRequest", "a copy of an object to itself has to replace its metadata")
+        with suppress(NotAsSeen):  # it was replaced after the look: look again
+            return branch.link(entry, path, if_absent=if_absent and not itself, in_place=itself, **told)
 
 
 def bytes_of(source: Ref, entry: Entry, headers: Mapping[str, str]) -> Iterable[bytes]:

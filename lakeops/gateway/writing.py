@@ -15,12 +15,11 @@ Nothing is committed here.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from tempfile import SpooledTemporaryFile, TemporaryFile
+from tempfile import SpooledTemporaryFile
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
 from xml.etree import ElementTree as ET
@@ -28,6 +27,7 @@ from xml.etree import ElementTree as ET
 from lakeops.gateway.answers import HEADER, KEPT_HEADERS, Refused, document, element, etag, nest, timestamp
 from lakeops.gateway.chunks import STREAMING, check_digest, digests_of
 from lakeops.gateway.copying import IF_MATCH, SOURCE, bytes_of, copy_object, find_source
+from lakeops.gateway.multipart import PIECE, Completion, MultipartUpload, no_such_upload
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken, RefNotFound
 from lakeops.model.records import Entry
@@ -42,7 +42,6 @@ MOST_UPLOADS = 200
 """Uploads in parts that are under way at once. The oldest gives way to another one, and its client begins again."""
 MOST_DOCUMENT = 2 << 20
 """The largest list of parts or of keys that is read, in bytes."""
-_PIECE = 1 << 20
 _CONDITIONS = ("if-", "x-amz-if-", "x-amz-copy-source-if-", "x-amz-write-offset-bytes")
 _PART = re.compile(r"[1-9][0-9]{0,4}")
 _MOST_PARTS = 10_000
@@ -87,45 +86,6 @@ class Answer:
     body: bytes = b""
 
 
-@dataclass(frozen=True)
-class UploadPart:
-    """A part of an upload: where it lies in the upload's file, and its ETag without quotes."""
-
-    start: int
-    size: int
-    etag: str
-
-
-@dataclass
-class MultipartUpload:
-    """An object on its way in parts, one behind the other in a file without a name, which ends with the process."""
-
-    place: tuple[str, str]
-    content_type: str | None
-    metadata: dict[str, str]
-    file: BinaryIO
-    lock: Lock = field(default_factory=Lock)
-    parts: dict[int, UploadPart] = field(default_factory=dict)
-
-    def add(self, number: int, body: Iterable[bytes]) -> str:
-        """Keep a part, which takes the place of an earlier one. Returns its ETag."""
-        digest = hashlib.sha256()
-        with self.lock:
-            start = self.file.seek(0, os.SEEK_END)
-            for piece in body:
-                digest.update(piece)
-                self.file.write(piece)
-            part = self.parts[number] = UploadPart(start, self.file.tell() - start, digest.hexdigest())
-        return f'"{part.etag}"'
-
-    def join(self, numbers: list[int], whole: BinaryIO) -> None:
-        """Write parts one behind the other to a file."""
-        with self.lock:
-            for part in (self.parts[number] for number in numbers):
-                self.file.seek(part.start)
-                whole.writelines(self.file.read(min(_PIECE, part.size - at)) for at in range(0, part.size, _PIECE))
-
-
 class Writing:
     """Answers to writing requests, and the uploads that are under way. Threads share it."""
 
@@ -133,6 +93,7 @@ class Writing:
         self._ids = Ids()
         self._lock = Lock()
         self._uploads: dict[str, MultipartUpload] = {}
+        self._completed: dict[Completion, Answer] = {}
 
     def answer(self, repository: Repository, asked: Request) -> Answer:
         """Do what a request asks for. Raises ``Refused`` and lakeops' errors."""
@@ -149,9 +110,7 @@ class Writing:
             case "POST", "uploadId":
                 return self._complete(repository, asked)
             case "DELETE", "uploadId":
-                self._upload(repository, asked)
-                self._end(asked.query["uploadId"])
-                return Answer(204)
+                return self._abort(repository, asked)
             case ("DELETE",):
                 _delete(*_branch_and_path(repository, asked.key))
                 return Answer(204)
@@ -164,7 +123,7 @@ class Writing:
         _branch_and_path(repository, asked.key)
         name = self._ids.new()
         upload = MultipartUpload(
-            (repository.id, asked.key), asked.headers.get("content-type"), _metadata(asked.headers), _file()
+            (repository.id, asked.key), asked.headers.get("content-type"), _metadata(asked.headers)
         )
         with self._lock:
             oldest = next(iter(self._uploads)) if len(self._uploads) >= MOST_UPLOADS else ""
@@ -182,43 +141,54 @@ class Writing:
             mark = upload.add(int(given), bytes_of(source, entry, asked.headers))
             return _xml("CopyPartResult", ETag=mark, LastModified=timestamp(entry.mtime))
         body = _checked(asked)
-        return Answer(headers={"etag": upload.add(int(given), iter(lambda: body.read(_PIECE), b""))})
+        return Answer(headers={"etag": upload.add(int(given), iter(lambda: body.read(PIECE), b""))})
 
     def _complete(self, repository: Repository, asked: Request) -> Answer:
-        upload, branch_and_path = self._upload(repository, asked), _branch_and_path(repository, asked.key)
-        listed = [
+        branch_and_path = _branch_and_path(repository, asked.key)
+        listed = tuple(
             (int(part.findtext("{*}PartNumber") or 0), (part.findtext("{*}ETag") or "").strip('"'))
             for part in asked.document().iterfind("{*}Part")
-        ]
-        numbers = [number for number, _ in listed]
-        if not listed or numbers != sorted(set(numbers)):
-            raise Refused(400, "InvalidPartOrder", "the parts are listed in ascending order, and there is at least one")
-        known = {number: part.etag for number, part in upload.parts.items()}
-        if any(known.get(number) != mark for number, mark in listed):
-            raise Refused(400, "InvalidPart", "a part that is listed was not uploaded, or was uploaded again since")
-        with cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES)) as whole:
-            upload.join(numbers, whole)
-            whole.seek(0)
-            entry = _stage(*branch_and_path, whole, asked, upload.content_type, upload.metadata)
-        self._end(asked.query["uploadId"])
-        return _xml("CompleteMultipartUploadResult", Bucket=repository.id, Key=asked.key, ETag=etag(entry))
+        )
+        told = Completion((repository.id, asked.key), asked.query["uploadId"], listed)
+        answered = self._completed.get(told)
+        if answered is not None:  # the client did not get the first answer
+            return answered
+        upload = self._upload(repository, asked)
+        with upload.ending:
+            answered = self._completed.get(told)
+            if answered is not None:
+                return answered
+            with cast("BinaryIO", SpooledTemporaryFile(SPOOL_BYTES)) as whole:
+                upload.join(upload.listed(told), whole)
+                whole.seek(0)
+                entry = _stage(*branch_and_path, whole, asked, upload.content_type, upload.metadata)
+            answer = _xml("CompleteMultipartUploadResult", Bucket=repository.id, Key=asked.key, ETag=etag(entry))
+            self._end(told.upload, told, answer)
+        return answer
+
+    def _abort(self, repository: Repository, asked: Request) -> Answer:
+        upload = self._upload(repository, asked)
+        with upload.ending:
+            upload.require_open()
+            self._end(asked.query["uploadId"])
+        return Answer(204)
 
     def _upload(self, repository: Repository, asked: Request) -> MultipartUpload:
         found = self._uploads.get(asked.query["uploadId"])
         if found is None or found.place != (repository.id, asked.key):
-            raise Refused(404, "NoSuchUpload", "no such upload of this key is under way; begin again")
+            raise no_such_upload()
         return found
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: str, told: Completion | None = None, answer: Answer | None = None) -> None:
         with self._lock:
             upload = self._uploads.pop(name, None)
+            if told is not None and answer is not None:
+                self._completed[told] = answer
+                while len(self._completed) > MOST_UPLOADS:
+                    del self._completed[next(iter(self._completed))]
         if upload is not None:
             with upload.lock:
                 upload.file.close()
-
-
-def _file() -> BinaryIO:
-    return cast("BinaryIO", TemporaryFile())
 
 
 def _put(repository: Repository, asked: Request) -> Answer:
@@ -237,11 +207,9 @@ def _put(repository: Repository, asked: Request) -> Answer:
 
 def _copy(repository: Repository, asked: Request) -> Answer:
     """Stage what another key of the repository shows. Hadoop renames files so."""
-    source, found = find_source(repository, asked.headers)
     branch, path = _branch_and_path(repository, asked.key)
-    entry = copy_object(
-        source, found, branch, path, asked.headers, _metadata(asked.headers), if_absent=_is_delta_commit(path)
-    )
+    metadata = _metadata(asked.headers)
+    entry = copy_object(repository, branch, path, asked.headers, metadata, if_absent=_is_delta_commit(path))
     return _xml("CopyObjectResult", ETag=etag(entry), LastModified=timestamp(entry.mtime))
 
 
@@ -268,7 +236,7 @@ def _stage(
 def _sha256(body: BinaryIO) -> str:
     body.seek(0)
     digest = hashlib.sha256()
-    while piece := body.read(_PIECE):
+    while piece := body.read(PIECE):
         digest.update(piece)
     return digest.hexdigest()
 
@@ -317,7 +285,7 @@ def _checked(asked: Request) -> BinaryIO:
     told = digests_of(asked.headers) if asked.method == "PUT" or "uploadId" not in asked.query else {}
     sha256 = hashlib.sha256()
     size = 0
-    while piece := body.read(_PIECE):
+    while piece := body.read(PIECE):
         size += len(piece)
         for digest in (*told.values(), sha256):
             digest.update(piece)

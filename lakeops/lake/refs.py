@@ -75,6 +75,7 @@ class Branch(Readable):
     delete: Final = ref_verb(lambda: ops.put.delete)
     delete_prefix: Final = ref_verb(lambda: ops.stage.delete_prefix)
     copy: Final = ref_verb(lambda: ops.relink.copy)
+    link: Final = ref_verb(lambda: ops.relink.link)
     rename: Final = ref_verb(lambda: ops.relink.move)
     update_metadata: Final = ref_verb(lambda: ops.relink.update_metadata)
     stage: Final = ref_verb(lambda: ops.stage.stage)

@@ -13,18 +13,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import BranchState, Staged, Trail
-from lakeops.model.errors import InvalidInput, ObjectNotFound
+from lakeops.model.errors import InvalidInput, NotAsSeen, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
 from lakeops.model.schema import ENTRY_SCHEMA
+from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import require_absent
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import link_held_back, normalised, tombstones
-from lakeops.ops.view import entries, stat
+from lakeops.ops.view import entries, find, stat
 from lakeops.store import layout
 
 
@@ -118,7 +119,7 @@ def _found(ctx: Context, ref: str, old: str, *, recursive: bool) -> pa.Table:
 def _put(
     ctx: Context,
     branch: str,
-    rows: pa.Table,
+    rows: list[Staged] | pa.Table,
     objects: pa.Array,
     started: datetime,
     expected: BranchState | None,
@@ -177,16 +178,74 @@ def update_metadata(
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
         changed = replace(entry, metadata=kept, content_type=content_type or entry.content_type)
-        address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
-        objects = own_objects(ctx, pa.chunked_array([[address]], pa.string()))
-        clear = None
-        if len(objects):
-            clear = cleared(ctx, objects)
-            check_present(ctx, objects)
-        row = Staged(path, replace(changed, physical_address=address))
-        ctx.catalog.put_staged(
-            ctx.repository_id, branch, [row], started=started, expected=state, cleared=clear, unchanged=trail
-        )
+        _put_entry(ctx, branch, changed, started, state, unchanged=trail)
         return changed
 
     return when_moved(ctx)(attempt)
+
+
+def link(
+    ctx: Context,
+    branch: str,
+    entry: Entry,
+    path: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    content_type: str | None = None,
+    if_absent: bool = False,
+    in_place: bool = False,
+) -> Entry:
+    """Stage an object that a ref has shown, as it was shown, under a path. Nothing is copied. Returns the new entry.
+
+    What has been put to the path that it was shown at makes no difference, unless it is linked ``in_place``.
+
+    Args:
+        entry: the object, as ``stat`` and ``find`` give it.
+        path: the path to stage it under.
+        metadata: the user metadata that it gets in place of its own.
+        content_type: the content type that it gets in place of its own.
+        if_absent: replace nothing, as with ``put``.
+        in_place: replace the very object and nothing else.
+
+    Raises:
+        NotAsSeen: the branch shows another object at the path, and ``in_place`` was asked for. Nothing was staged.
+        PathTaken: the branch shows an object at the path, and ``if_absent`` was asked for. Nothing was staged.
+        ObjectNotFound, ObjectCollected: the object is gone, or is about to go.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+    """
+    check_path(path)
+    kept = check_metadata(entry.metadata if metadata is None else metadata)
+    kind = entry.content_type if content_type is None else content_type
+    check_content_type(kind)
+    linked = replace(entry, path=path, metadata=kept, content_type=kind)
+    started = require_stageable(ctx, branch).now
+    link_held_back(ctx, branch, path)
+
+    def attempt() -> Entry:
+        state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
+        trail = ctx.catalog.trail(state, path, below=False) if in_place else None
+        if if_absent:
+            require_absent(ctx, branch, path)
+        if in_place and find(ctx, branch, path) != entry:
+            raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
+        expected = state if in_place or if_absent else None
+        _put_entry(ctx, branch, linked, started, expected, unchanged=trail, if_absent=if_absent)
+        return linked
+
+    return when_moved(ctx)(attempt)
+
+
+def _put_entry(
+    ctx: Context,
+    branch: str,
+    entry: Entry,
+    started: datetime,
+    expected: BranchState | None,
+    *,
+    unchanged: Trail | None,
+    if_absent: bool = False,
+) -> None:
+    address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)
+    objects = own_objects(ctx, pa.chunked_array([[address]], pa.string()))
+    row = Staged(entry.path, replace(entry, physical_address=address))
+    _put(ctx, branch, [row], objects, started, expected, if_absent=if_absent, unchanged=unchanged)
