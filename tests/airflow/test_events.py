@@ -210,15 +210,21 @@ def test_a_task_tells_of_what_it_has_published_and_of_nothing_else(lake: Lake, a
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Lets another task be first at every asset that Airflow would make while a task ends."""
-
-    def first(*_: object) -> None:
-        raise IntegrityError("INSERT INTO asset", {}, Exception("UNIQUE constraint failed: asset.name"))
-
+def taken(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets another task be first at every asset of a repository that Airflow would make while a task ends."""
     from airflow.models.asset import AssetModel
 
-    return lambda: monkeypatch.setattr(AssetModel, "from_serialized", first)
+    made = AssetModel.from_serialized
+
+    def patch(repository: str) -> None:
+        def first(asset: Any) -> AssetModel:
+            if asset.uri.startswith(f"lakefs://{repository}/"):
+                raise IntegrityError("INSERT INTO asset", {}, Exception("UNIQUE constraint failed: asset.name"))
+            return made(asset)
+
+        monkeypatch.setattr(AssetModel, "from_serialized", first)
+
+    return patch
 
 
 def publish_dag(name: str, repo: str, destination: str, **arguments: Any) -> Any:
@@ -236,7 +242,7 @@ def test_a_dag_that_publishes_on_a_branch_names_no_asset_that_may_have_watchers(
 
 @pytest.mark.parametrize(("name", "destination"), [("first-plain", "main"), ("first-template", "{{ params.branch }}")])
 def test_no_two_tasks_that_end_together_make_one_asset(
-    lake: Lake, airflow_database: None, taken: Callable[[], None], name: str, destination: str
+    lake: Lake, airflow_database: None, taken: Callable[[str], None], name: str, destination: str
 ) -> None:
     repository = lake.create_repository(name)
     load_on(repository, "dev")
@@ -244,7 +250,7 @@ def test_no_two_tasks_that_end_together_make_one_asset(
     with DAG(f"{name}-follows", schedule=[branch_asset(name)]) as follows:
         pass
     known(follows)
-    taken()
+    taken(name)
     assert states(dag.test()) == {"merge": "success"}
     head = repository.branch("main").commit_id
     assert stored(f"lakefs://{name}/main") == [(None, head)]
@@ -254,12 +260,12 @@ def test_no_two_tasks_that_end_together_make_one_asset(
 
 
 def test_a_branch_that_no_dag_names_needs_no_asset(
-    lake: Lake, airflow_database: None, taken: Callable[[], None]
+    lake: Lake, airflow_database: None, taken: Callable[[str], None]
 ) -> None:
     repository = lake.create_repository("unnamed")
     load_on(repository, "dev")
     dag = publish_dag("unnamed", "unnamed", "{{ params.branch }}")
-    taken()
+    taken("unnamed")
     assert states(dag.test()) == {"merge": "success"}
     assert stored("lakefs://unnamed/main") == []
     assert (None, repository.branch("main").commit_id) in stored("lakeops")
