@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 
-from lakeops.model.errors import InvalidUri, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
+from lakeops.model.errors import InvalidUri, NotAsSeen, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.files import appearing
 
@@ -285,8 +285,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             else:
                 self.rm_file(one)
 
-    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
-        """Write an object's contents to another path, on any branch of any repository."""
+    def cp_file(self, path1: str, path2: str, copied: list[tuple[str, Entry]] | None = None, **_: Any) -> None:
+        """Write an object's contents to another path, on any branch of any repository. Notes it in ``copied``."""
         if self.isdir(path1):
             return
         with self._os_errors(path1):
@@ -294,10 +294,28 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             source = self.lake.repository(repository).ref(ref)
             repository, branch, target = self._split(path2)
             entry = source.stat(key)
-            with source.open(key) as contents:
+            with source.open_entry(entry) as contents:
                 self.lake.repository(repository).branch(branch).put(
                     target, contents, metadata=entry.metadata, content_type=entry.content_type
                 )
+        if copied is not None:
+            copied.append((path1, entry))
+
+    def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
+        """Move files: copy them, and stage the deletion of the very objects that were copied.
+
+        What is put to one of their paths meanwhile stays there, and so does what ``maxdepth`` leaves out.
+        """
+        if path1 == path2:
+            return
+        copied: list[tuple[str, Entry]] = []
+        self.copy(path1, path2, recursive, maxdepth, on_error="raise", copied=copied, **options)
+        if not copied:
+            raise FileNotFoundError(path1)
+        for path, entry in copied:
+            repository, ref, key = self._split(path)
+            with self._os_errors(path), suppress(ObjectNotFound, NotAsSeen):
+                self.lake.repository(repository).branch(ref).delete(key, seen=entry)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
         """Nothing: directories are what paths share."""

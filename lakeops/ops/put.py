@@ -18,7 +18,7 @@ from threading import Lock
 from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, ObjectNotFound, PathTaken
+from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
@@ -119,13 +119,40 @@ def write(
     )
 
 
-def delete(ctx: Context, branch: str, path: str) -> None:
-    """Stage the deletion of an object. Raises ``ObjectNotFound`` when the branch shows none at the path."""
+def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -> None:
+    """Stage the deletion of an object.
+
+    Args:
+        path: the object's path.
+        seen: the very object to delete, as ``stat`` and ``find`` give it. What was put to the path since stays.
+
+    Raises:
+        ObjectNotFound: the branch shows no object at the path.
+        NotAsSeen: it shows another one than was ``seen``. Nothing was staged.
+        ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
+    """
     check_path(path)
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
-    if find(ctx, branch, path) is None:
-        raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
+
+    def require_there() -> None:
+        there = find(ctx, branch, path)
+        if there is None:
+            raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
+        if seen is not None and there != seen:
+            raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
+
+    def attempt() -> None:
+        state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
+        trail = ctx.catalog.trail(state, path, below=False)
+        require_there()
+        row = Staged(path, None)
+        ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=trail)
+
+    if seen is not None:
+        when_moved(ctx)(attempt)
+        return
+    require_there()
     ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, None), started)
 
 

@@ -126,6 +126,33 @@ def test_walking_a_repository(repo: Repository, fs: LakeopsFileSystem) -> None:
     assert fs.find("repo/main") == ["repo/main/moved.txt", "repo/main/top.txt"]
 
 
+def test_a_move_loses_nothing(repo: Repository, fs: LakeopsFileSystem, monkeypatch) -> None:
+    """What others put below a folder while it moves, what the move leaves out, and what moves to where it is."""
+    main, copy = repo.branch("main"), LakeopsFileSystem.cp_file
+
+    def cp_file(*args, **options) -> None:
+        copy(*args, **options)
+        main.put("a/late", b"late")
+        main.put("a/1", b"later")
+
+    for name in ("1", "2", "deep/er/3"):
+        main.put(f"a/{name}", name.encode())
+    fs.mv("lakefs://repo/main/a/2", "repo/main/a/2")
+    assert main.read("a/2") == b"2"
+    with monkeypatch.context() as patched:
+        patched.setattr(LakeopsFileSystem, "cp_file", cp_file)
+        fs.mv("repo/main/a", "repo/main/b", recursive=True, maxdepth=1)
+    found = {item.path: main.read(item.path) for item in main.list()}
+    assert found == {"a/1": b"later", "a/late": b"late", "a/deep/er/3": b"deep/er/3", "b/1": b"1", "b/2": b"2"}
+    repo.create_branch("dev", source="main")
+    fs.mv("repo/main/b", "repo/dev/b", recursive=True)
+    fs.mv("repo/dev/b", "repo/dev/b/c", recursive=True)
+    assert [item.path for item in main.list("b/")] == []
+    assert [item.path for item in repo.ref("dev").list()] == ["b/c/1", "b/c/2"]
+    with pytest.raises(FileNotFoundError):
+        fs.mv("repo/main/a", "repo/main/z")
+
+
 def test_errors_are_a_file_systems(repo: Repository, fs: LakeopsFileSystem) -> None:
     for path in ("repo/main/none", "repo/none/x", "none/main/x"):
         with pytest.raises(FileNotFoundError):
