@@ -24,6 +24,9 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 FORMATS = ("parquet", "csv", "json", "text", "orc", "avro")
 
+MOST_DIGITS = 38
+"""Digits of Spark's longest numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -120,6 +123,8 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
         parts = row["path"][inside:].split("/")
         pairs = [part.split("=", 1) for part in parts[:-1] if "=" in part]
         names = tuple(unquote(name) for name, _ in pairs)
+        if len({*names}) < len(names):
+            raise InvalidInput(f"two folders of {excerpt(row['path'])} stand for one column; read the folders below")
         if columns is not None and names != columns:
             raise InvalidInput(
                 f"{uri!r} has files with different partition columns, {_name_columns(columns)} and "
@@ -184,17 +189,20 @@ def _format(path: str) -> str | None:
 
 
 def _type(values: set[str]) -> str:
-    if values and all(re.fullmatch(r"[+-]?\d{1,19}", value) for value in values):
-        largest = max(abs(int(value)) for value in values)
-        if largest < 1 << 63:
-            return "int" if largest < 1 << 31 else "bigint"
-    if values and all(re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d+)?", value) for value in values):
+    if values and all(re.fullmatch(r"[+-]?[0-9]+", value) for value in values):
+        numbers = {abs(int(value)) for value in values}
+        if max(numbers) < 1 << 63:
+            return "int" if max(numbers) < 1 << 31 else "bigint"
+        least = 20 if any(1 << 31 <= number < 1 << 63 for number in numbers) else 10
+        if (digits := max(least, len(str(max(numbers))))) <= MOST_DIGITS:
+            return f"decimal({digits},0)"
+    if values and all(re.fullmatch(r"[+-]?([0-9]+\.[0-9]*|\.?[0-9]+)([eE][+-]?[0-9]+)?", value) for value in values):
         return "double"
     return "date" if values and all(_is_date(value) for value in values) else "string"
 
 
 def _is_date(value: str) -> bool:
     try:
-        return bool(re.fullmatch(r"\d{4}-\d\d-\d\d", value)) and bool(date.fromisoformat(value))
+        return bool(re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value)) and bool(date.fromisoformat(value))
     except ValueError:
         return False

@@ -10,6 +10,7 @@ where Spark itself reaches the store.
 from __future__ import annotations
 
 import operator
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DataType, DateType, DoubleType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
 
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidInput, Unsupported
@@ -140,7 +141,7 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
         from_files = from_arrow_schema(schema_of(found.files[0], self.format_of(found), header=self.header))
         schema = StructType([field for field in from_files if field.name not in found.columns])
         for name, kind in zip(found.columns, found.types(), strict=True):
-            schema = schema.add(name, _TYPES[kind]())
+            schema = schema.add(name, _type_called(kind))
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -154,6 +155,11 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Writes Parquet files that are staged in one step."""
         return Writer(self, schema, overwrite=overwrite)
+
+
+def _type_called(name: str) -> DataType:
+    digits = re.fullmatch(r"decimal\((\d+),0\)", name)
+    return DecimalType(int(digits[1]), 0) if digits else _TYPES[name]()
 
 
 class PruningDataSource(LakeopsDataSource):
@@ -185,7 +191,7 @@ class _FileReader:
             values = dict(zip(self._columns, file.values, strict=True))
             kind = self._kind or Files("", "", (), (file,)).format()
             for batch in batches_of(file, kind, self._schema, header=self._header):
-                yield _with_columns(batch, values, self._schema)
+                yield _with_columns(batch, values, self._schema, file.path)
 
 
 class Reader(_FileReader, DataSourceReader):  # type: ignore[misc]
@@ -376,22 +382,33 @@ def _packed(found: Files) -> list[FilePartition]:
     return [FilePartition(tuple(part)) for part in parts]
 
 
-def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema: from the folders, from the file, or null."""
+def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema, path: str) -> pa.RecordBatch:
+    """The columns of a schema: from the folders, from the file, or null. Raises ``InvalidInput``."""
     columns = []
     for field in schema:
         place = batch.schema.get_field_index(field.name)
         if field.name in values:
             columns.append(pa.repeat(_scalar(values[field.name], field.type), batch.num_rows))
         elif place >= 0:
-            columns.append(batch.column(place).cast(field.type))
+            columns.append(_cast(batch.column(place), field, path))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
+def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
     try:
-        return pa.scalar(value, pa.string()).cast(kind)
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise InvalidInput(
+            f"column {excerpt(field.name)} of {excerpt(path)} is {column.type}, and has a value that is no "
+            f"{field.type}; give the table another schema"
+        ) from None
+
+
+def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
+    text = value if value is None or pa.types.is_string(kind) else value.removeprefix("+")  # Arrow knows no such sign
+    try:
+        return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowInvalid:
         raise InvalidInput(f"a folder's value {excerpt(value)} is no {kind}; give the table another schema") from None

@@ -166,7 +166,7 @@ def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: 
     try:
         rows = _typed(table, types, _ADDRESS).where(where).select(_ADDRESS).collect()
     except AnalysisException as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(" Did you mean")[0]  # which names this table's other column
         raise InvalidInput(
             f"where may use the partition columns {', '.join(types)} of {found.uri!r} and nothing else: {reason}"
         ) from None
@@ -200,9 +200,12 @@ def _escaped(url: str) -> str:
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
 
 
+_ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
+
+
 def _as_spark_names(url: str) -> str:
     """A file's URL as Spark tells it: what Java's URIs cannot hold is percent-encoded, and letters stay."""
-    return "".join(one if one > "\x7f" else quote(one, safe="/:@!$&'()*+,;=~") for one in url)
+    return url.translate(_ENCODED)
 
 
 def _quoted(name: str) -> str:
@@ -244,9 +247,12 @@ def write(
         RepositoryNotFound, RefNotFound, InvalidRef: there is no such branch. Tags and commits cannot be written to.
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
         PathTaken: there are objects that the mode does not allow.
+        Unsupported: Spark is told to overwrite only the partitions that the DataFrame has.
     """
     if mode not in ("error", "append", "overwrite", "ignore"):
         raise InvalidInput(f"mode {excerpt(mode)} is not one of 'error', 'append', 'overwrite' and 'ignore'")
+    if mode == "overwrite" and partition_by:
+        _check_overwrite(frame.sparkSession, options)
     repository, ref, prefix = LakeUri.parse(uri).with_prefix()
     kind: OutputMode = "append" if mode == "append" else "replace"
     with opened(lake) as found:
@@ -266,6 +272,17 @@ def write(
             if mode == "ignore" and isinstance(error, PathTaken):
                 return 0
             raise
+
+
+def _check_overwrite(spark: SparkSession, options: Mapping[str, object]) -> None:
+    """Raise where Spark's own tables would keep partitions that the DataFrame lacks. Here they would be gone."""
+    given = {name.lower(): str(value) for name, value in options.items()}
+    how = given.get("partitionoverwritemode") or spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
+    if str(how).lower() == "dynamic":
+        raise Unsupported(
+            "lakeops overwrites all that is under the prefix, and partitionOverwriteMode is 'dynamic'; overwrite the "
+            "folder of each partition, or say partitionOverwriteMode='static'"
+        )
 
 
 def register(spark: SparkSession) -> None:

@@ -92,7 +92,7 @@ def test_conditions_on_folders_leave_files_unopened(session, home, orders: Repos
     by_column = lakeops.spark.read(session, "lakefs://shop/main/orders/", where=col("day") == 2, schema=schema)
     assert rows(by_column) == [(2, "2")]
     assert rows(lakeops.spark.read(session, "lakefs://shop/main/orders/", where="day = 9")) == []
-    with pytest.raises(errors.InvalidInput, match=r"where may use the partition columns day of .*amount"):
+    with pytest.raises(errors.InvalidInput, match=r"where may use the partition columns day of .*amount.* resolved\.$"):
         lakeops.spark.read(session, "lakefs://shop/main/orders/", where="amount > 1")
     frame = source(session, home, "lakefs://shop/main/orders/").where("day = 2 and amount > 1")
     assert rows(frame) == [ALL[1]]
@@ -287,4 +287,58 @@ def test_names_that_tell_types() -> None:
     assert types("1", "2.5") == ("double",)
     assert types("2026-01-02") == ("date",)
     assert types("2026-02-31") == types("a") == types(None) == ("string",)
-    assert types("9" * 19) == ("double",)
+    assert types("9" * 19) == ("decimal(19,0)",)
+    assert types("3000000000", "-" + "9" * 19) == ("decimal(20,0)",)
+    assert types("9" * 39) == types("1e5") == ("double",)
+    assert types("\uff11") == types("NaN") == types("2026-01-02 10:00:00") == ("string",)
+
+
+@pytest.mark.parametrize("values", [["+5", "1"], ["+5", "a"], ["9" * 20, "-1"], ["2026-01-02", "+1"], ["a b%é", "%zz"]])
+def test_values_of_folders_are_what_spark_takes_them_for(session, home, repo: Repository, tmp_path, values) -> None:
+    main = repo.branch("main")
+    for value in values:
+        folder = tmp_path / "table" / f"c={value}"
+        folder.mkdir(parents=True)
+        pd.DataFrame({"id": [1]}).to_parquet(folder / "a.parquet")
+        main.put(f"t/c={value}/a.parquet", (folder / "a.parquet").read_bytes())
+    expected = session.read.parquet(str(tmp_path / "table"))
+    for frame in (
+        lakeops.spark.read(session, "lakefs://shop/main/t/"),
+        source(session, home, "lakefs://shop/main/t/"),
+    ):
+        assert (frame.dtypes, rows(frame)) == (expected.dtypes, rows(expected))
+
+
+def test_folders_that_stand_for_one_column_are_refused(session, repo: Repository) -> None:
+    repo.branch("main").put("t/k=5/k=6/a.parquet", pd.DataFrame({"id": [1]}).to_parquet())
+    with pytest.raises(errors.InvalidInput, match=r"two folders of 't/k=5/k=6/a.parquet' stand for one column"):
+        lakeops.spark.read(session, "lakefs://shop/main/t/")
+    assert lakeops.spark.read(session, "lakefs://shop/main/t/k=5/").dtypes == [("id", "bigint"), ("k", "int")]
+
+
+def test_a_column_that_does_not_fit_the_first_file_is_named(session, home, repo: Repository) -> None:
+    main = repo.branch("main")
+    main.put("t/a.parquet", pd.DataFrame({"id": pd.Series([1], dtype="int32")}).to_parquet())
+    main.put("t/b.parquet", pd.DataFrame({"id": [1 << 40]}).to_parquet())
+    with pytest.raises(PySparkException, match=r"InvalidInput: column 'id' of 't/b.parquet' is int64"):
+        rows(source(session, home, "lakefs://shop/main/t/"))
+    wider = session.read.format("lakeops").option("home", str(home)).schema("id bigint").load("lakefs://shop/main/t/")
+    assert rows(wider) == [(1,), (1 << 40,)]
+
+
+def test_an_overwrite_of_some_partitions_alone_is_refused(session, orders: Repository) -> None:
+    one = session.createDataFrame([(9, 90, 1)], "id int, amount int, day int")
+    target = ("lakefs://shop/main/orders/", "overwrite")
+    with pytest.raises(errors.Unsupported, match="overwrite the folder of each partition"):
+        lakeops.spark.write(one, *target, partition_by="day", partitionOverwriteMode="DYNAMIC")
+    session.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with pytest.raises(errors.Unsupported, match="partitionOverwriteMode='static'"):
+            lakeops.spark.write(one, *target, partition_by="day")
+        lakeops.spark.write(one.drop("day"), "lakefs://shop/main/orders/day=1/", "overwrite")
+        table = lakeops.spark.read(session, "lakefs://shop/main/orders/")
+        assert rows(table.selectExpr("id", "amount", "day")) == [(2, 20, 2), (3, 30, 3), (9, 90, 1)]
+        lakeops.spark.write(one, *target, partition_by="day", partitionOverwriteMode="static")
+    finally:
+        session.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert rows(lakeops.spark.read(session, "lakefs://shop/main/orders/")) == [(9, 90, 1)]
