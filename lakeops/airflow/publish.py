@@ -18,7 +18,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from airflow.sdk import TaskGroup, task
+from airflow.sdk import TaskGroup, get_current_context, task
 
 from lakeops.airflow.changes import DiffSummary
 from lakeops.airflow.failures import LakeopsFailure
@@ -31,7 +31,7 @@ from lakeops.airflow.operators import (
     LakeopsMergeOperator,
     OnNewer,
 )
-from lakeops.airflow.task import opened
+from lakeops.airflow.task import TaskRun, opened
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
 
@@ -158,7 +158,8 @@ class WriteAuditPublish:
         """A decorator for a function that writes files below a URL. They are staged under ``prefix`` when it returns.
 
         The function gets the URL first, then the arguments that the task is called with. What it returns is the task's
-        result. When it fails, nothing is staged. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance
+        result. When it fails, nothing is staged. A task that runs again replaces what it has written before, also with
+        ``append``. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance
         a prefix of its own.
         """
 
@@ -167,7 +168,9 @@ class WriteAuditPublish:
                 at = lakeops_at
                 with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                     branch = repository.branch(at["branch"])
-                    with branch.output(at["prefix"], mode=mode, on_collision=on_collision) as url:
+                    # What an earlier try has appended is replaced. Engines name their files anew each time.
+                    key = TaskRun.of(get_current_context()).key("output", branch.id, at["prefix"])
+                    with branch.output(at["prefix"], mode, on_collision, idempotency_key=key) as url:
                         result = write(url, *args, **kwargs)
                     staged = DiffSummary.of(branch.uncommitted(as_folder(at["prefix"])), 0)
                     place = f"lakefs://{repository.id}/{branch.id}/{at['prefix']}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Literal
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound, PathTaken
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
+from lakeops.model.requests import check_key
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
@@ -69,6 +71,7 @@ class Output:
         started: since when it has been open, by the catalog's clock.
         upload: the id of the upload that keeps garbage collection away.
         store: the storage namespace, which pickles as the rest does.
+        mark: how the addresses of all outputs under the same idempotency key end. Empty without one.
     """
 
     branch: str
@@ -78,11 +81,18 @@ class Output:
     started: datetime
     upload: str
     store: ObjectStore
+    mark: str = ""
 
 
 @contextmanager
 def output(
-    ctx: Context, branch: str, prefix: str, mode: OutputMode = "replace", on_collision: OnCollision = "refuse"
+    ctx: Context,
+    branch: str,
+    prefix: str,
+    mode: OutputMode = "replace",
+    on_collision: OnCollision = "refuse",
+    *,
+    idempotency_key: str | None = None,
 ) -> Iterator[OutputUrl]:
     """A fresh directory for any engine to write to. At the end its files are staged under ``prefix``, all at once.
 
@@ -94,12 +104,14 @@ def output(
         on_collision: what ``append`` does with a file whose path is an object already, with other contents. ``refuse``
             raises ``PathTaken`` and stages nothing, ``rename`` gives the file a name of its own, ``overwrite`` replaces
             the object.
+        idempotency_key: what ``append`` adds under a key takes the place of what an earlier call under the same key has
+            added, whatever the names of the files. So a task that runs again adds its rows once.
 
     Yields:
         The directory's URL, without a trailing slash. It exists, except where a Spark session is active: Spark makes
         its own directories and refuses to write to one that is there.
     """
-    opened = open_output(ctx, branch, prefix, mode, on_collision)
+    opened = open_output(ctx, branch, prefix, mode, on_collision, idempotency_key=idempotency_key)
     try:
         if not _spark_is_active():
             ctx.store.make_directory(opened.address)
@@ -111,7 +123,13 @@ def output(
 
 
 def open_output(
-    ctx: Context, branch: str, prefix: str, mode: OutputMode = "replace", on_collision: OnCollision = "refuse"
+    ctx: Context,
+    branch: str,
+    prefix: str,
+    mode: OutputMode = "replace",
+    on_collision: OnCollision = "refuse",
+    *,
+    idempotency_key: str | None = None,
 ) -> Output:
     """A fresh directory, to be linked or abandoned later. Raises as staging does, before anything is written."""
     if mode not in ("replace", "append"):
@@ -121,10 +139,16 @@ def open_output(
     folder = as_folder(prefix)
     named = require_stageable(ctx, branch).now
     upload = ctx.ids.new()
-    address = layout.output_prefix(named, ctx.ids)
+    mark = "" if idempotency_key is None else _mark_of(idempotency_key)
+    address = layout.output_prefix(named, ctx.ids) + mark
     started = min(named, ctx.catalog.begin_upload(ctx.repository_id, branch, address, upload=upload))
     url = layout.absolute(ctx.repository.storage_namespace, address.rstrip("/"))
-    return Output(branch, folder, address, url, started, upload, ctx.store)
+    return Output(branch, folder, address, url, started, upload, ctx.store, mark)
+
+
+def _mark_of(key: str) -> str:
+    """The last folder of an output's address, the same for all outputs under a key."""
+    return f"key-{sha256(check_key(key).encode()).hexdigest()[:32]}/"
 
 
 def abandon_output(ctx: Context, opened: Output) -> None:
@@ -164,21 +188,51 @@ def link_output(
 
     def rows() -> tuple[Pinned | None, pa.Table]:
         if mode == "append":
-            return None, files
+            earlier = _added_before(ctx, opened)
+            return earlier.pinned, _in_place_of(earlier.paths, files)
         pinned, before = branch_paths(ctx, opened.branch, opened.folder)
         if empty and len(before):
             where = f"lakefs://{ctx.repository_id}/{opened.branch}/{opened.folder}"
             raise PathTaken(f"another writer put objects under {where!r} meanwhile; nothing was staged")
-        gone = before.filter(pc.invert(pc.is_in(before, value_set=files.column("path"))))
-        return pinned, pa.concat_tables([files, tombstones(gone)]).sort_by("path")
+        return pinned, _in_place_of(before, files)
 
     put_consistently(ctx, opened.branch, rows, started=opened.started, upload=opened.upload)
     return int(files.num_rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """What earlier outputs under the same key have added: their paths, on a branch as it was ``pinned``."""
+
+    pinned: Pinned | None
+    paths: pa.ChunkedArray
+
+
+def _added_before(ctx: Context, opened: Output) -> _Added:
+    """What other outputs under the key of this one have added to its folder. Nothing without a key."""
+    if not opened.mark:
+        return _Added(None, pa.chunked_array([], pa.string()))
+    pinned = ctx.catalog.pin(ctx.repository_id, opened.branch, opened.folder, below=True)  # before the look
+    shown = _objects_at(ctx, opened, None)[1]
+    address = shown["physical_address"]
+    others = pc.and_not(
+        pc.match_substring_regex(address, f"{layout.OBJECT_NAME.removesuffix('(/|$)')}/{opened.mark}"),
+        pc.starts_with(address, opened.address),
+    )
+    return _Added(pinned, shown.filter(others)["path"])
+
+
+def _in_place_of(paths: pa.ChunkedArray, files: pa.Table) -> pa.Table:
+    """Rows that stage files, and the deletion of what is at other ones of these paths."""
+    gone = paths.filter(pc.invert(pc.is_in(paths, value_set=files.column("path"))))
+    return pa.concat_tables([files, tombstones(gone)]).sort_by("path")
+
+
 def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnCollision) -> None:
     """Stage files none of whose paths shows another object, at the instant in which they are staged."""
+    earlier = _added_before(ctx, opened)
     state, there = _objects_at(ctx, opened, files["path"])
+    there = there.filter(pc.invert(pc.is_in(there["path"], value_set=earlier.paths)))
     ours = {row["path"]: (row["checksum"], row["size_bytes"]) for row in files.select(_SAME).to_pylist()}
     taken = [
         row["path"]
@@ -195,22 +249,36 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
             f"{names}; nothing was staged. Write other names, or say on_collision='rename' or 'overwrite'",
             taken,
         )
-    seen = frozenset([*files["physical_address"].to_pylist(), *there["physical_address"].to_pylist()])
+    seen, unchanged = None, None
+    if earlier.pinned is None:
+        seen = frozenset([*files["physical_address"].to_pylist(), *there["physical_address"].to_pylist()])
+    else:
+        state, unchanged = earlier.pinned.state, earlier.pinned.trail
     ctx.catalog.put_staged(
-        ctx.repository_id, opened.branch, files, started=opened.started, expected=state, upload=opened.upload, seen=seen
+        ctx.repository_id,
+        opened.branch,
+        _in_place_of(earlier.paths, files),
+        started=opened.started,
+        expected=state,
+        upload=opened.upload,
+        seen=seen,
+        unchanged=unchanged,
     )
 
 
 _SAME = ["path", "checksum", "size_bytes"]
 
 
-def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray) -> tuple[BranchState, pa.Table]:
-    """The branch, and those of its objects that have one of these paths, with the addresses that are stored."""
+def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> tuple[BranchState, pa.Table]:
+    """The branch, and those of the folder's objects that have one of these paths, with the addresses that are stored.
+
+    All objects of the folder when there are no paths.
+    """
     found, staged = ctx.catalog.staged_table(ctx.repository_id, opened.branch, prefix=opened.folder)
     committed = ctx.reader.scan(ctx.metarange(found.head), opened.folder)
     wanted = [*_SAME, "physical_address"]
     tables = [
-        batch.select(wanted).filter(pc.is_in(batch["path"], value_set=paths))
+        batch.select(wanted) if paths is None else batch.select(wanted).filter(pc.is_in(batch["path"], value_set=paths))
         for batch in with_staged(committed, staged)
     ]
     schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])

@@ -59,7 +59,7 @@ PART_BYTES = 64 << 20
 FILE_BYTES = 1 << 20
 """What opening a file counts as."""
 
-_OPTIONS = {"home", "ref", "path", "format", "header", "on_collision", "startingref"}
+_OPTIONS = {"home", "ref", "path", "format", "header", "idempotency_key", "on_collision", "startingref"}
 _TYPES: dict[str, type[DataType]] = {
     "int": IntegerType,
     "bigint": LongType,
@@ -82,7 +82,7 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
 
     Options: ``ref``, the URI (or the path that ``load`` and ``save`` are called with). ``format``, when the names of
     the files do not tell it. ``header``, whether CSV files have one (``true``). ``home``, the lake's directory.
-    ``on_collision``, for appends. ``startingRef``, the commit whose successors a stream gives.
+    ``on_collision`` and ``idempotency_key``, for appends. ``startingRef``, the commit whose successors a stream gives.
 
     Options travel to executors, so none of them is the catalog's URL, which may hold a password.
     """
@@ -314,9 +314,10 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._repository, branch, prefix = LakeUri.parse(source.uri).with_prefix()
         self._on_collision: Any = source.options.get("on_collision", "refuse")
+        key = source.options.get("idempotency_key")
         with source.lake() as lake:
             handle = lake.repository(self._repository).branch(branch)
-            self._output: Output = handle.open_output(prefix, self._mode, self._on_collision)
+            self._output: Output = handle.open_output(prefix, self._mode, self._on_collision, idempotency_key=key)
 
     @property
     def _mode(self) -> Any:  # noqa: ANN401 - a literal

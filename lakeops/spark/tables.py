@@ -221,6 +221,7 @@ def write(
     partition_by: str | Sequence[str] = (),
     on_collision: OnCollision = "refuse",
     success_file: bool = False,
+    idempotency_key: str | None = None,
     lake: Lake | None = None,
     s3: str = "s3a",
     **options: Any,  # noqa: ANN401 - the writer's own
@@ -238,6 +239,8 @@ def write(
         partition_by: columns whose values become folders.
         on_collision: what ``append`` does with a path that is taken, see ``Branch.output``.
         success_file: keep the file ``_SUCCESS``.
+        idempotency_key: what ``append`` adds takes the place of what it has added under the same key before, see
+            ``Branch.output``.
         lake: where the repository is. What the settings say when left out.
         s3: the scheme of Spark's S3 connector.
         **options: the writer's, such as ``compression="zstd"``.
@@ -257,7 +260,7 @@ def write(
     kind: OutputMode = "append" if mode == "append" else "replace"
     with opened(lake) as found:
         branch = found.repository(repository).branch(ref)
-        output = branch.open_output(prefix, kind, on_collision)
+        output = branch.open_output(prefix, kind, on_collision, idempotency_key=idempotency_key)
         try:
             if mode in ("error", "ignore") and next(iter(branch.list(output.folder)), None) is not None:
                 raise PathTaken(f"there are objects under {uri!r}; say mode='append' or mode='overwrite'")

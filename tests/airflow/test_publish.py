@@ -6,8 +6,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -29,8 +31,6 @@ OWN = ("create_branch", "commit", "merge", "drop_branch")
 
 
 def write_to(url: str, text: str) -> None:
-    from pathlib import Path
-
     Path(f"{url}/part-0".removeprefix("file://")).write_text(text)
 
 
@@ -207,6 +207,39 @@ def test_a_run_that_is_cleared_publishes_only_what_is_new(
     assert first_parents("main") == ["Publish"] * merges
     assert flights.ref("main").read("weather/part-0") == data.encode()
     assert branches(flights) == []
+
+
+def test_what_a_task_appends_is_there_once_however_often_it_runs(
+    flights: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed when its files are staged, tried again, and cleared. Engines name files at random."""
+    from lakeops.airflow.changes import DiffSummary
+
+    summed_up, killed = DiffSummary.of, [True]
+
+    def shown(*args: Any) -> Any:
+        if killed.pop():
+            killed.append(False)
+            raise RuntimeError("killed")
+        killed.append(True)
+        return summed_up(*args)
+
+    monkeypatch.setattr(DiffSummary, "of", shown)
+    options: dict[str, Any] = {"repo": "flights", "message": "Publish", "task_args": {"retry_delay": timedelta(0)}}
+    with sdk.DAG("appends", schedule=None) as dag, WriteAuditPublish(**options) as publish:
+
+        @publish.output("events/", mode="append", retries=1, retry_delay=timedelta(0))
+        def events(url: str) -> None:
+            Path(f"{url}/{uuid4()}".removeprefix("file://")).write_text("rows")
+
+        events()
+
+    when = datetime(2013, 1, 1, tzinfo=UTC)
+    known(dag)
+    for moment, number in ((when, 1), (when, 1), (when + timedelta(days=1), 2)):
+        ended = dag.test(run_after=moment, logical_date=moment)
+        assert (str(ended.state), tries(ended)["publish.events"]) == ("success", 2)
+        assert len(list(flights.ref("main").list("events/"))) == number
 
 
 def once(act: Callable[[], object]) -> Callable[[], None]:

@@ -251,6 +251,16 @@ def test_of_two_writers_who_want_an_empty_prefix_one_is_told(session, orders: Re
         assert lakeops.spark.read(session, f"lakefs://shop/main/{prefix}/").count() == 1
 
 
+def test_an_append_that_runs_again_adds_its_rows_once(session, home, orders: Repository) -> None:
+    table = "lakefs://shop/main/again/"
+    for rows_now in (2, 3):
+        frame = session.range(rows_now)
+        lakeops.spark.write(frame, table, "append", idempotency_key="task")
+        by_format = frame.write.format("lakeops").option("home", str(home)).option("idempotency_key", "other")
+        by_format.mode("append").save(table)
+        assert lakeops.spark.read(session, table).count() == 2 * rows_now
+
+
 def test_a_stream_gives_what_commits_add(session, home, orders: Repository, tmp_path: Path) -> None:
     def arrived(**options: str) -> list[tuple]:
         reader = session.readStream.format("lakeops").option("home", str(home)).options(**options)
