@@ -16,8 +16,8 @@ from lakeops.catalog import open as schema
 from lakeops.catalog.columns import VERSION_TABLE
 from lakeops.catalog.migrations import run
 from lakeops.catalog.migrations.run import config
+from lakeops.catalog.models import METADATA
 from lakeops.catalog.open import open_catalog
-from lakeops.catalog.tables import METADATA
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import CatalogError, CatalogVersion, InvalidSettings
 

@@ -6,11 +6,9 @@ from alembic import context
 
 from lakeops.catalog.columns import VERSION_TABLE
 from lakeops.catalog.migrations.run import CONNECTION
-from lakeops.catalog.tables import METADATA
 
 context.configure(
     connection=context.config.attributes[CONNECTION],
-    target_metadata=METADATA,
     version_table=VERSION_TABLE,
     transactional_ddl=True,
 )
