@@ -75,7 +75,10 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
             f"{excerpt(paths[row].as_py())}: {excerpt(keys[row].as_py())} is not an object's address; give "
             f"data/... in this namespace, or a file://, s3://, gs:// or az:// URL, {MAX_ADDRESS_BYTES:,} bytes at most"
         )
-    plain = pc.or_(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, _PLAIN_URL))
+    elsewhere = pc.invert(pc.starts_with(keys, layout.DATA))
+    if not pc.any(elsewhere).as_py():
+        return
+    plain = pc.or_(pc.invert(elsewhere), pc.match_substring_regex(keys, _PLAIN_URL))
     for row in np.flatnonzero(pc.invert(plain).to_numpy()).tolist():  # few: what a URL spells in a roundabout way
         try:
             split_address(keys[row].as_py())
@@ -85,12 +88,23 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
 
 def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """For each address as it is stored, whether it may be one: managed here, or a whole URL of somewhere else."""
-    managed = pc.and_not(pc.starts_with(keys, layout.DATA), pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
-    imported = pc.and_not(
+    here = pc.starts_with(keys, layout.DATA)
+    some, others = pc.any(here).as_py(), pc.any(pc.invert(here)).as_py()
+    # Most tables have addresses of one kind. Looking for what only the other kind may not have takes as long again.
+    if some and others:
+        return pc.if_else(here, _proper_here(keys), _proper_elsewhere(keys))
+    return _proper_elsewhere(keys) if others else _proper_here(keys)
+
+
+def _proper_here(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.invert(pc.match_substring_regex(keys, r"(^|/)\.{0,2}(/|$)|\x00"))
+
+
+def _proper_elsewhere(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.and_not(
         pc.match_substring_regex(keys, r"^(file:///|(s3|gs|az)://[^/]+/)."),
         pc.match_substring_regex(keys, r"/\.\.(/|$)|\x00"),
     )
-    return pc.or_(managed, imported)
 
 
 def _judge(
