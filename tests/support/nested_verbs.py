@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 from support.nested import SHARED, Chosen, Expected, Known, Operations, Process, World
 
-from lakeops import Lake, Settings
+from lakeops import Lake, Repository, Settings
 from lakeops.model import errors
 from lakeops.model.names import as_folder
 
@@ -67,6 +68,31 @@ def _move(world: World, process: Process) -> None:
         process.repo.branch(branch).rename(*taken, recursive=recursive)
         if process.known.get(branch) is known and known is not None and len(values) == 1:
             known.staged[path] = next(iter(values))
+
+
+def _append(world: World, process: Process) -> None:
+    """A task appends files of random names. When it dies, it is run again, and its rows are there once."""
+    branch = world.branch(process.repo)
+    folder = f"own/{world.steps}-appended/"
+    known, written = process.known.get(branch), dict[str, bytes]()
+    nested = 0
+
+    def act(repo: Repository) -> None:
+        nonlocal nested
+        path = f"{folder}{world.random.getrandbits(32):x}"
+        written.clear()
+        written[path] = world.value(path)
+        nested = world.counts["nested"]
+        world.flying.append((branch, path))
+        with repo.branch(branch).output(folder, "append", idempotency_key=folder) as url:
+            Path(url.removeprefix("file://"), path.removeprefix(folder)).write_bytes(written[path])
+
+    _once(world, process, act)
+    if process.known.get(branch) is known and known is not None:
+        known.staged.update(written)
+        shown = [] if process.dead else [item.path for item in process.repo.ref(branch).list(folder)]
+        if nested == world.counts["nested"] and len(shown) > 1:
+            raise world.failure(f"{branch} shows {shown}, which are tries of one task")
 
 
 def _describe(world: World, process: Process) -> None:
@@ -275,6 +301,7 @@ VERBS: Operations = {
     "put if absent": Chosen(_put_if_absent, 2, 1),
     "copy": Chosen(_copy, 2, 2),
     "move": Chosen(_move, 3, 2),
+    "append": Chosen(_append, 2, 2),
     "describe": Chosen(_describe, 2, 2),
     "delete folder": Chosen(_delete_folder),
     "squash": Chosen(_squash, 3, 2),
