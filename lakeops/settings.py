@@ -42,6 +42,8 @@ _VERSION_CONTROL = (".git", ".hg", ".svn", ".jj")
 _NAME_IT = f"name it with --config or {CONFIG} if you trust it"
 CATALOG_FILE = "catalog.db"
 PREFIX = "LAKEOPS_"
+ENVIRONMENT = "environment"
+"""The place of settings that are variables."""
 _OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
 """Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
 _TESTS = "LAKEOPS_TEST_"
@@ -181,13 +183,19 @@ def strange_variables() -> Iterator[str]:
 
 def advice(stranger: str, place: str) -> str:
     """What to say of a name that is no setting: that it changes nothing, and which one may be meant."""
-    near = get_close_matches(stranger.removeprefix(PREFIX).lower(), Settings.model_fields, 1)
-    return f"is no setting of lakeops and changes nothing ({place})" + (f"; did you mean {near[0]}?" if near else "")
+    near = get_close_matches(stranger.upper().removeprefix(PREFIX).lower(), Settings.model_fields, 1)
+    meant = [PREFIX + name.upper() if place == ENVIRONMENT else name for name in near]
+    return f"is no setting of lakeops and changes nothing ({place})" + (f"; did you mean {meant[0]}?" if meant else "")
 
 
 def strangers() -> Iterator[tuple[str, str]]:
-    """Names that look like settings and are none, with the place that each was found in."""
-    yield from ((name, "environment") for name in strange_variables())
+    """Names that look like settings and are none, with the place that each was found in: variables before keys."""
+    yield from ((name, ENVIRONMENT) for name in strange_variables())
+    yield from strange_keys()
+
+
+def strange_keys() -> Iterator[tuple[str, str]]:
+    """Keys of settings files that are no settings, with the file. Raises ``InvalidSettings``."""
     for file in _files():
         found: Any = tomllib.loads(file.read_text())
         for key in _table(file):

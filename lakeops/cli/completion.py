@@ -1,7 +1,7 @@
 """What a shell offers for the word that is being typed: repositories, refs and paths of ``lakefs://`` URIs.
 
-Somebody waits for it at each press of a key. So it says nothing where there is no lake, where anything fails, and where
-the answer takes longer than half a second.
+Somebody waits for it. So it says nothing where there is no lake, where anything fails, and where the answer takes more
+than two seconds. To import what answers takes up to one on a busy machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from threading import Thread
 SCHEME = "lakefs:"
 MOST = 100
 """Words that are offered at most."""
-PATIENCE = 0.4
+PATIENCE = 2.0
 """Seconds that an answer may take."""
 
 
@@ -24,7 +24,8 @@ def complete(incomplete: str) -> list[str]:
     looking = Thread(target=lambda: found.extend(_complete_or_nothing(text)), daemon=True)
     looking.start()
     looking.join(PATIENCE)
-    return [word.removeprefix(SCHEME) if bare else word for word in list(found)]
+    words = [word for word in list(found) if "\n" not in word]  # shells take the answer line by line
+    return [word.removeprefix(SCHEME) if bare else word for word in words]
 
 
 def _complete_or_nothing(text: str) -> list[str]:

@@ -193,7 +193,13 @@ def doctor(
             ("", "Check", "Found"),
             lambda check: ((check.status, STYLES[check.status]), check.name, check.detail),
         )
-        found = (f"{counted(problems, 'problem')} found.", "red")
-        session.note(found if problems else ("Everything is in order.", "green"))
+        strange = sum(1 for check in checks if check.status == ABSENT and check.name.startswith("setting "))
+        if problems:
+            session.note((f"{counted(problems, 'problem')} found.", "red"))
+        elif strange:
+            names = "a name that is no setting" if strange == 1 else f"{strange} names that are no settings"
+            session.note((f"No problem found, but {names}.", "yellow"))
+        else:
+            session.note(("Everything is in order.", "green"))
     if problems:
         raise typer.Exit(1)

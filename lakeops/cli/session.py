@@ -109,11 +109,19 @@ class Session(Output):
         if not gc.isenabled():  # main() switched it off for the imports, which are done now
             gc.freeze()
             gc.enable()
-        from lakeops.settings import advice, strange_variables
+        from lakeops.settings import ENVIRONMENT, strange_keys, strange_variables
 
-        for name in strange_variables():
-            self.message(("Warning: ", "yellow"), f"{name} {advice(name, 'environment')}")
-        return self._opened.enter_context(Lake.open())
+        for name in strange_variables():  # before the lake, which it may be to blame for
+            self._warn_of(name, ENVIRONMENT)
+        lake = self._opened.enter_context(Lake.open())
+        for name, file in strange_keys():  # after it, which says what cannot be read
+            self._warn_of(name, file)
+        return lake
+
+    def _warn_of(self, stranger: str, place: str) -> None:
+        from lakeops.settings import advice
+
+        self.message(("Warning: ", "yellow"), f"{stranger} {advice(stranger, place)}")
 
     def now(self) -> int:
         """The catalog's time, in Unix seconds."""

@@ -43,6 +43,12 @@ def test_what_is_offered(flights, typed, offered):
     assert completion.complete(typed) == offered
 
 
+def test_a_path_with_a_line_break_is_not_offered(flights):
+    flights.branch("dev").put("raw/x\ny", b"")
+    flights.branch("dev").put("raw/x y%é", b"")
+    assert completion.complete(f"{R}/dev/raw/x") == [f"{R}/dev/raw/x y%é"]
+
+
 def test_it_is_quiet_without_a_lake(home, monkeypatch, capfd):
     monkeypatch.setenv("LAKEOPS_DATABASE_URL", "nonsense")
     assert completion.complete(f"{R}/") == []

@@ -102,8 +102,14 @@ def test_what_looks_like_a_setting_and_is_none(run, home, monkeypatch):
     document = run.json("doctor")
     assert document["ok"] is True
     found = checks(document)
-    assert found["setting LAKEOPS_ENGIN"]["detail"].endswith("changes nothing (environment); did you mean engine?")
+    assert found["setting LAKEOPS_ENGIN"]["detail"].endswith(
+        "changes nothing (environment); did you mean LAKEOPS_ENGINE?"
+    )
     assert found["setting cache_md"]["detail"].endswith("lakeops.toml); did you mean cache_mb?")
+
+    text = run("doctor")
+    assert "2 names that are no settings" in text.stderr
+    assert "in order" not in text.stderr
 
 
 def test_any_command_warns_of_a_misspelt_variable(run, home, monkeypatch):
@@ -114,8 +120,16 @@ def test_any_command_warns_of_a_misspelt_variable(run, home, monkeypatch):
         result = run("repo", "list", *given)
         assert result.exit_code == 0
         assert "LAKEOPS_DATABASE_ULR is no setting of lakeops" in result.stderr
-        assert "did you mean database_url?" in result.stderr
+        assert "did you mean LAKEOPS_DATABASE_URL?" in result.stderr
         assert "Warning" not in result.stdout
+
+
+def test_any_command_warns_of_a_misspelt_key(run, home):
+    run.ok("repo", "create", "lakefs://shop")
+    Path("lakeops.toml").write_text("cache_md = 7\n")
+    result = run("repo", "list", "--json")
+    assert (result.exit_code, result.stderr.count("Warning: cache_md is no setting")) == (0, 1)
+    assert "lakeops.toml); did you mean cache_mb?" in result.stderr
 
 
 def test_an_engine_that_does_not_answer_is_a_problem(run, home, monkeypatch):
