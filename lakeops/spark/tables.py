@@ -3,8 +3,9 @@
 An executor opens the physical files itself, so Spark needs to reach the storage namespace: a bucket through its S3
 connector, or a directory that every machine mounts.
 
-The folders of a path are not in the address of a file. So the values of partition columns come from a small table that
-is joined by the file's address. Where all files that are read have the same values, they are literals.
+The folders of a path need not be in the address of a file. So the values of partition columns come from a small table
+that is joined by the file's address. Where all files that are read have the same values, they are literals. Where one
+job wrote all files, and the folders with them, Spark finds the values there, which is quicker than a join.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from urllib.parse import quote
 from lakeops.model.errors import InvalidInput, PathTaken, Unsupported
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.spark.files import Files, files, opened, spark_path
+from lakeops.spark.files import NULL, Files, files, opened, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,6 +38,9 @@ FILES_A_TASK = 32
 _LOOK_UP_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _looking_up = Lock()
 """Held while that setting of a session is another one, so that none is put back to what was meant for a moment."""
+
+_FOLDER_OPTIONS = {"basepath", "recursivefilelookup"}
+"""Options of Spark's reader that say how it takes folders."""
 
 _ADDRESS = "__lakeops_address"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate", ".xz")
@@ -85,15 +89,21 @@ def read(
     nothing = not kept.files
     if nothing:
         kept = replace(found, files=found.files[:1])  # tells the columns
-    reader = spark.read.format(kind).options(**options)
-    if wanted is not None:
-        from pyspark.sql.types import StructType
-
-        reader = reader.schema(StructType([field for field in wanted if field.name not in types]))
     paths = [_escaped(url) for url in kept.urls(s3)]
+
+    def load(**how: str) -> DataFrame:
+        reader = spark.read.format(kind).options(**options, **how)
+        if wanted is not None:
+            from pyspark.sql.types import StructType
+
+            reader = reader.schema(StructType([field for field in wanted if field.name not in types]))
+        return reader.load(paths)
+
     with _looked_up_together(spark, len(paths)):
-        loaded = reader.load(paths)
-    frame = _with_values(spark, loaded, kept, types, s3)
+        folder = None if _FOLDER_OPTIONS.intersection(map(str.lower, options)) else _folder_of_one_job(kept, s3)
+        frame = None if folder is None else load(basePath=folder)
+        if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # other types: other values than asked for
+            frame = _with_values(spark, load(), kept, types, s3)
     return frame.where(F.lit(False)) if nothing else frame
 
 
@@ -114,6 +124,24 @@ def _looked_up_together(spark: SparkSession, files: int) -> Iterator[None]:
                 spark.conf.unset(_LOOK_UP_TASKS)
             else:
                 spark.conf.set(_LOOK_UP_TASKS, before)
+
+
+def _folder_of_one_job(found: Files, s3: str) -> str | None:
+    """The directory in which all files lie in folders that say what the partition columns are. None without one."""
+    if len({file.values for file in found}) < 2 or len({file.address for file in found}) < len(found):
+        return None
+    ends = {}
+    for values in {file.values for file in found}:
+        texts = [NULL if value is None else value for value in values]
+        ends[values] = "".join(f"/{name}={text}" for name, text in zip(found.columns, texts, strict=True))
+    roots: set[str] = set()
+    for file in found:
+        directory = file.url(s3).rpartition("/")[0]
+        root = directory.removesuffix(ends[file.values])
+        if root == directory or len(roots | {root}) > 1:
+            return None
+        roots.add(root)
+    return roots.pop()
 
 
 def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Mapping[str, str], s3: str) -> DataFrame:

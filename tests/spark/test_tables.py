@@ -319,6 +319,46 @@ def test_values_of_folders_are_what_spark_takes_them_for(session, home, repo: Re
         assert (frame.dtypes, rows(frame)) == (expected.dtypes, rows(expected))
 
 
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ([1, 20, None], "k > 1"),
+        (["a b", "c%d/é", None], "k <> 'a b'"),
+        (["a b{1}[2]", "é, x=y"], "k like 'a%'"),
+        (["01", "x"], "k = '01'"),  # what is left looks like a number
+        (["2026-01-02 10:00:00", "2026-01-02 10:00:00.50"], "k like '%.50'"),  # Spark takes them for times
+    ],
+)
+def test_a_table_of_one_job_gives_the_values_of_its_own_folders(session, repo: Repository, values, where) -> None:
+    kind = "int" if isinstance(values[0], int) else "string"
+    frame = session.createDataFrame(list(enumerate(values)), f"id int, k {kind}").repartition(2)
+    lakeops.spark.write(frame, "lakefs://shop/main/t/", partition_by="k")
+    main = repo.branch("main")
+    read = lakeops.spark.read(session, "lakefs://shop/main/t/")
+    assert (read.dtypes, rows(read)) == (frame.dtypes, rows(frame))
+    pruned = lakeops.spark.read(session, "lakefs://shop/main/t/", where=where)
+    assert (pruned.dtypes, rows(pruned)) == (frame.dtypes, rows(frame.where(where)))
+    as_text = lakeops.spark.read(session, "lakefs://shop/main/t/", schema="k string, id int")
+    assert rows(as_text) == rows(frame.selectExpr("id", "cast(k as string) k"))
+    if "x" in values:
+        main.rename("t/k=x/", "t/k=other/", recursive=True)
+    moved = [(index, "other" if value == "x" else value) for index, value in enumerate(values)]
+    assert rows(lakeops.spark.read(session, "lakefs://shop/main/t/")) == moved
+    gone = next(iter(main.list("t/"))).path
+    main.delete(gone)
+    assert lakeops.spark.read(session, "lakefs://shop/main/t/").count() == len(values) - 1
+
+
+def test_values_come_from_the_folders_of_one_job_without_a_join(session, repo: Repository, monkeypatch) -> None:
+    frame = session.range(4).selectExpr("id", "id % 2 day")
+    lakeops.spark.write(frame, "lakefs://shop/main/t/", partition_by="day")
+    with monkeypatch.context() as patch:
+        patch.setattr(lakeops.spark.tables, "_values", None)
+        assert rows(lakeops.spark.read(session, "lakefs://shop/main/t/")) == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    lakeops.spark.write(frame, "lakefs://shop/main/t/", "append", partition_by="day")
+    assert lakeops.spark.read(session, "lakefs://shop/main/t/").count() == 8
+
+
 def test_folders_that_stand_for_one_column_are_refused(session, repo: Repository) -> None:
     repo.branch("main").put("t/k=5/k=6/a.parquet", pd.DataFrame({"id": [1]}).to_parquet())
     with pytest.raises(errors.InvalidInput, match=r"two folders of 't/k=5/k=6/a.parquet' stand for one column"):
@@ -337,7 +377,7 @@ def test_a_column_that_does_not_fit_the_first_file_is_named(session, home, repo:
 
 
 def test_an_overwrite_of_some_partitions_alone_is_refused(session, orders: Repository) -> None:
-    one = session.createDataFrame([(9, 90, 1)], "id int, amount int, day int")
+    one = session.createDataFrame([(9, 90, 1)], "id bigint, amount bigint, day int")
     target = ("lakefs://shop/main/orders/", "overwrite")
     with pytest.raises(errors.Unsupported, match="overwrite the folder of each partition"):
         lakeops.spark.write(one, *target, partition_by="day", partitionOverwriteMode="DYNAMIC")
