@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -45,6 +46,17 @@ _PIECE = 1024 * 1024
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@contextmanager
+def _naming_the_option(path: str) -> Iterator[None]:
+    """While this lasts, an object that is not there and looks like a folder is an error that names the option."""
+    try:
+        yield
+    except ObjectNotFound as error:
+        if not path.endswith("/"):
+            raise
+        raise ObjectNotFound(f"{error.message}; a folder needs --recursive") from None
 
 
 # --- upload ---
@@ -155,8 +167,10 @@ def download(
                 raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}")
             downloads = [Download(entry, root, below(root, entry.path.removeprefix(prefix))) for entry in found]
         else:
-            root, target = _target(destination, path)
-            downloads = [Download(handle.stat(path), root, target)]
+            with _naming_the_option(path):
+                entry = handle.stat(path)
+            downloads = [Download(entry, *_target(destination, path))]
+            root = downloads[0].root
         counter = ByteCounter(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
         transfer(session, downloads, partial(_download, handle.open_entry, counter), counter, parallelism)
     if session.as_json:
@@ -337,7 +351,8 @@ def rm(
         with session.progress(f"Removing {path}"):
             count = branch.delete_prefix(folder, pinned=pinned if asked else None) + _delete_if_there(branch, path)
     else:
-        branch.delete(path)
+        with _naming_the_option(path):
+            branch.delete(path)
         count = 1
     session.answer({"path": path, "removed": count}, [f"Removed {counted(count, 'object')} from ", (name, "green")])
 
@@ -356,7 +371,7 @@ def cp(session: Session, source: Source, destination: Place, recursive: Folder =
     It is an uncommitted change of the destination's branch.
     """
     branch, ref, old, new = _two_places(session, source, destination, recursive=recursive)
-    with session.progress(f"Copying {old}"):
+    with session.progress(f"Copying {old}"), _naming_the_option("" if recursive else old):
         count = branch.copy(old, new, ref=ref, recursive=recursive)
     session.answer(
         {"path": old, "destination": new, "objects": count},
@@ -373,7 +388,7 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
     branch, ref, old, new = _two_places(session, source, destination, recursive=recursive)
     if ref != branch.id:
         raise InvalidInput(f"objects move on one branch, not from {excerpt(ref)} to {branch.id!r}; use fs cp")
-    with session.progress(f"Moving {old}"):
+    with session.progress(f"Moving {old}"), _naming_the_option("" if recursive else old):
         count = branch.rename(old, new, recursive=recursive)
     session.answer(
         {"path": old, "destination": new, "objects": count},

@@ -177,3 +177,11 @@ def test_an_unexpected_error_is_one_line_without_credentials(run, monkeypatch):
     monkeypatch.setenv("LAKEOPS_DEBUG", "1")
     assert "Traceback" in run("repo", "list").stderr
     assert run("repo", "list", "--json").stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", [("rm",), ("download",), ("cp", f"{R}/dev/x/"), ("mv", f"{R}/dev/x/")])
+def test_a_folder_without_its_option_is_told_the_option(run, unchanged, verb):
+    result = run("fs", verb[0], f"{R}/dev/raw/", *verb[1:])
+    assert (result.exit_code, "no object 'raw/'" in result.stderr) == (4, True)
+    assert result.stderr.endswith("; a folder needs --recursive\n")
+    assert "--recursive" not in run("fs", verb[0], f"{R}/dev/nosuch", *verb[1:]).stderr
