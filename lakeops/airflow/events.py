@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from lakeops.model.errors import CommitExpired, NotReplicated
+from lakeops.model.errors import CommitExpired, NotReplicated, RefNotFound
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
@@ -29,7 +29,8 @@ def describe(
     Its keys are ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before),
     ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and objects that changed, at most
     100), ``more_prefixes``, and ``partitions`` with ``partition_by``. ``summary`` and ``prefixes`` are None when
-    retention has expired a commit, or when a mirror does not have the older one.
+    retention has expired a commit, when a mirror does not have the older one, or when the catalog does not know it: it
+    was restored from a backup.
 
     Args:
         repository: the repository.
@@ -52,7 +53,7 @@ def describe(
     }
     try:
         changed = None if before is None else repository.changed(before, commit["id"], partition_by=partition_by)
-    except (CommitExpired, NotReplicated):
+    except (CommitExpired, NotReplicated, RefNotFound):
         changed = None
     if changed is not None:
         event |= {

@@ -24,7 +24,7 @@ from lakeops.airflow.conditions import Answer_co, HeadSince, MirrorsDue, Questio
 from lakeops.airflow.conditions import condition as read_condition
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.streams import AdvanceItem, AdvanceOutcome, SharedStreamProducer
-from lakeops.model.clock import pause_async
+from lakeops.model.clock import pause_async, stopwatch
 from lakeops.model.errors import LakeopsError, Transient
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 1.0
 """How often a poller ticks. A trigger asks at every n-th tick, so its interval is rounded to whole ticks."""
+
+RENEW_SECONDS = 60.0
+"""How long a poller goes by the connection as it was read. Somebody may have let it name another lake since."""
 
 log: Any = structlog.get_logger(__name__)
 
@@ -83,6 +86,7 @@ class Poller(SharedStreamProducer):
         self._repo = repo
         self._lock = Lock()
         self._lake: Lake | None = None
+        self._since = stopwatch()
         self._asking: set[asyncio.Task[Any]] = set()
 
     async def open_stream(self) -> AsyncGenerator[tuple[Tick, Tick]]:
@@ -125,9 +129,22 @@ class Poller(SharedStreamProducer):
 
     def _open(self) -> Lake:
         with self._lock:
+            if self._lake is not None and self._since() >= RENEW_SECONDS:
+                self._since = stopwatch()
+                if self._names_another(self._lake):
+                    self._lake.close()
+                    self._lake = None
             if self._lake is None:
-                self._lake = LakeopsHook(self._conn_id).get_conn()
+                self._lake, self._since = LakeopsHook(self._conn_id).get_conn(), stopwatch()
             return self._lake
+
+    def _names_another(self, lake: Lake) -> bool:
+        """Whether the connection names another lake by now. The one before would answer for ever, with old news."""
+        try:
+            return LakeopsHook(self._conn_id).settings() != lake.settings
+        except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
+            log.warning("Cannot read connection %s now: %s", self._conn_id, error)
+            return False
 
     def _close(self) -> None:
         with self._lock:

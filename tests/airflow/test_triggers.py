@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,6 +210,44 @@ def test_who_is_due_at_which_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     assert due == {0.1: list(range(7)), 1: list(range(7)), 2.4: [0, 2, 4, 6], 3: [0, 3, 6]}
     ticks[0].over = True
     assert not ticks[0].due(1), "who is late asks at the newest tick only"
+
+
+@pytest.mark.usefixtures("flights")
+def test_who_waits_follows_a_connection_that_names_another_lake(
+    opened: list[Lake], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The old one still answers: nobody would ever see what comes to the new one."""
+    monkeypatch.setattr(triggers, "RENEW_SECONDS", 0.0)
+    with Lake.open(home=tmp_path / "moved") as moved:
+        moved.create_repository("flights")
+
+    async def test() -> None:
+        async with triggerer() as airflow:
+            events, state = airflow.start(tag("v1")), AssetState()
+            heads = airflow.start(watcher(), state)
+            await until(lambda: CURSOR in state)
+            monkeypatch.setenv("LAKEOPS_HOME", str(tmp_path / "moved"))
+            with Lake.open() as lake:
+                lake.repository("flights").create_tag("v1", "main")
+                head = commit(lake.repository("flights"))
+            await until(lambda: events and heads)
+            assert events[0]["result"]["id"] == "v1"
+            await until(lambda: head in [event["commit_id"] for event in heads])
+
+    run(test())
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_watcher_goes_on_after_a_head_that_a_restored_catalog_does_not_know(flights: Repository, every: bool) -> None:
+    async def test() -> None:
+        async with triggerer() as airflow:
+            heads = airflow.start(watcher(every=every), AssetState({CURSOR: "a" * 64}))
+            await until(lambda: heads)
+            head = flights.branch("main").commit_id
+            assert (heads[0]["commit_id"], heads[0]["since"], heads[0]["summary"]) == (head, "a" * 64, None)
+
+    run(test())
 
 
 def test_after_an_outage_the_connection_is_read_anew(
