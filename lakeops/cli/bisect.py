@@ -188,8 +188,10 @@ def _show(session: Session, state: Bisection) -> None:
             list(oneline_of(state.next)),
             [f"{SCHEME}{state.repository}/{state.next.id}"],
         )
-    elif state.left:
-        raise NotFound(f"the first bad commit is one of {state.left:,} of which nothing can be told")
+    elif state.untold:
+        from lakeops.ops.bisect import nothing_told
+
+        raise nothing_told(state.untold)
     else:
         missing = " and ".join(name for name, known in (("a bad", state.bad), ("a good", state.good)) if not known)
         session.answer(state.to_json(), [f"The search waits for {missing} commit."])

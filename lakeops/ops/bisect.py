@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lakeops.model import graph
 from lakeops.model.bisection import Search, between
@@ -12,6 +12,13 @@ from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import lookup, resolve_commit
 
 MOST_SHOWN = 10
+
+
+def nothing_told(ids: Sequence[str]) -> NotFound:
+    """The error of a search that ends with several commits, of which one is the first bad one."""
+    shown = ", ".join(one[:16] for one in ids[:MOST_SHOWN])
+    more = f" and {len(ids) - MOST_SHOWN:,} more" if len(ids) > MOST_SHOWN else ""
+    return NotFound(f"the first bad commit is one of these, and nothing can be told of them: {shown}{more}")
 
 
 def bisect(
@@ -48,9 +55,7 @@ def bisect(
     while not search.is_done:
         commit = search.next()
         if commit is None:
-            shown = ", ".join(one.id[:16] for one in search.left[:MOST_SHOWN])
-            more = f" and {len(search.left) - MOST_SHOWN:,} more" if len(search.left) > MOST_SHOWN else ""
-            raise NotFound(f"the first bad commit is one of these, and nothing can be told of them: {shown}{more}")
+            raise nothing_told([one.id for one in search.left])
         if on_left is not None:
             on_left(len(search.left))
         search.tell(commit, is_good(require_live(commit)))

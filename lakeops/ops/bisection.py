@@ -36,6 +36,7 @@ class Bisection:
         left: how many commits may still be the first bad one. 0 until a good and a bad one are known.
         next: the commit to look at. None when the search is over, or waits for a good or a bad one.
         first_bad: the first bad commit, once it is found.
+        untold: commits of which one is the first bad one, when nothing could be told of them. Else empty.
     """
 
     repository: str
@@ -46,6 +47,7 @@ class Bisection:
     left: int = 0
     next: Commit | None = None
     first_bad: Commit | None = None
+    untold: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain data."""
@@ -88,7 +90,7 @@ def mark_bisect(ctx: Context, verdict: Verdict, *refs: str) -> Bisection:
         refs: which ones. The commit to look at when left out.
 
     Raises:
-        NotFound: no search is under way; or nothing can be told of all commits that are left.
+        NotFound: no search is under way.
         InvalidInput: no commit is to be looked at, or the bad one does not descend from a good one.
     """
     before = _read(ctx)
@@ -141,7 +143,8 @@ def _searched(ctx: Context, said: Bisection) -> Bisection:
     waiting = None if search.is_done else search.next()
     if waiting is not None:
         require_live(waiting)
-    return replace(said, left=len(search.left), next=waiting, first_bad=found)
+    untold = () if waiting or found else tuple(commit.id for commit in search.left)
+    return replace(said, left=len(search.left), next=waiting, first_bad=found, untold=untold)
 
 
 def _file(ctx: Context) -> Path:

@@ -154,6 +154,9 @@ def test_bisect_by_hand(run, flights):
     for _ in range(4):
         skipped = run("bisect", "skip", "--json")
     assert skipped.exit_code == 4
+    untold = flights.bisection().untold
+    assert (untold[0], len(untold)) == (flights.ref("main").commit_id, 5)
+    assert all(one[:16] in skipped.stdout for one in untold)
     assert run("bisect", "start", f"{R}/main~3", f"{R}/main").exit_code == 2
     run("bisect", "start", f"{R}/main", f"{R}/main~7")
     again = run("bisect", "run", "--json", "--", "sh", "-c", f"! echo {' '.join(bad)} | grep -q $BISECT_COMMIT")
