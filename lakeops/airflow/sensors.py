@@ -11,7 +11,7 @@ leaves them to its ``retries``. Errors that waiting cannot mend fail the task at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,7 +41,7 @@ from lakeops.airflow.conditions import (
 from lakeops.airflow.failures import LakeopsFailure, LakeopsTimeout
 from lakeops.airflow.task import LakeopsTask, fixed
 from lakeops.airflow.triggers import LakeopsConditionTrigger
-from lakeops.model.errors import InvalidInput, RefNotFound, Transient
+from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound, Transient
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -350,13 +350,29 @@ class LakeopsCommitSensor(LakeopsSensor):
         store = context.get("task_state_store")
         if store is None:  # before Airflow 3.3: it lasts as long as this process, which asks until the end
             noted = cast("dict[str, Any]", context)
-            noted[SINCE] = noted.get(SINCE) or _last_result(context) or self._head(repository)
+            if SINCE not in noted:
+                noted[SINCE] = self._start(repository, context)
             return str(noted[SINCE])
         seen = store.get(SINCE)
         if seen is None:
-            seen = _last_result(context) or self._head(repository)
+            seen = self._start(repository, context)
             store.set(SINCE, seen)
         return str(seen)
+
+    def _start(self, repository: Repository, context: Context) -> str:
+        """The commit of the last run, or the head. No commit where the catalog does not know the one of the last run.
+
+        It was restored from a backup then. What the branch has may have been seen before, and may be new.
+        """
+        last = _last_result(context)
+        if last is None:
+            return self._head(repository)
+        try:
+            with suppress(CommitExpired):  # it is known, and no more is needed of it
+                repository.ref(last).commit_id  # noqa: B018 - asked for its error
+        except RefNotFound:
+            return NO_COMMIT
+        return last
 
     def _head(self, repository: Repository) -> str:
         try:

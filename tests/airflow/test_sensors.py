@@ -165,6 +165,14 @@ def test_a_commit_sensor_counts_from_its_last_run(flights: Repository, wait: Wai
     assert not waiting.waits, "the commit came before this run"
 
 
+def test_a_commit_that_a_restored_catalog_does_not_know_keeps_nobody_waiting(flights: Repository, wait: Wait) -> None:
+    """Each run would fail, because only one that succeeds is counted from."""
+    seen = {**flights.branch("main").head.to_json(), "id": "a" * 64}
+    waiting = wait(previous=seen)
+    assert waiting.end(SENSORS["commit"])["id"] == flights.branch("main").commit_id
+    assert not waiting.waits
+
+
 def test_a_first_run_counts_from_its_beginning_also_at_a_later_try(flights: Repository, wait: Wait) -> None:
     waiting = wait(commit(flights))
     found = waiting.end(SENSORS["commit"])
