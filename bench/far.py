@@ -181,7 +181,7 @@ def run_verb(name: str, run: str) -> None:
     from lakeops import Lake
     from lakeops.store.base import StoreSettings
     from lakeops.store.s3.client import client
-    from lakeops.store.s3.direct import direct
+    from lakeops.store.s3.direct import PATIENCE, WRITE_PATIENCE, direct
 
     gc.disable()  # as the command line does
     with tempfile.TemporaryDirectory() as home:
@@ -191,7 +191,8 @@ def run_verb(name: str, run: str) -> None:
     client(stores)
     way = direct(urlsplit(os.environ["BENCH_SOURCE"]).netloc, stores)
     assert way is not None
-    assert way._client("any") is not None
+    for patience in (PATIENCE, WRITE_PATIENCE):
+        assert way._client("any", patience) is not None
     begun, cpu = time.perf_counter(), time.process_time()
     with Lake.open(settings=settings) as lake:
         BY_NAME[name].run(lake.repository("bench"), run)

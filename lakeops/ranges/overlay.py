@@ -77,7 +77,7 @@ def _spliced(base: pa.Table, fresh: pa.Table, places: npt.NDArray[np.int64], gon
     keep[gone] = False
     kept = np.flatnonzero(keep)
     order = np.insert(kept, np.searchsorted(kept, places), base.num_rows + np.arange(fresh.num_rows))
-    return pa.concat_tables([base, fresh]).combine_chunks().take(pa.array(order))
+    return pa.concat_tables([base, fresh]).take(pa.array(order))
 
 
 def _spliced_by_slices(

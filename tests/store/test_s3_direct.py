@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +20,7 @@ from support.forked import run_forked
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.model.records import Credentials
-from lakeops.store.base import StoreSettings
+from lakeops.store.base import PutResult, StoreSettings
 from lakeops.store.s3 import S3Store, direct
 
 DIRECT = "lakeops"
@@ -147,11 +148,25 @@ def test_botocore_takes_over_what_failed(bucket, turn):
     assert [way.split()[1] for way in bucket.ways] == ["obstore", "botocore"] * 3 + ["botocore"]
 
 
-def test_large_contents_are_botocores(bucket):
+def test_large_contents_of_the_main_thread_are_botocores(bucket):
     store = bucket.store()
     for size in (direct.LARGEST_WRITE, direct.LARGEST_WRITE + 1):
         store.put("a", bytes(size))
     assert bucket.ways == ["PUT obstore", "PUT botocore"]
+
+
+def test_threads_that_handle_no_signals_wait_longer_for_a_large_write(bucket, monkeypatch):
+    """Else a slow network would break it off, and botocore would send all of it again."""
+    waits, connect = [], direct._connect
+    monkeypatch.setattr(direct, "_connect", lambda *given: waits.append(given[-1]) or connect(*given))
+    store, contents = bucket.store(), b"x" * (direct.LARGEST_WRITE + 1)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(store.put, "a", contents[1:]).result()
+        written = thread.submit(store.put, "b", contents).result()
+    assert bucket.ways == ["PUT obstore", "PUT obstore"]
+    assert waits == [direct.PATIENCE, direct.WRITE_PATIENCE]
+    assert bucket.objects["/bucket/p/b"][0] == contents
+    assert written == PutResult(len(contents), hashlib.sha256(contents).hexdigest(), etag(contents).strip('"'))
 
 
 def test_a_signal_waits_for_the_patience_only(bucket, monkeypatch):

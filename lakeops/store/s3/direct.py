@@ -38,7 +38,10 @@ PATIENCE = 5.0
 longer, and lets a signal through."""
 _LONGEST_REQUEST = timedelta(minutes=10)
 LARGEST_WRITE = 1024 * 1024
-"""Bytes of contents that cross most networks within the patience. Larger ones take botocore hardly more CPU."""
+"""Bytes of contents that cross most networks within the patience. Python's main thread leaves larger ones to botocore,
+because it handles the signals. Other threads handle none, whoever they wait for."""
+WRITE_PATIENCE = 30.0
+"""Seconds that those threads wait for a larger write, which is one part of an upload at most."""
 _MOST_FAILURES = 3
 """Failures in a row, after which a process leaves a bucket to botocore: it may be behind a redirect."""
 _REST_SECONDS = 60
@@ -99,7 +102,7 @@ class Direct:
         self._signer = signer
         self._options = options
         self._lock = threading.Lock()
-        self._made: tuple[Keys, Client] | None = None
+        self._made: dict[float, tuple[Keys, Client]] = {}
         self._failures = 0
         self._since_failure = stopwatch()
 
@@ -124,7 +127,10 @@ class Direct:
 
         After None the object may be there all the same, as after any request whose answer is lost.
         """
-        client = self._client(name) if len(body) <= LARGEST_WRITE else None
+        large = len(body) > LARGEST_WRITE
+        if large and threading.current_thread() is threading.main_thread():
+            return None
+        client = self._client(name, WRITE_PATIENCE if large else PATIENCE)
         if client is None:
             return None
         import obstore
@@ -164,8 +170,8 @@ class Direct:
             self._failures += 1
             self._since_failure = stopwatch()
 
-    def _client(self, name: str) -> Client | None:
-        """The client for an object's name."""
+    def _client(self, name: str, patience: float | None = None) -> Client | None:
+        """The client for an object's name, which waits so many seconds for an answer."""
         if not is_plain(name):
             return None
         if self._failures >= _MOST_FAILURES and self._since_failure() < _REST_SECONDS:
@@ -173,12 +179,14 @@ class Direct:
         keys = self._signer.keys()
         if keys is None:
             return None
-        made = self._made
+        patience = patience or PATIENCE
+        made = self._made.get(patience)
         if made is None or made[0] != keys:  # those that last for some time only were renewed
             with self._lock:
-                made = self._made
+                made = self._made.get(patience)
                 if made is None or made[0] != keys:
-                    made = self._made = keys, _connect(self._bucket, self._settings, keys, self._options)
+                    made = keys, _connect(self._bucket, self._settings, keys, self._options, patience)
+                    self._made[patience] = made
         return made[1]
 
 
@@ -311,7 +319,7 @@ def _where(bucket: str, endpoint: str | None, region: str) -> dict[str, Any]:
     }
 
 
-def _connect(bucket: str, settings: StoreSettings, keys: Keys, options: dict[str, Any]) -> Client:
+def _connect(bucket: str, settings: StoreSettings, keys: Keys, options: dict[str, Any], patience: float) -> Client:
     from obstore.store import S3Store as Client
 
     credential: Any = {
@@ -327,7 +335,7 @@ def _connect(bucket: str, settings: StoreSettings, keys: Keys, options: dict[str
         client_options={
             "allow_http": True,  # the endpoint says which
             "connect_timeout": timedelta(seconds=min(PATIENCE, settings.connect_timeout)),
-            "read_timeout": timedelta(seconds=min(PATIENCE, settings.read_timeout)),
+            "read_timeout": timedelta(seconds=min(patience, settings.read_timeout)),
             "timeout": _LONGEST_REQUEST,
             "pool_max_idle_per_host": str(settings.max_connections),
             "user_agent": "lakeops",

@@ -56,6 +56,9 @@ class ObjectWrite:
 
     def write(self, data: bytes | BinaryIO) -> PutResult:
         """Send the contents. Raises ``AlreadyExists`` with ``if_absent``, and botocore's errors as they are."""
+        if isinstance(data, bytes) and len(data) <= self.settings.part_bytes:  # as it is, without a copy
+            etag = self._write_whole(data)
+            return PutResult(len(data), hashlib.sha256(data).hexdigest(), etag.strip('"'))
         tally = _DigestedParts(_growing_parts(pieces(data, self.settings.part_bytes)))
         first = next(tally, b"")
         second = next(tally, None)
