@@ -47,12 +47,14 @@ class Records:
     """The rows of a table as records, one at a time: a few microseconds each.
 
     Args:
-        table: at least the columns of ``ENTRY_SCHEMA``.
+        table: at least the columns of ``ENTRY_SCHEMA``, and at least one row.
     """
 
     def __init__(self, table: pa.Table) -> None:
-        self._plain: list[Any] = [table.column(name).combine_chunks() for name in _PLAIN]
-        self._metadata: Any = table.column(_METADATA).combine_chunks()
+        # A table of one chunk stays as it is. A column would be copied.
+        rows = table.combine_chunks()
+        self._plain: list[Any] = [rows.column(name).chunk(0) for name in _PLAIN]
+        self._metadata: Any = rows.column(_METADATA).chunk(0)
         self._bounds = self._metadata.offsets.to_numpy()
 
     def __getitem__(self, row: int) -> Entry:
