@@ -213,7 +213,7 @@ def _added_before(ctx: Context, opened: Output) -> _Added:
     if not opened.mark:
         return _Added(None, pa.chunked_array([], pa.string()))
     pinned = ctx.catalog.pin(ctx.repository_id, opened.branch, opened.folder, below=True)  # before the look
-    shown = _objects_at(ctx, opened, None)[1]
+    _, shown, _ = _objects_at(ctx, opened, None)
     address = shown["physical_address"]
     others = pc.and_not(
         pc.match_substring_regex(address, f"{layout.OBJECT_NAME.removesuffix('(/|$)')}/{opened.mark}"),
@@ -231,7 +231,7 @@ def _in_place_of(paths: pa.ChunkedArray, files: pa.Table) -> pa.Table:
 def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnCollision) -> None:
     """Stage files none of whose paths shows another object, at the instant in which they are staged."""
     earlier = _added_before(ctx, opened)
-    state, there = _objects_at(ctx, opened, files["path"])
+    state, there, staged = _objects_at(ctx, opened, files["path"])
     there = there.filter(pc.invert(pc.is_in(there["path"], value_set=earlier.paths)))
     ours = {row["path"]: (row["checksum"], row["size_bytes"]) for row in files.select(_SAME).to_pylist()}
     taken = [
@@ -251,7 +251,8 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
         )
     seen, unchanged = None, None
     if earlier.pinned is None:
-        seen = frozenset([*files["physical_address"].to_pylist(), *there["physical_address"].to_pylist()])
+        # What is staged with the contents of the commit does not show, and was looked at all the same.
+        seen = frozenset([*files["physical_address"].to_pylist(), *there["physical_address"].to_pylist(), *staged])
     else:
         state, unchanged = earlier.pinned.state, earlier.pinned.trail
     ctx.catalog.put_staged(
@@ -269,10 +270,12 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
 _SAME = ["path", "checksum", "size_bytes"]
 
 
-def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> tuple[BranchState, pa.Table]:
-    """The branch, and those of the folder's objects that have one of these paths, with the addresses that are stored.
+def _objects_at(
+    ctx: Context, opened: Output, paths: pa.ChunkedArray | None
+) -> tuple[BranchState, pa.Table, list[str | None]]:
+    """The branch, those of the folder's objects that have one of these paths, and the addresses that are staged there.
 
-    All objects of the folder when there are no paths.
+    All objects of the folder when there are no paths. Addresses are as they are stored.
     """
     found, staged = ctx.catalog.staged_table(ctx.repository_id, opened.branch, prefix=opened.folder)
     committed = ctx.reader.scan(ctx.metarange(found.head), opened.folder)
@@ -283,7 +286,9 @@ def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> 
     ]
     schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])
     empty = schema.empty_table()
-    return found.state, pa.concat_tables([empty, *(table.cast(schema) for table in tables)])
+    at_paths = staged if paths is None else staged.filter(pc.is_in(staged["path"], value_set=paths))
+    addresses: list[str | None] = at_paths["physical_address"].to_pylist()
+    return found.state, pa.concat_tables([empty, *(table.cast(schema) for table in tables)]), addresses
 
 
 def _renamed(files: pa.Table, taken: set[str], mark: str) -> pa.Table:

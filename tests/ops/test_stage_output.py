@@ -427,3 +427,13 @@ def test_of_two_appends_at_once_one_is_refused(repo: Repository, lake: Lake, mon
     with pytest.raises(errors.PathTaken):
         appended(main, "second")
     assert main.read("t/part-0.csv") == b"first"
+
+
+@pytest.mark.parametrize("on_collision", ["refuse", "rename"])
+def test_what_was_committed_can_be_appended_any_number_of_times(repo: Repository, on_collision: str) -> None:
+    main = repo.branch("main")
+    for number in range(4):
+        appended(main, "the same", on_collision=on_collision)
+        if not number:
+            main.commit("once")
+    assert [entry.path for entry in main.list("t/")] == ["t/part-0.csv"]
