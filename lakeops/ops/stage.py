@@ -224,9 +224,8 @@ def put_consistently(
 
 def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[Pinned, pa.ChunkedArray]:
     """A branch, and the paths that it shows under a prefix, in order: one string column, however many."""
-    pinned = ctx.catalog.pin(
-        ctx.repository_id, branch, prefix, below=True
-    )  # before the look, so that nothing is missed
+    # Before the look, so that nothing is missed.
+    pinned = ctx.catalog.pin(ctx.repository_id, branch, prefix, below=True)
     found, staged = ctx.catalog.staged_table(ctx.repository_id, branch, prefix=prefix)
     committed = ctx.reader.scan(ctx.metarange(found.head), prefix)
     chunks = (chunk for batch in with_staged(committed, staged) for chunk in batch.column("path").chunks)

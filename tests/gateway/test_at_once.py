@@ -5,27 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
-from support.served import KEYS
+from support.served import KEYS, lake, s3_client
 
-from lakeops import Branch, Lake, Settings
+from lakeops import Branch, Lake
+
+__all__ = ["lake"]
 
 pytestmark = pytest.mark.usefixtures("no_home")
 KEY = {"Bucket": "shop", "Key": "main/new"}
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    """On this machine's clock, which signatures are compared with."""
-    settings = Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")
-    with Lake.open(settings=settings) as lake:
-        yield lake
 
 
 @pytest.fixture
@@ -35,16 +26,8 @@ def main(lake: Lake) -> Branch:
 
 @pytest.fixture
 def s3(lake: Lake, main: Branch, serve: Callable[..., str]) -> Iterator[Any]:
-    client = boto3.client(
-        "s3",
-        endpoint_url=serve(lake, KEYS, write=True),
-        aws_access_key_id=KEYS.access_key,
-        aws_secret_access_key=KEYS.secret_key,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-    )
-    yield client
-    client.close()
+    with s3_client(serve(lake, KEYS, write=True)) as client:
+        yield client
 
 
 Before = Callable[[str, Callable[[], object]], None]

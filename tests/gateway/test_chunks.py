@@ -7,22 +7,23 @@ import hashlib
 import hmac
 import http.client
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from botocore.auth import S3SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as Botos
 from pyarrow.fs import S3FileSystem
-from support.served import KEYS
+from support.served import KEYS, lake
 
-from lakeops import Lake, Repository, Settings
+from lakeops import Lake, Repository
 from lakeops.gateway.answers import Refused
 from lakeops.gateway.chunks import Chunks, chunks_of
 from lakeops.gateway.signature import Seed, Signed, verify
 from lakeops.model.records import Credentials
+
+__all__ = ["lake"]
 
 SECRET = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 NOW = datetime(2013, 5, 24, tzinfo=UTC)
@@ -154,13 +155,6 @@ def test_checksums_behind_a_body_without_signatures(seed: Seed, kind: str) -> No
 
 
 # --- through a gateway ---
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    """On this machine's clock, which signatures are compared with."""
-    with Lake.open(settings=Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")) as lake:
-        yield lake
 
 
 @pytest.fixture

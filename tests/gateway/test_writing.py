@@ -6,28 +6,19 @@ import http.client
 import io
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
 from botocore.exceptions import ClientError
-from support.served import KEYS
+from support.served import KEYS, lake, s3_client
 
-from lakeops import InvalidSettings, Lake, Repository, Settings
+from lakeops import InvalidSettings, Lake, Repository
 from lakeops.gateway.app import Gateway
 
+__all__ = ["lake"]
+
 pytestmark = pytest.mark.usefixtures("no_home")
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    """On this machine's clock, which signatures are compared with."""
-    settings = Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")
-    with Lake.open(settings=settings) as lake:
-        yield lake
 
 
 @pytest.fixture
@@ -41,16 +32,8 @@ def repo(lake: Lake) -> Repository:
 
 @pytest.fixture
 def s3(lake: Lake, repo: Repository, serve: Callable[..., str]) -> Iterator[Any]:
-    client = boto3.client(
-        "s3",
-        endpoint_url=serve(lake, KEYS, write=True),
-        aws_access_key_id=KEYS.access_key,
-        aws_secret_access_key=KEYS.secret_key,
-        region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, max_pool_connections=16),
-    )
-    yield client
-    client.close()
+    with s3_client(serve(lake, KEYS, write=True)) as client:
+        yield client
 
 
 def code(work: Callable[[], object]) -> tuple[int, str]:

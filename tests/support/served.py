@@ -1,10 +1,18 @@
-"""What gateways of tests serve: a repository whose names are hard to spell."""
+"""What gateways of tests serve, such as a repository whose names are hard to spell, and clients of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from lakeops import Lake, Repository
+import boto3
+import pytest
+from botocore.config import Config
+
+from lakeops import Lake, Repository, Settings
 from lakeops.model.records import Credentials
 
 KEYS = Credentials("reader", "a secret of the tests: +/=~")
@@ -57,3 +65,25 @@ class Served:
     @property
     def address(self) -> str:
         return self.url.removeprefix("http://")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """A lake on this machine's clock, which signatures are compared with."""
+    with Lake.open(settings=Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")) as lake:
+        yield lake
+
+
+@contextmanager
+def s3_client(url: str) -> Iterator[Any]:
+    """A client of a gateway. It tries once, and several threads may use it."""
+    client = boto3.client(
+        "s3",
+        endpoint_url=url,
+        aws_access_key_id=KEYS.access_key,
+        aws_secret_access_key=KEYS.secret_key,
+        region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, max_pool_connections=16),
+    )
+    yield client
+    client.close()

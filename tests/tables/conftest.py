@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from support.engines import place
+from support.served import lake
 
-from lakeops import Lake, Repository, Settings
+from lakeops import Lake, Repository
 from lakeops.gateway.server import serving
 
-__all__ = ["place"]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    settings = Settings.model_construct(home=tmp_path / "home", fsync=False, committer="tester")
-    with Lake.open(settings=settings) as lake:
-        yield lake
+__all__ = ["lake", "place"]
 
 
 @pytest.fixture
