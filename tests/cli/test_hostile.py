@@ -113,5 +113,5 @@ def test_conflicts_are_escaped(run, flights):
 
 @pytest.mark.parametrize("name", ["n" * 5000, "a/" * 3000 + "b"])
 def test_a_file_name_that_is_too_long_is_bad_input(run, flights, name: str) -> None:
-    assert run.error("fs", "download", "lakefs://flights/main/raw/a", name)["kind"] == "invalid_input"
+    assert run.error("fs", "download", "lakefs://flights/main/raw/a.csv", name)["kind"] == "invalid_input"
     assert run.error("--config", name, "repo", "list")["kind"] == "invalid_settings"
