@@ -76,9 +76,10 @@ class Relay:
         try:
             yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         finally:
-            loop.call_soon_threadsafe(server.close)
+            asyncio.run_coroutine_threadsafe(_end(server), loop).result()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
+            loop.close()
 
     async def _connected(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         server, on = await asyncio.open_connection(*self.address)
@@ -93,10 +94,11 @@ class Relay:
             if turns:
                 turns[-1].ended = time.perf_counter()
 
-        await asyncio.gather(
-            self._carry(client, on, self._there, self.delay, asked),
-            self._carry(server, back, self._here, 0.0, answered),
-        )
+        with suppress(asyncio.CancelledError):  # at the end; asyncio's streams print one that gets out
+            await asyncio.gather(
+                self._carry(client, on, self._there, self.delay, asked),
+                self._carry(server, back, self._here, 0.0, answered),
+            )
         for writer in (on, back):
             writer.close()
 
@@ -117,6 +119,15 @@ class Relay:
                 await under_way.put((line.through(len(data), self.bandwidth) + delay, data))
         await under_way.put((0.0, b""))
         await delivering
+
+
+async def _end(server: asyncio.Server) -> None:
+    """Take no more connections, and let go of those that clients have kept."""
+    server.close()
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _deliver(under_way: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter) -> None:
