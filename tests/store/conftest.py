@@ -88,7 +88,7 @@ def local(tmp_path: Path) -> LocalStore:
 def directly(monkeypatch) -> None:
     """Requests go by obstore though moto, which this process has loaded, could stand in for botocore's servers."""
     monkeypatch.setattr(direct, "_is_intercepted", lambda: False)
-    monkeypatch.setattr(direct, "_buckets", direct._Buckets())
+    monkeypatch.setattr(direct._buckets, "_made", {})
 
 
 @pytest.fixture(params=["local", "directly", *S3_KINDS, *CLOUD_KINDS])

@@ -6,9 +6,7 @@ identity, Google's application default credentials. lakeops never sees them.
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,6 +23,7 @@ from lakeops.model.errors import (
 )
 from lakeops.store.base import StoreSettings
 from lakeops.store.obstore_threads import threads_lost
+from lakeops.store.per_process import PerProcess
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore
@@ -40,43 +39,17 @@ _LONGEST_REQUEST = timedelta(minutes=10)
 _Key = tuple[str, str, StoreSettings]
 
 
-class _Clients:
-    """The clients of this process."""
-
-    def __init__(self) -> None:
-        # Clients of the parent process. To drop one would wait for its threads.
-        self._abandoned: list[object] = []
-        self.forget()
-
-    def forget(self) -> None:
-        """Start anew, as a child process must."""
-        self._lock = threading.Lock()
-        self._made: dict[_Key, Client] = {}
-        self._abandoned.append(self._made)
-
-    def get(self, scheme: str, bucket: str, settings: StoreSettings) -> Client:
-        """The client for a bucket."""
-        if threads_lost():
-            raise Unsupported(
-                f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
-                "Start it with multiprocessing's 'spawn', or use the store only after the fork"
-            )
-        key = scheme, bucket, settings
-        found = self._made.get(key)
-        if found is None:
-            with self._lock:
-                found = self._made.get(key) or _connect(scheme, bucket, settings)
-                self._made[key] = found
-        return found
-
-
-_clients = _Clients()
-os.register_at_fork(after_in_child=_clients.forget)
+_clients: PerProcess[_Key, Client] = PerProcess(lambda place: _connect(*place), keep=True)
 
 
 def client(scheme: str, bucket: str, settings: StoreSettings) -> Client:
     """The process's client for a bucket. Threads may share it. Raises ``Unsupported``, ``StoreError``."""
-    return _clients.get(scheme, bucket, settings)
+    if threads_lost():
+        raise Unsupported(
+            f"{scheme}:// cannot be used here: this process was forked from one that had loaded obstore before. "
+            "Start it with multiprocessing's 'spawn', or use the store only after the fork"
+        )
+    return _clients.get((scheme, bucket, settings))
 
 
 def _connect(scheme: str, bucket: str, settings: StoreSettings) -> Client:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +31,7 @@ from lakeops.model.errors import (
 )
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
+from lakeops.store.per_process import PerProcess
 from lakeops.store.s3.direct import DEFAULT_REGION
 from lakeops.store.s3.pages import moment, take_objects
 
@@ -40,29 +39,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 
-class _Clients:
-    """The clients of this process."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Start anew, as a child process must."""
-        self._lock = threading.Lock()
-        self._made: dict[StoreSettings, S3Client] = {}
-
-    def get(self, settings: StoreSettings) -> S3Client:
-        """The client for these settings."""
-        found = self._made.get(settings)
-        if found is None:
-            with self._lock:
-                found = self._made.get(settings) or _connect(settings)
-                self._made[settings] = found
-        return found
-
-
-_clients = _Clients()
-os.register_at_fork(after_in_child=_clients.forget)
+_clients: PerProcess[StoreSettings, S3Client] = PerProcess(lambda settings: _connect(settings))  # noqa: PLW0108
 
 
 def client(settings: StoreSettings) -> S3Client:

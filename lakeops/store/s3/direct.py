@@ -24,6 +24,7 @@ from lakeops.model.clock import stopwatch
 from lakeops.store.base import StoreSettings
 from lakeops.store.keys import is_plain
 from lakeops.store.obstore_threads import threads_lost
+from lakeops.store.per_process import PerProcess
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -212,39 +213,12 @@ class _Signer:
         return Keys(frozen.access_key, frozen.secret_key, frozen.token)
 
 
-class _Buckets:
-    """The buckets of this process."""
-
-    def __init__(self) -> None:
-        # Clients of the parent process. To drop one would wait for its threads.
-        self._abandoned: list[object] = []
-        self.forget()
-
-    def forget(self) -> None:
-        """Start anew, as a child process must."""
-        self._lock = threading.Lock()
-        self._opened: dict[tuple[str, StoreSettings], Direct | None] = {}
-        self._abandoned.append(self._opened)
-
-    def get(self, bucket: str, settings: StoreSettings) -> Direct | None:
-        """A bucket, opened once."""
-        if threads_lost():
-            return None
-        key = bucket, settings
-        if key not in self._opened:
-            with self._lock:
-                if key not in self._opened:
-                    self._opened[key] = _open(bucket, settings)
-        return self._opened[key]
-
-
-_buckets = _Buckets()
-os.register_at_fork(after_in_child=_buckets.forget)
+_buckets: PerProcess[tuple[str, StoreSettings], Direct | None] = PerProcess(lambda place: _open(*place), keep=True)
 
 
 def direct(bucket: str, settings: StoreSettings) -> Direct | None:
     """This process's way to a bucket; None where all requests are botocore's."""
-    return _buckets.get(bucket, settings)
+    return None if threads_lost() else _buckets.get((bucket, settings))
 
 
 def _open(bucket: str, settings: StoreSettings) -> Direct | None:
