@@ -252,7 +252,8 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
     seen, unchanged = None, None
     if earlier.pinned is None:
         # What is staged with the contents of the commit does not show, and was looked at all the same.
-        seen = frozenset([*files["physical_address"].to_pylist(), *there["physical_address"].to_pylist(), *staged])
+        looked_at = (files, there, staged)
+        seen = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
     else:
         state, unchanged = earlier.pinned.state, earlier.pinned.trail
     ctx.catalog.put_staged(
@@ -270,10 +271,8 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
 _SAME = ["path", "checksum", "size_bytes"]
 
 
-def _objects_at(
-    ctx: Context, opened: Output, paths: pa.ChunkedArray | None
-) -> tuple[BranchState, pa.Table, list[str | None]]:
-    """The branch, those of the folder's objects that have one of these paths, and the addresses that are staged there.
+def _objects_at(ctx: Context, opened: Output, paths: pa.ChunkedArray | None) -> tuple[BranchState, pa.Table, pa.Table]:
+    """The branch, those of the folder's objects that have one of these paths, and what is staged there.
 
     All objects of the folder when there are no paths. Addresses are as they are stored.
     """
@@ -287,8 +286,7 @@ def _objects_at(
     schema = pa.schema([STAGED_SCHEMA.field(name).with_nullable(True) for name in wanted])
     empty = schema.empty_table()
     at_paths = staged if paths is None else staged.filter(pc.is_in(staged["path"], value_set=paths))
-    addresses: list[str | None] = at_paths["physical_address"].to_pylist()
-    return found.state, pa.concat_tables([empty, *(table.cast(schema) for table in tables)]), addresses
+    return found.state, pa.concat_tables([empty, *(table.cast(schema) for table in tables)]), at_paths
 
 
 def _renamed(files: pa.Table, taken: set[str], mark: str) -> pa.Table:

@@ -135,25 +135,33 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
     started = require_stageable(ctx, branch).now
     link_held_back(ctx, branch, path)
 
-    def require_there() -> None:
-        there = find(ctx, branch, path)
-        if there is None:
-            raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
-        if seen is not None and there != seen:
-            raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
-
-    def attempt() -> None:
-        state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-        trail = ctx.catalog.trail(state, path, below=False)
-        require_there()
-        row = Staged(path, None)
-        ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=trail)
-
     if seen is not None:
-        when_moved(ctx)(attempt)
+        when_moved(ctx)(_delete_seen, ctx, branch, path, seen, started)
         return
-    require_there()
+    _object_at(ctx, branch, path)
     ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, None), started)
+
+
+def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
+    """Stage the deletion of an object that is still the one that was seen, at the instant in which it is staged."""
+    state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
+    trail = ctx.catalog.trail(state, path, below=False)
+    if _object_at(ctx, branch, path) != seen:
+        raise another_object(branch, path)
+    row = Staged(path, None)
+    ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=trail)
+
+
+def _object_at(ctx: Context, branch: str, path: str) -> Entry:
+    there = find(ctx, branch, path)
+    if there is None:
+        raise ObjectNotFound(f"no object {path!r} on branch {branch!r}")
+    return there
+
+
+def another_object(branch: str, path: str) -> NotAsSeen:
+    """The error for a path that shows another object than somebody has looked at."""
+    return NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
 
 
 MOST_OBJECTS = 500

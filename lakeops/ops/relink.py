@@ -13,16 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import BranchState, Staged, Trail
-from lakeops.model.errors import InvalidInput, NotAsSeen, ObjectNotFound
+from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.records import Entry
 from lakeops.model.schema import ENTRY_SCHEMA
-from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
-from lakeops.ops.put import require_absent
+from lakeops.ops.put import another_object, require_absent
 from lakeops.ops.resolve import require_stageable
 from lakeops.ops.stage import link_held_back, normalised, tombstones
 from lakeops.ops.view import entries, find, stat
@@ -227,7 +226,7 @@ def link(
         if if_absent:
             require_absent(ctx, branch, path)
         if in_place and find(ctx, branch, path) != entry:
-            raise NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
+            raise another_object(branch, path)
         expected = state if in_place or if_absent else None
         _put_entry(ctx, branch, linked, started, expected, unchanged=trail, if_absent=if_absent)
         return linked
