@@ -75,10 +75,10 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
             f"{excerpt(paths[row].as_py())}: {excerpt(keys[row].as_py())} is not an object's address; give "
             f"data/... in this namespace, or a file://, s3://, gs:// or az:// URL, {MAX_ADDRESS_BYTES:,} bytes at most"
         )
-    elsewhere = pc.invert(pc.starts_with(keys, layout.DATA))
-    if not pc.any(elsewhere).as_py():
+    here = pc.starts_with(keys, layout.DATA)
+    if pc.all(here, min_count=0).as_py():
         return
-    plain = pc.or_(pc.invert(elsewhere), pc.match_substring_regex(keys, _PLAIN_URL))
+    plain = pc.or_(here, pc.match_substring_regex(keys, _PLAIN_URL))
     for row in np.flatnonzero(pc.invert(plain).to_numpy()).tolist():  # few: what a URL spells in a roundabout way
         try:
             split_address(keys[row].as_py())
@@ -89,11 +89,12 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
 def proper(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """For each address as it is stored, whether it may be one: managed here, or a whole URL of somewhere else."""
     here = pc.starts_with(keys, layout.DATA)
-    some, others = pc.any(here).as_py(), pc.any(pc.invert(here)).as_py()
     # Most tables have addresses of one kind. Looking for what only the other kind may not have takes as long again.
-    if some and others:
-        return pc.if_else(here, _proper_here(keys), _proper_elsewhere(keys))
-    return _proper_elsewhere(keys) if others else _proper_here(keys)
+    if pc.all(here, min_count=0).as_py():
+        return _proper_here(keys)
+    if not pc.any(here).as_py():
+        return _proper_elsewhere(keys)
+    return pc.if_else(here, _proper_here(keys), _proper_elsewhere(keys))
 
 
 def _proper_here(keys: pa.ChunkedArray) -> pa.ChunkedArray:
