@@ -163,7 +163,11 @@ class Writing:
                 whole.seek(0)
                 entry = _stage(*branch_and_path, whole, asked, upload.content_type, upload.metadata)
             answer = _xml("CompleteMultipartUploadResult", Bucket=repository.id, Key=asked.key, ETag=etag(entry))
-            self._end(told.upload, told, answer)
+            with self._lock:
+                self._completed[told] = answer
+                while len(self._completed) > MOST_UPLOADS:
+                    del self._completed[next(iter(self._completed))]
+            self._end(told.upload)
         return answer
 
     def _abort(self, repository: Repository, asked: Request) -> Answer:
@@ -179,13 +183,9 @@ class Writing:
             raise no_such_upload()
         return found
 
-    def _end(self, name: str, told: Completion | None = None, answer: Answer | None = None) -> None:
+    def _end(self, name: str) -> None:
         with self._lock:
             upload = self._uploads.pop(name, None)
-            if told is not None and answer is not None:
-                self._completed[told] = answer
-                while len(self._completed) > MOST_UPLOADS:
-                    del self._completed[next(iter(self._completed))]
         if upload is not None:
             with upload.lock:
                 upload.file.close()
