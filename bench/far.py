@@ -4,6 +4,7 @@
 
     PYTHONPATH=.:tests python -m bench.far                  40,000 entries, writes docs/performance.md
     PYTHONPATH=.:tests python -m bench.far --entries 5000 --no-page
+    PYTHONPATH=.:tests python -m bench.far --lakefs PROGRAM   lakeFS on the same server, in the same run
 
 The S3 server is the one that ``LAKEOPS_TEST_S3_ENDPOINT`` names, Ceph's radosgw where it is installed, or else moto. A
 relay stands before it (``bench.relay``). It also counts the requests, and the longest chain of those that waited for
@@ -27,9 +28,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,9 @@ from urllib.parse import urlsplit
 
 from services import radosgw
 
-from bench.dataset import Changes, DataSet
+from bench import lakefs_side
+from bench.dataset import DataSet
+from bench.far_verbs import BY_NAME, VERBS, Verb
 from bench.relay import Relay, longest_chain
 from bench.run import machine
 from bench.sample import CODE, peak_mb
@@ -48,129 +49,8 @@ if TYPE_CHECKING:
 DELAY = 0.025
 BANDWIDTH = 100e6
 REPEATS = 3
-CHANGES = 1_000
-PUTS, PUTTERS = 400, 8
-MERGES, MERGERS = 24, 8
+PUTTERS = 8
 HOW = ("cold", "cached")
-
-
-@dataclass(frozen=True)
-class Verb:
-    """A line of the table.
-
-    Attributes:
-        run: the verb, on the repository and with the name of this run.
-        before: what it stands on, made near the server and not measured.
-        lakefs: what lakeFS 1.84 took, in milliseconds.
-        heavy: it takes seconds, and is run once.
-    """
-
-    name: str
-    run: Callable[[Repository, str], object]
-    lakefs: float
-    before: Callable[[Repository, DataSet, str, int], object] = lambda repo, data, name, run: None
-    heavy: bool = False
-
-
-def branch_off(repo: Repository, name: str, changes: Changes, *, commit: bool = True) -> None:
-    """A branch of main with changes on it."""
-    catalog: Any = repo._ctx.catalog
-    repo.create_branch(name, "main")
-    catalog.put_staged(repo.id, name, changes.staged, started=catalog.now())
-    if commit:
-        repo.branch(name).commit("changes")
-
-
-def changed(kind: str) -> Callable[[DataSet, int, int], Changes]:
-    """A thousand changes of a kind; ``side`` tells those of a merge from each other."""
-
-    def made(data: DataSet, run: int, side: int = 0) -> Changes:
-        count = min(CHANGES, data.size // 20)
-        if kind == "random":
-            return data.random(count, 1 + 2 * run + side)
-        return data.clustered(count, 1 + 2 * run + side, at=0.75 if side else 0.2)
-
-    return made
-
-
-def _merge_sides(kind: str) -> Callable[[Repository, DataSet, str, int], None]:
-    def before(repo: Repository, data: DataSet, name: str, run: int) -> None:
-        for side, suffix in enumerate(("", "-to")):
-            branch_off(repo, name + suffix, changed(kind)(data, run, side))
-
-    return before
-
-
-def _one_file_branches(repo: Repository, data: DataSet, name: str, run: int) -> None:
-    repo.create_branch(f"{name}-to", "main")
-    for number in range(MERGES):
-        branch = repo.create_branch(f"{name}-{number}", "main")
-        branch.put(f"merged/{name}/{number}", b"one file")
-        branch.commit("one file")
-
-
-def _puts(repo: Repository, name: str) -> None:
-    branch = repo.branch(name)
-    with ThreadPoolExecutor(PUTTERS) as pool:
-        list(pool.map(lambda number: branch.put(f"puts/{name}/{number}", os.urandom(1_000)), range(PUTS)))
-
-
-def _merges(repo: Repository, name: str) -> None:
-    with ThreadPoolExecutor(MERGERS) as pool:
-        list(pool.map(lambda number: repo.merge(f"{name}-{number}", f"{name}-to"), range(MERGES)))
-
-
-def _import(repo: Repository, name: str) -> None:
-    repo.branch(name).import_objects(os.environ["BENCH_SOURCE"], "imported/", message="import")
-
-
-VERBS = (
-    *(
-        Verb(
-            f"commit {CHANGES:,} {kind}",
-            lambda repo, name: repo.branch(name).commit("changes"),
-            took,
-            lambda repo, data, name, run, kind=kind: branch_off(repo, name, changed(kind)(data, run), commit=False),
-        )
-        for kind, took in (("clustered", 168), ("random", 374))
-    ),
-    *(
-        Verb(
-            f"diff {CHANGES:,} {kind}",
-            lambda repo, name: sum(1 for _ in repo.diff("main", name)),
-            took,
-            lambda repo, data, name, run, kind=kind: branch_off(repo, name, changed(kind)(data, run)),
-        )
-        for kind, took in (("clustered", 104), ("random", 215))
-    ),
-    *(
-        Verb(
-            f"merge {CHANGES:,} + {CHANGES:,} {kind}",
-            lambda repo, name: repo.merge(name, f"{name}-to"),
-            took,
-            _merge_sides(kind),
-        )
-        for kind, took in (("clustered", 241), ("random", 479))
-    ),
-    Verb("first page of 1,000", lambda repo, name: list(islice(repo.ref("main").list(), 1_000)), 14),
-    Verb("first stat", lambda repo, name: repo.ref("main").stat(os.environ["BENCH_PATH"]), 7.6),
-    Verb(
-        f"{PUTS} puts of 1 kB, {PUTTERS} threads",
-        _puts,
-        3_002,
-        lambda repo, data, name, run: repo.create_branch(name, "main"),
-        heavy=True,
-    ),
-    Verb(
-        "import of all entries from a bucket",
-        _import,
-        5_089,
-        lambda repo, data, name, run: repo.create_branch(name, "main"),
-        heavy=True,
-    ),
-    Verb(f"{MERGES} one-file merges, {MERGERS} at once", _merges, 2_197, _one_file_branches, heavy=True),
-)
-BY_NAME = {verb.name: verb for verb in VERBS}
 
 
 # --- the process of one verb ---
@@ -258,8 +138,13 @@ def _radosgw() -> Iterator[str]:
             subprocess.run([*command, "stop", place], check=True)
 
 
-def measure(entries: int, repeats: int, on_row: Callable[[str], None], rows_with: str = "") -> dict[str, Any]:
-    """The medians of all rows, or of those whose names have ``rows_with`` in them, as a JSON document."""
+def measure(
+    entries: int, repeats: int, on_row: Callable[[str], None], rows_with: str = "", lakefs: Path | None = None
+) -> dict[str, Any]:
+    """The medians of all rows, or of those whose names have ``rows_with`` in them, as a JSON document.
+
+    With ``lakefs``, the program of lakeFS, each row has what lakeFS took as well.
+    """
     with server() as (what, near), tempfile.TemporaryDirectory(prefix="lakeops-far-") as place:
         relay = Relay((urlsplit(near).hostname, urlsplit(near).port), DELAY, BANDWIDTH)
         with relay.running() as far:
@@ -269,6 +154,13 @@ def measure(entries: int, repeats: int, on_row: Callable[[str], None], rows_with
                 on_row(verb.name)
                 rows[verb.name] = {how: bench.row(verb, how, 1 if verb.heavy else repeats) for how in HOW}
                 loads.append(os.getloadavg()[0])
+            if lakefs is not None:
+                with lakefs_side.server(lakefs, Path(place) / "lakefs", far) as api:
+                    theirs = lakefs_side.LakeFs(api, bench.bucket, bench.data)
+                    for verb in (verb for verb in VERBS if verb.name in rows):
+                        on_row(f"lakeFS: {verb.name}")
+                        walls = [_their_run(verb, theirs, again) for again in range(1 if verb.heavy else repeats)]
+                        rows[verb.name]["lakefs"] = {"wall": median(walls)}
     return {
         "entries": entries,
         "repeats": repeats,
@@ -281,13 +173,22 @@ def measure(entries: int, repeats: int, on_row: Callable[[str], None], rows_with
     }
 
 
+def _their_run(verb: Verb, lakefs: lakefs_side.LakeFs, again: int) -> float:
+    name = f"run-{uuid.uuid4().hex[:12]}"
+    verb.before_theirs(lakefs, name, again)
+    begun = time.perf_counter()
+    verb.theirs(lakefs, name)
+    return time.perf_counter() - begun
+
+
 class _Bench:
     """A repository in a bucket, and the processes that work on it."""
 
     def __init__(self, place: Path, data: DataSet, near: str, far: str, relay: Relay) -> None:
         from lakeops import Lake
 
-        self._data = data
+        self.data = data
+        self.bucket = f"bench-{uuid.uuid4().hex[:12]}"
         self._relay = relay
         self._place = place
         self._environment = os.environ | {
@@ -305,17 +206,17 @@ class _Bench:
     def _prepared(self, near: str) -> Repository:
         import boto3
 
-        bucket = f"bench-{uuid.uuid4().hex[:12]}"
+        bucket = self.bucket
         client = boto3.client("s3", endpoint_url=near, region_name="us-east-1")
         client.create_bucket(Bucket=bucket)
-        paths = self._data.paths(_numbers(0, self._data.size)).to_pylist()
+        paths = self.data.paths(_numbers(0, self.data.size)).to_pylist()
         with ThreadPoolExecutor(PUTTERS) as pool:
             list(pool.map(partial(_put_all, client, bucket), [paths[start::PUTTERS] for start in range(PUTTERS)]))
         self._environment["BENCH_SOURCE"] = f"s3://{bucket}/source/"
         repository = self._lake.create_repository("bench", f"s3://{bucket}/repository")
         catalog: Any = self._lake.catalog
-        for which in self._data.batches():
-            catalog.put_staged("bench", "main", _staged(self._data, which), started=catalog.now())
+        for which in self.data.batches():
+            catalog.put_staged("bench", "main", _staged(self.data, which), started=catalog.now())
         repository.branch("main").commit("base")
         return repository
 
@@ -326,7 +227,7 @@ class _Bench:
 
     def _run(self, verb: Verb, how: str, again: int) -> dict[str, float]:
         name = f"run-{uuid.uuid4().hex[:12]}"
-        verb.before(self._repository, self._data, name, 2 * again + HOW.index(how))
+        verb.before(self._repository, self.data, name, 2 * again + HOW.index(how))
         kept = self._kept if how == "cached" else self._place / name
         self._relay.forget()
         begun = time.perf_counter()
@@ -416,11 +317,14 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
     for verb in VERBS:
         found = result["rows"].get(verb.name)
         if found is not None:
-            ratio = "" if busy else f"{found['cached']['wall'] * 1000 / verb.lakefs:.2f}x"
+            theirs = found["lakefs"]["wall"] * 1000 if "lakefs" in found else verb.lakefs
+            ratio = "" if busy and "lakefs" not in found else f"{found['cached']['wall'] * 1000 / theirs:.2f}x"
             cells = [cell for how in HOW for cell in _cells(found[how])]
-            yield f"| {verb.name} | {' | '.join(cells)} | {verb.lakefs:,g} | {ratio} |"
+            yield f"| {verb.name} | {' | '.join(cells)} | {theirs:,.3g} | {ratio} |"
     yield ""
-    processes = [sample["process"] - sample["wall"] for row in result["rows"].values() for sample in row.values()]
+    processes = [
+        sample["process"] - sample["wall"] for row in result["rows"].values() for sample in (row[how] for how in HOW)
+    ]
     yield (
         "Starting the process, its imports, a small lake in which it calls each verb once and the S3 clients took "
         f"{median(processes) * 1000:,.0f} ms and is not in the table."
@@ -442,6 +346,7 @@ def main() -> None:
     parser.add_argument("--no-page", action="store_true", help="leave docs/ as it is")
     parser.add_argument("--rows", default="", metavar="TEXT", help="only rows with this in their names; docs/ stays")
     parser.add_argument("--page-only", action="store_true", help="write the page from the last numbers")
+    parser.add_argument("--lakefs", type=Path, metavar="PROGRAM", help="measure lakeFS in the same run")
     parser.add_argument("--verb", help=argparse.SUPPRESS)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -454,7 +359,11 @@ def main() -> None:
         result = json.loads(page.FAR_NUMBERS.read_text())
     else:
         result = measure(
-            arguments.entries, arguments.repeats, lambda row: print(f"{row} ...", file=sys.stderr), arguments.rows
+            arguments.entries,
+            arguments.repeats,
+            lambda row: print(f"{row} ...", file=sys.stderr),
+            arguments.rows,
+            arguments.lakefs,
         )
     print("\n".join(lines(result)))
     if not arguments.no_page and not arguments.rows:
