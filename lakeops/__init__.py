@@ -18,6 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from lakeops.memory import choose_pool
 from lakeops.model import errors as _errors
 from lakeops.model.errors import *  # noqa: F403 - the whole tree, which names itself
 from lakeops.model.hooks import Hook, HookEvent
@@ -35,6 +36,8 @@ from lakeops.model.records import (
     Written,
 )
 from lakeops.version import __version__
+
+choose_pool()
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Mirror, Ref, Repository
