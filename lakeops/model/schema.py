@@ -51,3 +51,10 @@ def arrow(values: npt.NDArray[Any]) -> pa.Array:
 def numbers(values: pa.Array) -> npt.NDArray[Any]:
     """The numbers of an Arrow array without nulls. They are not copied and cannot be changed."""
     return np.from_dlpack(values)
+
+
+def text(value: str) -> pa.StringScalar:
+    """A text as Arrow's functions take it. They import pandas to make one of a Python value."""
+    raw = value.encode()
+    bounds = np.array([0, len(raw)], np.int32)
+    return pa.StringArray.from_buffers(1, pa.py_buffer(bounds), pa.py_buffer(raw))[0]

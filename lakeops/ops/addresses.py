@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.schema import text
 from lakeops.ranges.bounds import ABSOLUTE
 from lakeops.store import layout
 
@@ -31,7 +32,7 @@ def joined(root: str, keys: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.
     """The full URLs of keys below a location."""
     if root.startswith("file://") and not _need_no_escape(keys):
         keys = _map_each(keys, layout.quote_path)
-    return pc.binary_join_element_wise(root, keys, "/")
+    return pc.binary_join_element_wise(text(root), keys, text("/"))
 
 
 def relative(namespace: str, addresses: pa.ChunkedArray) -> pa.ChunkedArray:

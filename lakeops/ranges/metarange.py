@@ -185,11 +185,11 @@ class Metarange:
     def disorder(self) -> str | None:
         """Where its ranges are out of order or overlap, by what it tells of them; None where they are not."""
         first, last = self.table.column("first_path"), self.table.column("last_path")
-        at = pc.index(pc.greater(first, last), value=True).as_py()
-        if at >= 0:
+        at = _first_true(pc.greater(first, last))
+        if at is not None:
             return f"range {at} ends at {excerpt(last[at].as_py())}, before it begins"
-        at = pc.index(pc.greater_equal(last[:-1], first[1:]), value=True).as_py() if len(self) > 1 else -1
-        if at >= 0:
+        at = _first_true(pc.greater_equal(last[:-1], first[1:])) if len(self) > 1 else None
+        if at is not None:
             ends, begins = excerpt(last[at].as_py()), excerpt(first[at + 1].as_py())
             return f"range {at} ends at {ends}, but the next one begins at {begins}"
         return None
@@ -280,3 +280,8 @@ def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
     columns = zip(*(astuple(row) for row in rows), strict=True) if rows else [()] * len(METARANGE_SCHEMA)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, METARANGE_SCHEMA, strict=True)]
     return pa.table(arrays, schema=METARANGE_SCHEMA)
+
+
+def _first_true(mask: pa.ChunkedArray) -> int | None:
+    """The position of the first true value. ``pc.index`` takes a Python value, and so would import pandas."""
+    return mask.to_pylist().index(True) if pc.any(mask).as_py() else None

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, numbers
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, fetch_range, read_end
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
@@ -55,7 +55,7 @@ class Records:
         rows = table.combine_chunks()
         self._plain: list[Any] = [rows.column(name).chunk(0) for name in _PLAIN]
         self._metadata: Any = rows.column(_METADATA).chunk(0)
-        self._bounds = self._metadata.offsets.to_numpy()
+        self._bounds = numbers(self._metadata.offsets)
 
     def __getitem__(self, row: int) -> Entry:
         metadata = dict(self._metadata[row].as_py()) if self._bounds[row] < self._bounds[row + 1] else {}

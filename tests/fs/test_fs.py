@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import product
@@ -327,6 +329,24 @@ def test_a_remembered_object_that_is_gone_is_looked_up_anew(repo: Repository, fs
     repo.branch("main").put("a", b"another")
     old.unlink()
     assert fs.cat_file("repo/main/a") == b"another"
+
+
+def test_reading_leaves_pandas_alone(repo: Repository, tmp_path: Path):
+    """Its import would be a quarter of the CPU of a program that reads a few files."""
+    _days(repo, 60)
+    commit = repo.branch("main").commit("days").id
+    _days(repo, 2)
+    code = f"""
+import sys, fsspec
+fs = fsspec.filesystem("lakefs", home={str(tmp_path / "home")!r})
+for ref in ("main", "{commit}"):
+    names = fs.glob(f"repo/{{ref}}/t/*/*.parquet")
+    assert len(names) == len(fs.ls(f"repo/{{ref}}/t")) == 60
+    fs.invalidate_cache()
+    assert fs.info(names[7])["size"] == len(fs.cat_file(names[7]))
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 PATHS = ["a.txt", "a/b.txt", "a/c/d.txt", "a/c/e/f.txt", "a/g.txt", "b/c/d/e", "b/c/d/f", "c", "c/x", "\U0010ffff/é/z"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.model.schema import arrow, numbers
+from lakeops.model.schema import arrow, numbers, text
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float64])
@@ -36,9 +36,14 @@ def test_numbers_are_not_copied():
     assert np.shares_memory(numbers(arrow(values)), values)
 
 
+@given(st.text())
+def test_a_text(value):
+    assert text(value).equals(pa.scalar(value))
+
+
 def test_pandas_is_left_alone():
     code = (
-        "import sys; import numpy as np; from lakeops.model.schema import arrow, numbers\n"
-        "numbers(arrow(np.arange(3))); arrow(np.ones(3, bool)); sys.exit('pandas' in sys.modules)"
+        "import sys; import numpy as np; from lakeops.model.schema import arrow, numbers, text\n"
+        "numbers(arrow(np.arange(3))); arrow(np.ones(3, bool)); text('a'); sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
