@@ -26,6 +26,7 @@ from lakeops.catalog.guards import (
     new_ref,
 )
 from lakeops.catalog.hooks import Hooks, check_hooks
+from lakeops.catalog.lookups import Lookup
 from lakeops.catalog.records import BranchState, Pinned
 from lakeops.catalog.rows import reflog_record
 from lakeops.catalog.staging import any_staged, branch_update, check_pinned, earlier_commit
@@ -151,6 +152,7 @@ class Branches(Transitions):
 
 
 _NEW_TAG = new_ref(TAG)
+_TAG = Lookup(TAG.c, f"{TAG.name} WHERE repository_id = :repository AND name = :tag")
 
 
 class Tags(Transitions):
@@ -266,12 +268,11 @@ class Tags(Transitions):
 
     @staticmethod
     def _find_tag(conn: Connection, repository_id: str, name: str) -> Ref:
-        query = select(TAG.c.commit_id).where(TAG.c.repository_id == repository_id, TAG.c.name == name)
-        commit_id = conn.execute(query).scalar_one_or_none()
-        if commit_id is None:
+        row = _TAG.one(conn, {"repository": repository_id, "tag": name})
+        if row is None:
             find_repository(conn, repository_id)
             raise _no_tag(repository_id, name)
-        return Ref(name, commit_id)
+        return Ref(name, row.commit_id)
 
 
 def _find_done(conn: Connection, repository_id: str, name: str, key: str | None, fingerprint: str) -> Ref | None:

@@ -19,6 +19,8 @@ VERSION_TABLE = "lakeops_version"
 
 BYTEWISE = Text().with_variant(Text(collation="C"), "postgresql")
 COUNTER = BigInteger().with_variant(Integer(), "sqlite")
+WHOLE, YES_OR_NO = BigInteger(), Boolean()
+"""One type for all columns of a kind: what a database makes of a type is then found out once."""
 
 
 class Unreadable:
@@ -52,6 +54,9 @@ class CheckedJson(TypeDecorator[Any]):
         return process
 
 
+CHECKED_JSON = CheckedJson()
+
+
 def text(name: str | None = None, *, key: bool = False, null: bool = False) -> Column[str]:
     """Text, ordered by its bytes."""
     return Column(name, BYTEWISE, primary_key=key, nullable=null)
@@ -59,17 +64,17 @@ def text(name: str | None = None, *, key: bool = False, null: bool = False) -> C
 
 def number(name: str | None = None, *, key: bool = False, null: bool = False) -> Column[int]:
     """A whole number of 64 bits."""
-    return Column(name, BigInteger, primary_key=key, nullable=null, autoincrement=False)
+    return Column(name, WHOLE, primary_key=key, nullable=null, autoincrement=False)
 
 
 def flag(name: str | None = None) -> Column[bool]:
     """Yes or no."""
-    return Column(name, Boolean, nullable=False)
+    return Column(name, YES_OR_NO, nullable=False)
 
 
 def json(name: str | None = None) -> Column[Any]:
     """JSON."""
-    return Column(name, CheckedJson, nullable=False)
+    return Column(name, CHECKED_JSON, nullable=False)
 
 
 def counter(name: str | None = None) -> Column[int]:
@@ -79,7 +84,7 @@ def counter(name: str | None = None) -> Column[int]:
 
 def digest(name: str | None = None) -> Column[int]:
     """The digest of the row, null only while a transaction is under way. It comes last, when all else is known."""
-    return Column(name, BigInteger, nullable=True, default=on_insert, onupdate=on_update)
+    return Column(name, WHOLE, nullable=True, default=on_insert, onupdate=on_update)
 
 
 class DatabaseLogin(FunctionElement[str]):
@@ -116,7 +121,7 @@ def login(name: str | None = None) -> Column[str]:
 
 def seconds(name: str | None = None) -> Column[int]:
     """When the row was inserted, in Unix seconds, by the database's clock."""
-    return Column(name, BigInteger, nullable=False, server_default=DatabaseSeconds())
+    return Column(name, WHOLE, nullable=False, server_default=DatabaseSeconds())
 
 
 def partial_index(name: str, condition: str, *columns: str) -> Index:

@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
-    Join,
     Select,
     Table,
-    and_,
     bindparam,
     insert,
     literal,
@@ -42,6 +41,7 @@ from lakeops.catalog.guards import (
     no_commit,
     under,
 )
+from lakeops.catalog.lookups import Lookup
 from lakeops.catalog.records import BranchState, History
 from lakeops.catalog.rows import (
     COMMIT_COLUMNS,
@@ -233,41 +233,37 @@ def _first_parents() -> Select[Any]:
 
 # Built once, as they are asked for on every look at a ref.
 _WALK = _first_parents()
-_ONE = select(*COMMIT_COLUMNS).where(
-    COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id == bindparam("commit")
-)
+_ONE = Lookup(COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
 
 
 def find_commit(conn: Connection, repository_id: str, commit_id: str) -> Commit | None:
     """The commit as a transaction sees it, if it exists."""
-    row = conn.execute(_ONE, {"repository": repository_id, "commit": commit_id}).one_or_none()
+    row = _ONE.one(conn, {"repository": repository_id, "commit": commit_id})
     return None if row is None else commit_record(row)
 
 
-BRANCHES_AND_HEADS = BRANCH.outerjoin(
-    COMMIT, and_(COMMIT.c.repository_id == BRANCH.c.repository_id, COMMIT.c.id == BRANCH.c.commit_id)
-)
-"""Branches, each with the commit that it points to."""
+def with_head(join: str = "", columns: Iterable[Column[Any]] = ()) -> Lookup:
+    """A branch (``:repository``, ``:branch``), the commit that it points to, and columns of one more outer join."""
+    return Lookup(
+        (*BRANCH.c, *COMMIT_COLUMNS, *columns),
+        f"{BRANCH.name} LEFT JOIN {COMMIT.name} ON {COMMIT.name}.repository_id = {BRANCH.name}.repository_id "
+        f"AND {COMMIT.name}.id = {BRANCH.name}.commit_id {join} "
+        f"WHERE {BRANCH.name}.repository_id = :repository AND {BRANCH.name}.name = :branch",
+    )
 
 
-def with_head(place: Join, *columns: Any) -> Select[Any]:  # noqa: ANN401 - the type of columns is SQLAlchemy's own
-    """A branch, the commit that it points to, and more columns of a join that begins with ``BRANCHES_AND_HEADS``."""
-    query = select(*BRANCH.c, *COMMIT_COLUMNS, *columns).select_from(place)
-    return query.where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
-
-
-_HEAD = with_head(BRANCHES_AND_HEADS)
+_HEAD = with_head()
 _BRANCH_WIDTH, _COMMIT_WIDTH = len(BRANCH.c), len(COMMIT_COLUMNS)
 
 
 def look_at_branch(
-    conn: Connection, query: Select[Any], values: dict[str, Any]
+    conn: Connection, query: Lookup, values: dict[str, Any]
 ) -> tuple[BranchState, Commit, Sequence[Any]]:
     """A branch, the commit that it points to, and what else a query of ``with_head`` asks for.
 
     Raises ``RepositoryNotFound``, ``RefNotFound``.
     """
-    row = conn.execute(query, values).one_or_none()
+    row = query.one(conn, values)
     if row is None:
         find_repository(conn, values["repository"])
         raise no_branch(values["repository"], values["branch"])
@@ -347,7 +343,8 @@ class Commits(Transitions):
 
         def work(conn: Connection) -> list[Commit]:
             values = {"repository": repository_id, "commit": commit_id, "limit": limit}
-            found = [commit_record(row) for row in conn.execute(_WALK, values).all()]
+            rows = _ONE.all(conn, values) if limit == 1 else conn.execute(_WALK, values).all()
+            found = [commit_record(row) for row in rows]
             if not found:
                 find_repository(conn, repository_id)
                 raise no_commit(repository_id, commit_id)

@@ -39,9 +39,10 @@ from sqlalchemy import (
 
 from lakeops.catalog.database import Database
 from lakeops.catalog.digests import DIGEST, note_insert, row_digest
+from lakeops.catalog.lookups import Lookup, PageLookup
 from lakeops.catalog.records import BranchState, Caller
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
-from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED
+from lakeops.catalog.tables import AUDIT, BRANCH, COMMIT, KEY, PROTECTION, REFLOG, REPOSITORY, RETIRED, TAG
 from lakeops.model.clock import Clock, unix_seconds
 from lakeops.model.errors import (
     AlreadyExists,
@@ -77,10 +78,15 @@ def _in_turn(query: Select[Any], table: Table, *, exclusive: bool) -> Select[Any
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.
-_REPOSITORY = select(REPOSITORY).where(REPOSITORY.c.id == bindparam("repository"))
-_BRANCH = select(BRANCH).where(BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch"))
-_REPOSITORY_IN_TURN = {mode: _in_turn(_REPOSITORY, REPOSITORY, exclusive=mode) for mode in (False, True)}
-_BRANCH_IN_TURN = {mode: _in_turn(_BRANCH, BRANCH, exclusive=mode) for mode in (False, True)}
+_REPOSITORY = Lookup(REPOSITORY.c, f"{REPOSITORY.name} WHERE id = :repository")
+_BRANCH = Lookup(BRANCH.c, f"{BRANCH.name} WHERE repository_id = :repository AND name = :branch")
+_REFS = {table: PageLookup(table, "name", "repository_id = :repository") for table in (BRANCH, TAG)}
+_THIS_REPOSITORY = select(REPOSITORY).where(REPOSITORY.c.id == bindparam("repository"))
+_THIS_BRANCH = select(BRANCH).where(
+    BRANCH.c.repository_id == bindparam("repository"), BRANCH.c.name == bindparam("branch")
+)
+_REPOSITORY_IN_TURN = {mode: _in_turn(_THIS_REPOSITORY, REPOSITORY, exclusive=mode) for mode in (False, True)}
+_BRANCH_IN_TURN = {mode: _in_turn(_THIS_BRANCH, BRANCH, exclusive=mode) for mode in (False, True)}
 _EXPIRED = select(COMMIT.c.id, COMMIT.c.expired).where(
     COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
 )
@@ -99,7 +105,7 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
     """The repository's row. Raises ``RepositoryNotFound``."""
-    row = conn.execute(_REPOSITORY, {"repository": repository_id}).one_or_none()
+    row = _REPOSITORY.one(conn, {"repository": repository_id})
     return _repository(row, repository_id)
 
 
@@ -107,7 +113,7 @@ def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: b
     """The branch's row, locked. Raises ``RefNotFound``."""
     where: dict[str, Any] = {"repository": repository_id, "branch": name}
     if conn.dialect.name == "sqlite":
-        return _branch(conn.execute(_BRANCH, where).one_or_none(), repository_id, name)
+        return _branch(_BRANCH.one(conn, where), repository_id, name)
     where["turn"] = turn_of(repository_id, name)
     return _branch(conn.execute(_BRANCH_IN_TURN[exclusive], where).one_or_none(), repository_id, name)
 
@@ -125,7 +131,7 @@ def turn_of(repository_id: str, branch: str | None = None) -> int:
 
 def find_branch(conn: Connection, repository_id: str, name: str) -> BranchState:
     """The branch's row. Raises ``RepositoryNotFound``, ``RefNotFound``."""
-    row = conn.execute(_BRANCH, {"repository": repository_id, "branch": name}).one_or_none()
+    row = _BRANCH.one(conn, {"repository": repository_id, "branch": name})
     if row is None:
         find_repository(conn, repository_id)
     return _branch(row, repository_id, name)
@@ -329,13 +335,12 @@ class Transitions:
 
     def _refs(self, table: Table, repository_id: str, prefix: str, after: str, limit: int) -> list[Ref]:
         """A page of branches or tags by name in byte order."""
-        name = table.c.name
-        mine = (table.c.repository_id == repository_id, name > after, *under(name, prefix))
-        query = select(name, table.c.commit_id).where(*mine).order_by(name).limit(limit)
 
         def work(conn: Connection) -> list[Ref]:
             find_repository(conn, repository_id)
-            return [Ref(row.name, row.commit_id) for row in conn.execute(query)]
+            mine = {"repository": repository_id}
+            rows = _REFS[table].page(conn, mine, prefix=prefix, after=after, limit=limit)
+            return [Ref(row.name, row.commit_id) for row in rows]
 
         return self.database.read(work)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
-from sqlalchemy import URL, Connection, inspect, make_url, text
+from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 from lakeops.catalog.audit import Audit
@@ -107,7 +108,7 @@ class Catalog(
             return {
                 "dialect": self.database.dialect.name,
                 "database": self.database.shown,
-                "schema_revision": revision(conn) or "none",
+                "schema_revision": revision(self.database.dialect, conn) or "none",
                 **self.database.dialect.facts(conn),
             }
 
@@ -154,7 +155,7 @@ def open_catalog(
     database = Database(url, dialect)
     catalog = Catalog(database, timedelta(seconds=grace_seconds), clock, caller)
     try:
-        found = database.read(revision)
+        found = database.read(partial(revision, dialect))
         if must_exist:
             check_revision(require(found), upgrade_first=False)
         elif found is None or check_revision(found, upgrade_first=upgrade or dialect.name == "sqlite"):
@@ -191,17 +192,18 @@ REVISIONS = ("0001",)
 """Every revision of the migrations, oldest first. The last one is what this code works with."""
 
 
-def revision(conn: Connection) -> str | None:
+def revision(dialect: Dialect, conn: Connection) -> str | None:
     """The database's schema revision, or None when it has no lakeops tables at all.
 
     Raises:
         CatalogVersion: there are such tables, but nothing says of which revision.
     """
-    tables = {name for name in inspect(conn).get_table_names() if name.startswith(PREFIX)}
+    names = conn.exec_driver_sql(dialect.table_names).scalars()
+    tables = {name for name in names if name.startswith(PREFIX)}
     if not tables:
         return None
     if VERSION_TABLE in tables:
-        found: str | None = conn.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()  # noqa: S608
+        found: str | None = conn.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()  # noqa: S608
         if found is not None:
             return found
     raise CatalogVersion("this database has lakeops tables without a schema revision: it is not a lakeops catalog")
@@ -245,7 +247,7 @@ def upgrade(database: Database) -> None:
 
     def work(conn: Connection) -> None:
         database.dialect.lock_schema(conn)
-        found = revision(conn)
+        found = revision(database.dialect, conn)
         if found is None or check_revision(found, upgrade_first=True):
             run_migrations(conn)
 

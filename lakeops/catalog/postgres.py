@@ -67,6 +67,7 @@ class Postgres:
     """A catalog on a server."""
 
     name = "postgresql"
+    table_names: str = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
     account: str | None = None
     insert_staged: str = insert_staged(f"VALUES ({', '.join(['%s'] * len(STAGED.columns))})")
 

@@ -18,11 +18,14 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import Transitions, check_writable, find_repository, lock_repository, under
+from lakeops.catalog.lookups import PageLookup
 from lakeops.catalog.rows import commit_values, repository_record, repository_values, text_map
 from lakeops.catalog.tables import AUDIT, BRANCH, CATALOG, CLOCK, COMMIT, METADATA, MIRROR, OWNER, REPOSITORY
 from lakeops.model.errors import AlreadyExists, NamespaceTaken, ReadOnlyRepository
 from lakeops.model.ids import COMMIT_METADATA_BYTES, check_metadata
 from lakeops.model.records import Commit, Repository
+
+_PAGE = PageLookup(REPOSITORY, "id")
 
 
 class Repositories(Transitions):
@@ -51,9 +54,11 @@ class Repositories(Transitions):
 
     def repositories(self, *, prefix: str = "", after: str = "", limit: int = 1000) -> list[Repository]:
         """Repositories by id, keyset-paged."""
-        name = REPOSITORY.c.id
-        query = select(REPOSITORY).where(name > after, *under(name, prefix)).order_by(name).limit(limit)
-        return self.database.read(lambda conn: [repository_record(row) for row in conn.execute(query)])
+
+        def work(conn: Connection) -> list[Repository]:
+            return [repository_record(row) for row in _PAGE.page(conn, {}, prefix=prefix, after=after, limit=limit)]
+
+        return self.database.read(work)
 
     def delete_repository(self, repository_id: str) -> None:
         """Forget a repository and everything recorded of it. The storage namespace is not touched."""

@@ -46,6 +46,7 @@ class Sqlite:
     """A catalog in a file."""
 
     name = "sqlite"
+    table_names: str = "SELECT name FROM sqlite_master WHERE type = 'table'"
     insert_staged: str = insert_staged(f"VALUES ({', '.join('?' * len(STAGED.columns))})")
 
     def __init__(self, clock: Clock) -> None:

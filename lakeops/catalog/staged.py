@@ -10,42 +10,31 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, literal, select, union_all
+from sqlalchemy import Connection, Select, bindparam, func, literal, select, union_all
 
-from lakeops.catalog.commits import BRANCHES_AND_HEADS, find_branch_and_head, look_at_branch, with_head
+from lakeops.catalog.commits import find_branch_and_head, look_at_branch, with_head
 from lakeops.catalog.guards import Transitions, find_branch, find_repository
+from lakeops.catalog.lookups import PageLookup
 from lakeops.catalog.records import BranchAt, BranchState, Roots, Staged, StagedPage
 from lakeops.catalog.rows import COMMIT_COLUMNS, AnyRow, branch_record, commit_record, staged_record
 from lakeops.catalog.staging import uploads_in_flight
 from lakeops.catalog.tables import BRANCH, COMMIT, STAGED
-from lakeops.model.names import next_prefix
 from lakeops.model.records import Commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AT_PATH = BRANCHES_AND_HEADS.outerjoin(
-    STAGED,
-    and_(
-        STAGED.c.repository_id == BRANCH.c.repository_id,
-        STAGED.c.token == BRANCH.c.staging_token,
-        STAGED.c.path == bindparam("path"),
-    ),
+_AT_HEAD_AND_PATH = with_head(
+    f"LEFT JOIN {STAGED.name} ON {STAGED.name}.repository_id = {BRANCH.name}.repository_id "
+    f"AND {STAGED.name}.token = {BRANCH.name}.staging_token AND {STAGED.name}.path = :path",
+    STAGED.c,
 )
-
-
-# Built once, as they are asked for at every look at a branch.
-_AT_HEAD_AND_PATH = with_head(_AT_PATH, *STAGED.c)
-_MINE = select(STAGED).where(STAGED.c.repository_id == bindparam("repository"))
-_SEALED = _MINE.where(STAGED.c.token.in_(bindparam("tokens", expanding=True)), STAGED.c.path == bindparam("path"))
-_PAGE = (
-    _MINE.where(
-        STAGED.c.token == bindparam("token"), STAGED.c.path > bindparam("after"), STAGED.c.path >= bindparam("prefix")
-    )
-    .order_by(STAGED.c.path)
-    .limit(bindparam("limit"))
+_SEALED = select(STAGED).where(
+    STAGED.c.repository_id == bindparam("repository"),
+    STAGED.c.token.in_(bindparam("tokens", expanding=True)),
+    STAGED.c.path == bindparam("path"),
 )
-_PAGE_BELOW = _PAGE.where(STAGED.c.path < bindparam("above"))
+_PAGE = PageLookup(STAGED, "path", "repository_id = :repository AND token = :token")
 
 
 class StagedRows(Transitions):
@@ -71,16 +60,15 @@ class StagedRows(Transitions):
         self, repository_id: str, branch: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> StagedPage:
         """Up to ``limit`` staged paths under a prefix and after a path, newest token first, at one instant."""
-        above = next_prefix(prefix)
-        query = _PAGE if above is None else _PAGE_BELOW
-        where = {"repository": repository_id, "after": after, "prefix": prefix, "limit": limit, "above": above}
 
         def work(conn: Connection) -> StagedPage:
             state, head = find_branch_and_head(conn, repository_id, branch)
             newest: dict[str, AnyRow] = {}
             for token in reversed(state.tokens):
                 # The first ``limit`` paths of all tokens are among the first ``limit`` of each.
-                newest.update((row.path, row) for row in conn.execute(query, where | {"token": token}))
+                mine = {"repository": repository_id, "token": token}
+                rows = _PAGE.page(conn, mine, prefix=prefix, after=after, limit=limit)
+                newest.update((row.path, row) for row in rows)
             return StagedPage(state, head, [staged_record(newest[path]) for path in islice(sorted(newest), limit)])
 
         return self.database.read(work)
