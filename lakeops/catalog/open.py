@@ -198,7 +198,7 @@ def revision(dialect: Dialect, conn: Connection) -> str | None:
     Raises:
         CatalogVersion: there are such tables, but nothing says of which revision.
     """
-    names = conn.exec_driver_sql(dialect.table_names).scalars()
+    names = conn.exec_driver_sql(dialect.table_names).scalars().all()
     tables = {name for name in names if name.startswith(PREFIX)}
     if not tables:
         return None
