@@ -24,12 +24,11 @@ from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
 from lakeops.ranges.format import (
-    ROW_MOST,
     Footer,
     Pieces,
     RowGroup,
     decode_footer,
-    decode_slowly,
+    decode_range_slowly,
     not_decodable,
     read_columns,
     stream_column,
@@ -131,7 +130,7 @@ def prove_range(store: ObjectStore, row: RangeRow) -> tuple[RangeFile, pa.Table]
     if len(data) != row.file_bytes or not data.startswith(MARK):
         raise _damaged(row.key, f"{len(data):,} bytes were read, and {row.file_bytes:,} were written")
     file = _whole_range(store, row, data)
-    table = decode_slowly(data, file.end.footer.parse(), row.key, ROW_MOST)
+    table = decode_range_slowly(data, file.end.footer.parse(), row.key)
     file.check_rows(table, range(file.groups))
     return file, table
 
@@ -411,12 +410,13 @@ class RangeFile:
 
     def _check_order(self, paths: pa.ChunkedArray, groups: Sequence[int]) -> None:
         """Paths rise, and begin where the footer says: whatever is searched for is found if it is there."""
+        whole = _plain(paths)
         done = 0
         for index in groups:
-            if paths[done].as_py().encode() != self.first_paths[index]:
+            if whole[done].as_py().encode() != self.first_paths[index]:
                 raise self._unordered(f"row group {index} begins elsewhere than its footer says")
-            done += int(self.starts[index + 1] - self.starts[index])
-        if not pc.all(pc.less(paths[:-1], paths[1:])).as_py() and len(paths) > 1:
+            done += self.marks[index].rows
+        if len(whole) > 1 and not pc.all(pc.less(whole[:-1], whole[1:])).as_py():
             raise self._unordered("its paths do not rise")
 
     def _unordered(self, what: str) -> Corrupted:
@@ -424,10 +424,11 @@ class RangeFile:
 
     def _check_digests(self, digests: pa.ChunkedArray, groups: Sequence[int]) -> None:
         """Whatever is told by its entry digest is really called so by the range's id."""
+        whole = _plain(digests)
         done = 0
         for index in groups:
-            count = int(self.starts[index + 1] - self.starts[index])
-            if group_digest(digests.slice(done, count)) != self.marks[index].digest:
+            count = self.marks[index].rows
+            if group_digest(whole.slice(done, count)) != self.marks[index].digest:
                 raise Corrupted(
                     f"{self.row.key} holds other rows in row group {index} than its footer says; "
                     "run `lakeops fsck` to see what is affected"
@@ -445,6 +446,11 @@ class RangeFile:
             run.append(index)
         if run:
             yield run
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The column, without its chunks where it has one alone: slices of an array take less than those of chunks."""
+    return column.chunk(0) if column.num_chunks == 1 else column
 
 
 class _Held:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.parquet.core import ParquetReader
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
@@ -187,6 +188,11 @@ _METARANGE: dict[str, Any] = _COMMON | {
     "write_statistics": ["first_path", "last_path", "count", "bytes"],
 }
 _METARANGE_GROUP = 8_192
+_LEAVES: dict[str, list[int]] = {}
+"""The numbers of Parquet's columns that hold a column of ``RANGE_SCHEMA``. A map has one for keys, one for values."""
+for _field in RANGE_SCHEMA:
+    _first = sum(map(len, _LEAVES.values()))
+    _LEAVES[_field.name] = [_first, _first + 1] if pa.types.is_map(_field.type) else [_first]
 _BROKEN = (
     pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError, struct.error, NotOutlined
 )  # fmt: skip
@@ -274,47 +280,63 @@ def encode_metarange(table: pa.Table) -> bytes:
 def decode_metarange(data: bytes, key: str) -> pa.Table:
     """The rows of a metarange file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
     try:
-        metadata = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).metadata
-        if not metadata.schema.to_arrow_schema().equals(METARANGE_SCHEMA):
+        reader = _reader(pa.BufferReader(data))
+        if not reader.metadata.schema.to_arrow_schema().equals(METARANGE_SCHEMA):
             raise not_decodable(key, "its columns are not a metarange's")
-        table = decode_slowly(data, metadata, key, _LISTED_MOST)
+        batches = _batches(reader, data, key, _LISTED_MOST)
+        return pa.Table.from_batches(batches, METARANGE_SCHEMA).combine_chunks()
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
-    return table.combine_chunks()
 
 
-def decode_slowly(data: bytes, metadata: pq.FileMetaData, key: str, most: int) -> pa.Table:
+def decode_range_slowly(data: bytes, metadata: pq.FileMetaData, key: str) -> pa.Table:
+    """All rows of a range file that may have been made to fill the memory.
+
+    Args:
+        data: the whole file, its bytes verified.
+        metadata: what its footer says: ``Footer.parse``.
+        key: its name, for errors.
+
+    Raises ``Corrupted``, naming the file.
+    """
+    try:
+        batches = _batches(_reader(pa.BufferReader(data), metadata), data, key, ROW_MOST)
+        return pa.Table.from_batches(batches, RANGE_SCHEMA)
+    except _BROKEN as error:
+        raise not_decodable(key, str(error)) from error
+
+
+def _batches(reader: ParquetReader, data: bytes, key: str, most: int) -> list[pa.RecordBatch]:
     """All rows of a file that may have been made to fill the memory.
 
     A few bytes can stand for a text of many, and that for one in each row. So the pages' sizes are added up first, and
     then so few rows are decoded at a time that each may be as long as all of its row group.
 
     Args:
+        reader: a reader of the file, whose columns are as they should be.
         data: the whole file, its bytes verified.
-        metadata: what its footer says.
         key: its name, for errors.
         most: how many bytes of memory a row takes at most.
 
     Raises ``Corrupted``, naming the file.
     """
-    try:
-        _check_budget(metadata, key, most)
-        batches, view = [], memoryview(data)
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            size = sum(page_bytes(view[slice(*_chunk(group.column(one)))]) for one in range(group.num_columns))
-            if size > group.num_rows * most + OVERHEAD:
-                raise not_decodable(key, f"{group.num_rows:,} rows take {size:,} bytes")
-            file = pq.ParquetFile(pa.BufferReader(data), metadata=metadata, pre_buffer=False)
-            rows = max(1, _AT_ONCE // max(size, 1))
-            for batch in file.iter_batches(rows, row_groups=[number], use_threads=False):
-                if batch.nbytes > batch.num_rows * most + OVERHEAD:
-                    raise not_decodable(key, f"{batch.num_rows:,} rows take {batch.nbytes:,} bytes of memory")
-                batch.validate(full=True)
-                batches.append(batch)
-        return pa.Table.from_batches(batches, metadata.schema.to_arrow_schema())
-    except _BROKEN as error:
-        raise not_decodable(key, str(error)) from error
+    metadata = reader.metadata
+    _check_budget(metadata, key, most)
+    batches, view = [], memoryview(data)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        size = sum(page_bytes(view[slice(*_chunk(group.column(one)))]) for one in range(group.num_columns))
+        if size > group.num_rows * most + OVERHEAD:
+            raise not_decodable(key, f"{group.num_rows:,} rows take {size:,} bytes")
+        rows = max(1, _AT_ONCE // max(size, 1))
+        for batch in reader.iter_batches(rows, row_groups=[number], use_threads=False):
+            # The buffers hold no less, and their sizes are quicker to add up.
+            budget = batch.num_rows * most + OVERHEAD
+            if batch.get_total_buffer_size() > budget and batch.nbytes > budget:
+                raise not_decodable(key, f"{batch.num_rows:,} rows take {batch.nbytes:,} bytes of memory")
+            batch.validate(full=True)
+            batches.append(batch)
+    return batches
 
 
 def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
@@ -333,7 +355,7 @@ def _check_budget(metadata: pq.FileMetaData, key: str, most: int) -> None:
 def _range_metadata(data: bytes, key: str) -> pq.FileMetaData:
     """The Parquet footer of a range, verified bytes. Raises ``Corrupted``, naming ``key``."""
     try:
-        metadata = pq.ParquetFile(pa.BufferReader(data)).metadata
+        metadata = _reader(pa.BufferReader(data)).metadata
         fits = metadata.schema.to_arrow_schema().equals(RANGE_SCHEMA)
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
@@ -350,7 +372,9 @@ def read_columns(
     Raises ``Corrupted``, naming ``key``.
     """
     try:
-        table = _parquet_file(source, metadata).read_row_groups(groups, columns=columns, use_threads=False)
+        leaves = None if columns is None else [leaf for column in columns for leaf in _LEAVES[column]]
+        reader = _reader(pa.PythonFile(source, mode="r"), metadata)
+        table = reader.read_row_groups(groups, column_indices=leaves, use_threads=False)
         table.validate(full=True)
         return table
     except _BROKEN as error:
@@ -365,8 +389,9 @@ def stream_column(source: Pieces, metadata: pq.FileMetaData, key: str, column: s
     try:
         done = 0
         # Arrow decodes into long offsets a sixth quicker, because it need not look whether short ones suffice.
-        file = _parquet_file(source, metadata, pa.large_binary())
-        for batch in file.iter_batches(rows, columns=[column], use_threads=False):
+        reader = _reader(pa.PythonFile(source, mode="r"), metadata, pa.large_binary())
+        groups = range(metadata.num_row_groups)
+        for batch in reader.iter_batches(rows, groups, column_indices=_LEAVES[column], use_threads=False):
             done += batch.num_rows
             yield batch.column(0)
     except _BROKEN as error:
@@ -375,10 +400,18 @@ def stream_column(source: Pieces, metadata: pq.FileMetaData, key: str, column: s
         raise not_decodable(key, f"{done} of its {metadata.num_rows} rows came out")
 
 
-def _parquet_file(source: Pieces, metadata: pq.FileMetaData, text: pa.DataType | None = None) -> pq.ParquetFile:
-    """A reader for one call: readers keep state, and threads share the bytes. Text comes as ``string`` by default."""
+def _reader(
+    source: pa.NativeFile, metadata: pq.FileMetaData | None = None, text: pa.DataType | None = None
+) -> ParquetReader:
+    """A reader for one call: readers keep state, and threads share the bytes. Text comes as ``string`` by default.
+
+    It is what ``ParquetFile`` reads by. That looks for file systems and for names of nested columns first, which takes
+    as long as a small file.
+    """
+    reader = ParquetReader()
     # All bytes are in memory, so reading ahead gains nothing.
-    return pq.ParquetFile(pa.PythonFile(source, mode="r"), metadata=metadata, pre_buffer=False, binary_type=text)
+    reader.open(source, metadata=metadata, pre_buffer=False, binary_type=text)
+    return reader
 
 
 def not_decodable(key: str, why: str) -> Corrupted:

@@ -136,7 +136,7 @@ class Metarange:
     @property
     def nbytes(self) -> int:
         """What it keeps in memory."""
-        return int(self.table.nbytes)
+        return int(self.table.get_total_buffer_size())
 
     @cached_property
     def count(self) -> int:
@@ -160,7 +160,7 @@ class Metarange:
 
     def row(self, index: int) -> RangeRow:
         """One range as plain data."""
-        return self.rows(index, index + 1)[0]
+        return RangeRow(*(self._array(name)[index].as_py() for name in METARANGE_SCHEMA.names))
 
     def rows(self, start: int, stop: int) -> list[RangeRow]:
         """Ranges ``[start, stop)`` as plain data."""
@@ -184,11 +184,13 @@ class Metarange:
     @cached_property
     def disorder(self) -> str | None:
         """Where its ranges are out of order or overlap, by what it tells of them; None where they are not."""
-        first, last = self.table.column("first_path"), self.table.column("last_path")
+        if not len(self):
+            return None
+        first, last = self._array("first_path"), self._array("last_path")
         at = _first_true(pc.greater(first, last))
         if at is not None:
             return f"range {at} ends at {excerpt(last[at].as_py())}, before it begins"
-        at = _first_true(pc.greater_equal(last[:-1], first[1:])) if len(self) > 1 else None
+        at = _first_true(pc.greater_equal(last[:-1], first[1:]))
         if at is not None:
             ends, begins = excerpt(last[at].as_py()), excerpt(first[at + 1].as_py())
             return f"range {at} ends at {ends}, but the next one begins at {begins}"
@@ -255,6 +257,10 @@ class Metarange:
         """The metarange of these runs of rows, in order: slices of other metaranges' tables, and new rows."""
         return cls(pa.concat_tables([METARANGE_SCHEMA.empty_table(), *parts]))
 
+    def _array(self, name: str) -> pa.Array:
+        """A column in its one chunk: a look at an array takes less than one at chunks."""
+        return self.table.column(name).chunk(0)
+
     @cached_property
     def _footer_digests(self) -> memoryview:
         return fixed_bytes(self.table.column("footer_digest").combine_chunks())
@@ -282,6 +288,6 @@ def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
     return pa.table(arrays, schema=METARANGE_SCHEMA)
 
 
-def _first_true(mask: pa.ChunkedArray) -> int | None:
+def _first_true(mask: pa.BooleanArray) -> int | None:
     """The position of the first true value. ``pc.index`` takes a Python value, and so would import pandas."""
-    return mask.to_pylist().index(True) if pc.any(mask).as_py() else None
+    return mask.to_pylist().index(True) if mask.true_count else None

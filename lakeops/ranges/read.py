@@ -229,7 +229,7 @@ class RangeReader:
         index = metarange.find(key)
         if index == len(metarange) or metarange.first_paths[index] > key:
             return None
-        group, row = self.locate(metarange, index, key)[1:]
+        group, row = self.locate(metarange, index, key)[2:]
         return group.rows[row] if group.paths[row] == key else None
 
     def first(self, metarange: Metarange, key: str) -> Entry | None:
@@ -255,8 +255,7 @@ class RangeReader:
         low, above = max(prefix, after).encode(), upper_bound(prefix)
         if start < stop and low:
             # A page begins where the last one ended, so the range that holds the start is worth remembering.
-            number, group, row = self.locate(metarange, start, low)
-            file = self.open(metarange.row(start))
+            file, number, group, row = self.locate(metarange, start, low)
             if after and group.paths[row] == after.encode():
                 row += 1
             ahead = 1
@@ -275,8 +274,8 @@ class RangeReader:
         for table in read_ahead(load, rows, most=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
             yield from _below(table, above)
 
-    def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[int, DecodedGroup, int]:
-        """The first row of range ``index`` at or after ``key``: row group's number, row group, row in it.
+    def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[RangeFile, int, DecodedGroup, int]:
+        """The first row of range ``index`` at or after ``key``: file, row group's number, row group, row in it.
 
         The range must end at or after ``key``.
         """
@@ -292,7 +291,7 @@ class RangeReader:
             if number == file.groups:
                 raise Corrupted(f"{file.row.key} ends before the path that its metarange tells; run `lakeops fsck`")
             group = self.group(file, number)
-        return number, group, row
+        return file, number, group, row
 
     def group(self, file: RangeFile, index: int) -> DecodedGroup:
         """One row group of a range, decoded and remembered."""
@@ -309,7 +308,7 @@ class DecodedGroup:
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
-        self.nbytes: int = table.nbytes
+        self.nbytes: int = table.get_total_buffer_size()
 
     @cached_property
     def paths(self) -> SortedPaths:
@@ -332,6 +331,7 @@ class Cursor:
         self._reader = reader
         self._metarange = metarange
         self._range = 0
+        self._file: RangeFile | None = None
         self._number = 0
         self._group: DecodedGroup | None = None
         self._row = 0
@@ -381,11 +381,11 @@ class Cursor:
 
     def _present_group(self) -> DecodedGroup | None:
         """The row group that holds the present entry: the next one is read only when it is asked for."""
-        if self._group is not None and self._row == len(self._group.paths):
-            file = self._reader.open(self._metarange.row(self._range))
+        if self._file is not None and self._group is not None and self._row == len(self._group.paths):
             self._row, self._number = 0, self._number + 1
-            if self._number < file.groups:
-                self._group = self._reader.group(file, self._number)
+            self._file.release(self._number)
+            if self._number < self._file.groups:
+                self._group = self._reader.group(self._file, self._number)
             else:
                 self._range += 1
                 self._load(b"")
@@ -393,9 +393,9 @@ class Cursor:
 
     def _load(self, key: bytes) -> None:
         if self._range == len(self._metarange):
-            self._group = None
+            self._file = self._group = None
         else:
-            self._number, self._group, self._row = self._reader.locate(self._metarange, self._range, key)
+            self._file, self._number, self._group, self._row = self._reader.locate(self._metarange, self._range, key)
 
 
 def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:

@@ -15,6 +15,7 @@ from lakeops.engine.build import build
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges import format as formats
 from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.file import fetch_range
@@ -152,7 +153,11 @@ def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
     zeros, held = (Pieces(len(data), [(0, memoryview(one))]) for one in (bytes(len(data)), data))
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
-    whole = pq.ParquetFile.iter_batches
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *args, **options: list(whole(*args, **options))[:-1])
+
+    class LastLost(formats.ParquetReader):
+        def iter_batches(self, *args, **options):
+            return list(super().iter_batches(*args, **options))[:-1]
+
+    monkeypatch.setattr(formats, "ParquetReader", LastLost)
     with pytest.raises(Corrupted, match=f"of its {len(rows)} rows came out"):
         list(stream_column(held, metadata, "some/key", "physical_address", 1_000))
