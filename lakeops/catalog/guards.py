@@ -68,6 +68,9 @@ AHEAD = timedelta(hours=1)
 _THROUGH_PROTECTION = {"merge", "reset", "seal"}
 """What a protected branch takes: merges, and what changes nothing that is committed."""
 
+PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
+"""Kinds of patterns of protected branches."""
+
 
 def _in_turn(query: Select[Any], table: Table, *, exclusive: bool) -> Select[Any]:
     """A query for a row of a table that waits for its turn (parameter ``turn``), and locks the row then."""
@@ -100,13 +103,13 @@ def lock_repository(conn: Connection, repository_id: str, *, exclusive: bool = F
     if conn.dialect.name == "sqlite":
         return find_repository(conn, repository_id)
     where = {"repository": repository_id, "turn": turn_of(repository_id)}
-    return _repository(conn.execute(_REPOSITORY_IN_TURN[exclusive], where).one_or_none(), repository_id)
+    return repository_found(conn.execute(_REPOSITORY_IN_TURN[exclusive], where).one_or_none(), repository_id)
 
 
 def find_repository(conn: Connection, repository_id: str) -> AnyRow:
     """The repository's row. Raises ``RepositoryNotFound``."""
     row = _REPOSITORY.one(conn, {"repository": repository_id})
-    return _repository(row, repository_id)
+    return repository_found(row, repository_id)
 
 
 def lock_branch(conn: Connection, repository_id: str, name: str, *, exclusive: bool) -> BranchState:
@@ -155,21 +158,30 @@ def check_writable(
     if repository.read_only:
         raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
     if tag is not None:
-        pattern = _protecting(conn, repository.id, tag, TAG_PROTECTION)
+        pattern = _matching(tag, _patterns(conn, repository.id, TAG_PROTECTION))
         if pattern is not None:
             raise ProtectedTag(f"tag {tag!r} is protected by {pattern!r}: it is neither moved nor deleted")
     if branch is not None and action not in _THROUGH_PROTECTION:
-        pattern = _protecting(conn, repository.id, branch, BRANCH_PROTECTION, CHECK_PROTECTION)
-        if pattern is not None:
-            raise ProtectedBranch(
-                f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
-                "work on another branch and merge it"
-            )
+        check_protection(branch, _patterns(conn, repository.id, *PROTECTING))
 
 
-def _protecting(conn: Connection, repository_id: str, name: str, *kinds: str) -> str | None:
-    """A pattern of these kinds that a name matches, if there is one."""
-    patterns = conn.execute(_PATTERNS, {"repository": repository_id, "kinds": kinds}).scalars()
+def check_protection(branch: str, patterns: Iterable[str]) -> None:
+    """Refuse a branch that matches one of the patterns of protected branches. Raises ``ProtectedBranch``."""
+    pattern = _matching(branch, patterns)
+    if pattern is not None:
+        raise ProtectedBranch(
+            f"branch {branch!r} is protected by {pattern!r}: it changes through merges only; "
+            "work on another branch and merge it"
+        )
+
+
+def _patterns(conn: Connection, repository_id: str, *kinds: str) -> Iterable[str]:
+    """The patterns of these kinds."""
+    return conn.execute(_PATTERNS, {"repository": repository_id, "kinds": kinds}).scalars()
+
+
+def _matching(name: str, patterns: Iterable[str]) -> str | None:
+    """A pattern that a name matches, if there is one."""
     return next((pattern for pattern in patterns if fnmatchcase(name, pattern)), None)
 
 
@@ -253,7 +265,8 @@ def under(column: ColumnElement[str], prefix: str) -> list[ColumnElement[bool]]:
     return conditions if above is None else [*conditions, column < above]
 
 
-def _repository(row: AnyRow | None, repository_id: str) -> AnyRow:
+def repository_found(row: AnyRow | None, repository_id: str) -> AnyRow:
+    """The row of a repository, when it is the one that is meant. Raises ``RepositoryNotFound``, ``Corrupted``."""
     if row is None:
         raise RepositoryNotFound(f"no repository {repository_id!r}")
     if isinstance(repository_id, HeldRepository) and repository_id.namespace != row.storage_namespace:

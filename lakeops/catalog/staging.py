@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from lakeops.catalog.commits import find_branch_and_head, find_commit, find_head
+from lakeops.catalog.commits import find_commit, find_head
 from lakeops.catalog.database import run_again
 from lakeops.catalog.digests import MASK, add_to_shard, delete_rows
 from lakeops.catalog.guards import (
@@ -49,6 +49,7 @@ from lakeops.catalog.rows import (
     staged_values,
     ticks,
 )
+from lakeops.catalog.stageable import find_stageable, lock_stageable
 from lakeops.catalog.tables import BRANCH, KEY, RETIRED, STAGED, STAGED_TALLY, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
@@ -64,9 +65,7 @@ class Staging(Transitions):
         """The branch, when it may be staged to now. Raises ``ProtectedBranch``, ``ReadOnlyRepository``."""
 
         def work(conn: Connection) -> BranchAt:
-            repository = find_repository(conn, repository_id)
-            state, head = find_branch_and_head(conn, repository_id, branch)
-            check_writable(conn, repository, action="stage", branch=branch)
+            state, head = find_stageable(conn, repository_id, branch)
             return BranchAt(state, head, self.database.dialect.now(conn))
 
         return self.database.read(work)
@@ -109,9 +108,7 @@ class Staging(Transitions):
         def work(conn: Connection) -> BranchState:
             if table is not None:
                 dialect.bring(conn, table)
-            repository = lock_repository(conn, repository_id)
-            state = lock_branch(conn, repository_id, branch, exclusive=alone)
-            check_writable(conn, repository, action="stage", branch=branch)
+            repository, state = lock_stageable(conn, repository_id, branch, exclusive=alone)
             if seen is not None:
                 _check_seen(conn, state, paths, seen)
             if expected is not None and state != expected:

@@ -10,7 +10,6 @@ and white space and control characters are refused in all of Unicode, not in ASC
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Self
 
 from lakeops.model.errors import InvalidName, InvalidPath
@@ -51,6 +50,8 @@ COMMIT_ID = re.compile(r"[0-9a-fA-F]{64}")
 _REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}")
 _STEPS = "~^"
 _GLOBS = "?*[\\"
+_REFUSED = re.compile(rf"[/{_STEPS}{re.escape(_GLOBS)}\s\x00-\x1f\x7f-\x9f]")
+"""What no name of a branch or tag has: separators, white space and control characters."""
 
 
 def check_repository(name: str) -> str:
@@ -98,19 +99,18 @@ def broken_rule(name: str) -> str | None:
 
 
 def _broken_by_character(name: str) -> str | None:
-    for place, character in enumerate(name, start=1):
-        here = f"{character!r} at character {place}"
-        if character == "/":
-            return f"has {here}, which separates the parts of a URI"
-        if character in _STEPS:
-            return f"has {here}, which leads to an ancestor in a ref expression"
-        if character in _GLOBS:
-            return f"has {here}, which Git refuses"
-        if character.isspace():
-            return f"has white space, {here}"
-        if unicodedata.category(character) == "Cc":
-            return f"has a control character, {here}"
-    return None
+    found = _REFUSED.search(name)
+    if found is None:
+        return None
+    character = found[0]
+    here = f"{character!r} at character {found.start() + 1}"
+    if character == "/":
+        return f"has {here}, which separates the parts of a URI"
+    if character in _STEPS:
+        return f"has {here}, which leads to an ancestor in a ref expression"
+    if character in _GLOBS:
+        return f"has {here}, which Git refuses"
+    return f"has white space, {here}" if character.isspace() else f"has a control character, {here}"
 
 
 def _broken_by_place(name: str) -> str | None:

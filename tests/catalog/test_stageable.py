@@ -1,0 +1,57 @@
+"""The look that every put takes before its upload, and the one in the transaction that links it, refuse the same."""
+
+from __future__ import annotations
+
+import pytest
+from support.catalogs import FIRST, REPO, an_entry
+
+from lakeops.model.errors import LakeopsError, ProtectedBranch, ReadOnlyRepository, RefNotFound, RepositoryNotFound
+from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION
+
+
+def refusals(catalog, branch="main", repository=REPO):
+    """What the look and the transaction raise."""
+    found = []
+    for refused in (
+        lambda: catalog.stageable(repository, branch),
+        lambda: catalog.put_staged(repository, branch, [an_entry("a")], started=catalog.now()),
+    ):
+        with pytest.raises(LakeopsError) as caught:
+            refused()
+        found.append(caught.value)
+    first, second = found
+    assert (type(first), first.message) == (type(second), second.message)
+    return first
+
+
+def test_a_branch_that_may_be_staged_to_comes_with_its_head(catalog):
+    catalog.protect(REPO, "release-*")
+    catalog.protect(REPO, "prod", kind=CHECK_PROTECTION, check="tests")
+    catalog.protect(REPO, "*", kind=TAG_PROTECTION)
+    found = catalog.stageable(REPO, "main")
+    assert found.state == catalog.branch(REPO, "main")
+    assert found.head == FIRST
+    assert catalog.put_staged(REPO, "main", [an_entry("a")], started=found.now) == found.state
+
+
+@pytest.mark.parametrize("kind", ["branch", "check"])
+def test_one_pattern_of_several_protects(catalog, kind):
+    for pattern in ("release-*", "ma*", "x"):
+        catalog.protect(REPO, pattern, kind=kind, check="tests" if kind == CHECK_PROTECTION else "")
+    error = refusals(catalog)
+    assert isinstance(error, ProtectedBranch)
+    assert "'main' is protected by 'ma*'" in error.message
+
+
+def test_a_read_only_repository_is_named(catalog):
+    catalog.set_read_only(REPO, True)
+    error = refusals(catalog)
+    assert isinstance(error, ReadOnlyRepository)
+    assert f"repository {REPO!r}" in error.message
+
+
+def test_what_is_missing_is_named(catalog):
+    assert isinstance(error := refusals(catalog, branch="none"), RefNotFound)
+    assert "'none'" in error.message
+    assert isinstance(error := refusals(catalog, repository="none"), RepositoryNotFound)
+    assert "'none'" in error.message
