@@ -7,7 +7,7 @@ Attribute names are the JSON keys of the public contract (lakeFS's API names). T
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeVar, cast
@@ -482,9 +482,7 @@ def maker(record: type[T]) -> Callable[..., T]:
 
     It takes a value for every field, in order: no defaults, no names, and no ``__post_init__``.
     """
-    # A twin of the same layout that is not frozen: its fields are set in one go, then it is called what it is.
-    names = [field.name for field in fields(cast("Any", record))]
-    twin = make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)
+    twin = _unfrozen(record)
 
     def make(*values: object) -> T:
         made = twin(*values)
@@ -492,3 +490,22 @@ def maker(record: type[T]) -> Callable[..., T]:
         return made  # type: ignore[no-any-return]
 
     return make
+
+
+def maker_of_many(record: type[T]) -> Callable[..., list[T]]:
+    """What makes such records of columns: an iterable for every field, in order, all of the same length."""
+    twin = _unfrozen(record)
+
+    def make(*columns: Iterable[object]) -> list[T]:
+        made = list(map(twin, *columns))
+        for one in made:
+            one.__class__ = record
+        return made
+
+    return make
+
+
+def _unfrozen(record: type[T]) -> Any:  # noqa: ANN401 - it is called what it is not until its fields are set
+    """A twin of a frozen dataclass, of the same layout, whose fields are set in one go."""
+    names = [field.name for field in fields(cast("Any", record))]
+    return make_dataclass(record.__name__, names, slots=True, repr=False, eq=False)

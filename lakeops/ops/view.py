@@ -267,6 +267,9 @@ def as_entries(ctx: Context, tables: Iterable[pa.Table]) -> pa.Table:
 
 def _grouped(cursor: Cursor, prefix: str, delimiter: str) -> Iterator[Entry | CommonPrefix]:
     while cursor.path is not None:
+        if not delimiter:
+            yield from cursor.take()
+            continue
         common = _folder(cursor.path, prefix, delimiter)
         if common is None:
             for entry in cursor.take():

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import Entry, maker
+from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, numbers
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, fetch_range, read_end
 from lakeops.ranges.format import decode_metarange
@@ -32,7 +32,7 @@ def _rows(metarange: Metarange, chosen: Rows) -> Iterator[RangeRow]:
         yield from metarange.at(chosen[start : start + _AT_ONCE])
 
 
-_entry = maker(Entry)
+_entry, _entries = maker(Entry), maker_of_many(Entry)
 *_PLAIN, _METADATA = ENTRY_SCHEMA.names
 
 
@@ -40,7 +40,7 @@ def entries(table: pa.Table) -> list[Entry]:
     """Rows as records. For small slices only: a page, not a repository."""
     plain = (table.column(name).to_pylist() for name in _PLAIN)
     maps = chain.from_iterable(map(_maps, table.column(_METADATA).chunks))
-    return list(map(_entry, *plain, maps))
+    return _entries(*plain, maps)
 
 
 class Records:
@@ -65,6 +65,9 @@ class Records:
 def _maps(array: pa.MapArray) -> Iterator[dict[str, str]]:
     bounds: list[int] = array.offsets.to_pylist()
     first, size = bounds[0], bounds[-1] - bounds[0]
+    if not size:
+        yield from ({} for _ in range(len(array)))
+        return
     keys, values = (column.slice(first, size).to_pylist() for column in (array.keys, array.items))
     for start, end in pairwise(bounds):
         here = slice(start - first, end - first)
@@ -300,7 +303,10 @@ class RangeReader:
 
 
 _FIRST_RUN, _LONGEST_RUN = 25, 675
-"""Rows that a cursor gives at a time: three times as many each time, so that four times make a page of a thousand."""
+"""Rows that a cursor gives at a time: three times as many each time, so that four times make a page of a thousand.
+
+Where a row group ends sooner, the next one gives the rest.
+"""
 
 
 class DecodedGroup:
@@ -335,7 +341,7 @@ class Cursor:
         self._number = 0
         self._group: DecodedGroup | None = None
         self._row = 0
-        self._run = _FIRST_RUN
+        self._run = self._owed = _FIRST_RUN
 
     @property
     def path(self) -> str | None:
@@ -353,7 +359,7 @@ class Cursor:
     def seek(self, key: str) -> None:
         """Go to the first entry whose path is ``key`` or comes after it. Forward or back."""
         raw = key.encode()
-        self._run = _FIRST_RUN
+        self._run = self._owed = _FIRST_RUN
         if self._group is not None and self._group.paths[0] <= raw <= self._group.paths[-1]:
             self._row = self._group.paths.first_at(raw)
             return
@@ -373,10 +379,12 @@ class Cursor:
         group = self._present_group()
         if group is None:
             return RANGE_SCHEMA.empty_table()
-        start, stop = self._row, min(self._row + self._run, len(group.paths))
+        start, stop = self._row, min(self._row + self._owed, len(group.paths))
         if below is not None and group.paths[stop - 1] >= below:
             stop = max(start, group.paths.first_at(below))
-        self._row, self._run = stop, min(3 * self._run, _LONGEST_RUN)
+        self._row, self._owed = stop, self._owed - (stop - start)
+        if not self._owed:
+            self._run = self._owed = min(3 * self._run, _LONGEST_RUN)
         return group.table.slice(start, stop - start)
 
     def _present_group(self) -> DecodedGroup | None:

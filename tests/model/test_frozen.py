@@ -8,7 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from lakeops.model.records import Commit, Entry, maker
+from lakeops.model.records import Commit, Entry, maker, maker_of_many
 
 VALUES = {
     Entry: ("a/b", "data/x", "sum", 3, 7, "text/plain", {"k": "v"}),
@@ -19,6 +19,7 @@ VALUES = {
 @pytest.mark.parametrize("record", VALUES)
 def test_records_are_the_same_however_they_are_made(record) -> None:
     plain, quick = record(*VALUES[record]), maker(record)(*VALUES[record])
+    assert maker_of_many(record)(*([value, value] for value in VALUES[record])) == [plain, plain]
     assert type(quick) is record
     assert (quick, repr(quick)) == (plain, repr(plain))
     assert pickle.loads(pickle.dumps(quick)) == deepcopy(quick) == replace(quick) == plain
