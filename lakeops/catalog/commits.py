@@ -233,6 +233,9 @@ def _first_parents() -> Select[Any]:
 
 # Built once, as they are asked for on every look at a ref.
 _WALK = _first_parents()
+_SOME = select(*COMMIT_COLUMNS).where(
+    COMMIT.c.repository_id == bindparam("repository"), COMMIT.c.id.in_(bindparam("some", expanding=True))
+)
 _ONE = Lookup(COMMIT_COLUMNS, f"{COMMIT.name} WHERE repository_id = :repository AND id = :commit")
 
 
@@ -324,8 +327,8 @@ class Commits(Transitions):
         def work(conn: Connection) -> dict[str, Commit]:
             found: dict[str, Commit] = {}
             for start in range(0, len(wanted), IN_CHUNK):
-                some = COMMIT.c.id.in_(wanted[start : start + IN_CHUNK])
-                for row in conn.execute(select(*COMMIT_COLUMNS).where(COMMIT.c.repository_id == repository_id, some)):
+                some = {"repository": repository_id, "some": wanted[start : start + IN_CHUNK]}
+                for row in conn.execute(_SOME, some):
                     found[row[0]] = commit_record(row)
             return found
 

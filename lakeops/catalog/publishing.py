@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
@@ -33,6 +33,14 @@ from lakeops.catalog.tables import BRANCH, COMMIT, REFLOG
 from lakeops.model.errors import BranchMoved
 from lakeops.model.ids import with_along
 from lakeops.model.records import Commit
+
+# Built once: building these takes longer than SQLite takes to run them.
+_NEW_COMMIT = insert(COMMIT)
+_MOVE_HEAD = update(BRANCH).where(
+    BRANCH.c.repository_id == bindparam("the_repository"),
+    BRANCH.c.name == bindparam("the_branch"),
+    BRANCH.c.commit_id == bindparam("the_head"),
+)
 
 
 class Publishing(Transitions):
@@ -145,7 +153,7 @@ def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:
 def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Commit:
     existing = find_commit(conn, repository_id, commit.id)
     if existing is None:
-        conn.execute(insert(COMMIT).values(commit_values(repository_id, commit)))
+        conn.execute(_NEW_COMMIT, commit_values(repository_id, commit))
         return commit
     if existing.expired:
         raise expired(existing.id)
@@ -153,15 +161,8 @@ def _insert_commit(conn: Connection, repository_id: str, commit: Commit) -> Comm
 
 
 def _move_head(conn: Connection, publish: Publish, moved: BranchState) -> None:
-    done = conn.execute(
-        update(BRANCH)
-        .where(
-            BRANCH.c.repository_id == publish.repository_id,
-            BRANCH.c.name == publish.branch,
-            BRANCH.c.commit_id == publish.expected_head,
-        )
-        .values(branch_values(moved))
-    )
+    here = {"the_repository": publish.repository_id, "the_branch": publish.branch, "the_head": publish.expected_head}
+    done = conn.execute(_MOVE_HEAD, here | branch_values(moved))
     if done.rowcount != 1:
         raise BranchMoved(f"branch {publish.branch!r} moved while the commit was being made; try again")
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
 from lakeops.catalog.database import run_again
 from lakeops.catalog.guards import Transitions, check_writable, lock_branch, lock_repository
@@ -25,6 +25,20 @@ from lakeops.model.errors import BranchMoved
 
 FORGET = timedelta(hours=1)
 """How long a place that lapsed is kept for a publisher that was only slow."""
+
+
+# Built once, as every publish asks for it. One that was renewed later than now does not count: the clock was set back.
+_FIRST = (
+    select(QUEUE.c.publisher)
+    .where(
+        QUEUE.c.repository_id == bindparam("repository"),
+        QUEUE.c.branch == bindparam("branch"),
+        QUEUE.c.renewed <= bindparam("now"),
+        QUEUE.c.renewed + QUEUE.c.lasts > bindparam("now"),
+    )
+    .order_by(QUEUE.c.number)
+    .limit(1)
+)
 
 
 class Queue(Transitions):
@@ -65,8 +79,7 @@ class Queue(Transitions):
 
 def check_turn(conn: Connection, repository_id: str, branch: str, publisher: str | None, now: datetime) -> None:
     """Refuse to publish while somebody else is first. Raises ``BranchMoved``."""
-    query = select(QUEUE.c.publisher).where(*_of_branch(repository_id, branch), *_counts(now)).order_by(QUEUE.c.number)
-    first = conn.execute(query.limit(1)).scalar()
+    first = conn.execute(_FIRST, {"repository": repository_id, "branch": branch, "now": ticks(now)}).scalar()
     if first is not None and first != publisher:
         raise BranchMoved(f"others wait to publish to branch {branch!r}; try again")
 
