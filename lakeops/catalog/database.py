@@ -60,13 +60,16 @@ class Dialect(Protocol):
         name: SQLAlchemy's name of it.
         table_names: the statement that names all tables of the database, or of the schema that new ones are made in.
         insert_staged: the statement that inserts or replaces staged rows, tuples of the table's columns.
-        account: whose process it is, where the database has no logins. None where it has, and knows the time too.
     """
 
     name: str
     table_names: str
     insert_staged: str
-    account: str | None
+
+    @property
+    def account(self) -> str | None:
+        """Whose process it is, where the database has no logins. None where it has, and knows the time too."""
+        ...
 
     def engine(self, url: URL) -> Engine:
         """An engine whose connections are set up for the catalog. Nothing is connected yet."""

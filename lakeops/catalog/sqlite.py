@@ -19,6 +19,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,11 @@ class Sqlite:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.account: str | None = _account_name()
+
+    @cached_property
+    def account(self) -> str | None:
+        """Whose process this is. Only what writes asks."""
+        return _account_name()
 
     def engine(self, url: URL) -> Engine:
         """An engine over the file. Its directory is made when it is missing."""
