@@ -7,7 +7,8 @@
 
 Each read is a process of its own, by turns. It counts the rows and sums a column. *All* is the CPU (user and system) of
 the process with its imports, and *read* that of the read alone, which begins when the libraries are loaded. *Native* is
-the library's own reader, *fsspec* is the library over fsspec's own file system, which is s3fs for a bucket.
+the library's own reader, *fsspec* is the library over fsspec's own file system, which is s3fs for a bucket. *Addresses*
+is DuckDB's own reader over the physical addresses of the files, which lakeops tells first.
 
 For a bucket, ``--s3fs FOLDER`` is where ``pip install --target FOLDER s3fs`` put it: it pins another botocore.
 ``--engines FOLDER`` is where ``tests/services/engines.py`` put DuckDB with httpfs. What is not there is left out.
@@ -31,7 +32,7 @@ from urllib.parse import urlsplit
 
 FILES, ROWS = 365, 1000
 LIBRARIES = ("duckdb", "pyarrow")
-WAYS = ("native", "fsspec", "lakefs")
+WAYS = ("native", "fsspec", "lakefs", "addresses")
 
 
 def fill(place: Path, endpoint: str | None) -> dict[str, str]:
@@ -65,7 +66,8 @@ def fill(place: Path, endpoint: str | None) -> dict[str, str]:
         commit = repo.branch("main").commit("A year of orders").id
     folder = urlsplit(f"{root}/plain/orders")
     plain = folder.geturl() if endpoint else folder.path
-    return {"native": plain, "fsspec": plain, "lakefs": f"lakefs://bench/{commit}/orders"}
+    uri = f"lakefs://bench/{commit}/orders"
+    return {"native": plain, "fsspec": plain, "lakefs": uri, "addresses": uri}
 
 
 def read(library: str, way: str, folder: str) -> None:
@@ -95,6 +97,9 @@ def _duckdb(way: str, folder: str) -> Callable[[], tuple[int, int]]:
     import duckdb
 
     connection = duckdb.connect()
+    query = "SELECT count(*), sum(amount) FROM read_parquet($1)"
+    if way == "addresses":
+        return lambda: connection.execute(query, [_addresses(folder)]).fetchall()[0]
     if way == "native" and "://" in folder:
         from duckdb_extensions import import_extension
 
@@ -106,8 +111,14 @@ def _duckdb(way: str, folder: str) -> Callable[[], tuple[int, int]]:
     elif way != "native":
         connection.register_filesystem(_file_system(way))
         folder = folder if "://" in folder else f"file://{folder}"
-    query = f"SELECT count(*), sum(amount) FROM read_parquet('{folder}/*/*.parquet')"
-    return lambda: connection.sql(query).fetchall()[0]
+    return lambda: connection.execute(query, [f"{folder}/*/*.parquet"]).fetchall()[0]
+
+
+def _addresses(uri: str) -> list[str]:
+    from lakeops import Lake
+
+    _, _, repository, ref, prefix = uri.split("/", 4)
+    return [entry.physical_address for entry in Lake.open().repository(repository).ref(ref).list(f"{prefix}/")]
 
 
 def _pyarrow(way: str, folder: str) -> Callable[[], tuple[int, int]]:
@@ -179,6 +190,8 @@ def measure(folders: dict[str, str], place: Path, given: argparse.Namespace) -> 
 
 
 def _can(library: str, way: str, given: argparse.Namespace) -> bool:
+    if way == "addresses":
+        return library == "duckdb" and not given.s3
     if not given.s3 or way == "lakefs":
         return True
     return bool(given.s3fs) if way == "fsspec" else library == "pyarrow" or bool(given.engines)

@@ -6,9 +6,9 @@ Directories are what paths share: they need not be made, and an empty one does n
 In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
 that of ``lakeops_default``. Each *not found* names the lake that was looked in.
 
-Programs list a directory, and then ask for each file in it several times. So the entries of a ref are remembered until
-this process writes anything: for a minute at a commit id, for a second at what may move. That something is missing is
-not remembered. Writing always asks anew.
+Programs list a directory, and then ask for each file in it several times. So the entries of a ref, and small objects
+that were read, are remembered until this process writes anything: for a minute at a commit id, for a second at what may
+move. That something is missing is not remembered. Writing always asks anew.
 """
 
 from __future__ import annotations

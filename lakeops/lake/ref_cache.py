@@ -1,4 +1,4 @@
-"""The entries of a ref, remembered for programs that ask for the same ones several times.
+"""The entries of a ref and its small objects, remembered for programs that ask for the same ones several times.
 
 They are remembered until this process writes anything: for a minute at a commit id, for a second at what may move. That
 something is missing is not remembered.
@@ -8,23 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import ObjectNotFound
 from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES
 from lakeops.model.records import CommonPrefix, Entry
+from lakeops.store.recorded import SmallObject
 
 if TYPE_CHECKING:
     from lakeops.lake.refs import Ref
     from lakeops.lake.repository import Repository
+    from lakeops.store.recorded import ObjectFile
 
 PINNED_SECONDS = 60.0
 MOVING_SECONDS = 1.0
 """How long entries of a commit, and of any other ref, are remembered."""
 
 MOST_REMEMBERED = 50_000
-"""Objects of one ref that are remembered."""
+"""Objects of one ref whose entries are remembered."""
+
+MOST_CONTENTS = 16 << 20
+"""Bytes of the small objects of one ref that are remembered."""
 
 _PASSED = 1000
 """Objects that a listing passes in a folder that it does not want, before it goes behind the folder."""
@@ -48,6 +53,8 @@ class RefCache:
         self._seconds = PINNED_SECONDS if COMMIT_ID.fullmatch(ref) else MOVING_SECONDS
         self._before, self._writes = before, writes
         self._entries: dict[str, Entry] = {}
+        self._contents: dict[tuple[str, bool | None], bytes] = {}
+        self._room = MOST_CONTENTS
 
     def holds(self) -> bool:
         """Whether what is remembered may still be given."""
@@ -58,8 +65,18 @@ class RefCache:
         found = self._entries.get(key)
         return self._remember(self.handle.stat(key)) if found is None else found
 
-    def open(self, key: str, verify: bool | None) -> BinaryIO:
+    def open(self, key: str, verify: bool | None) -> ObjectFile:
         """A file over the object at a path. What is missing is looked up anew, which says why. Raises as ``stat``."""
+        known = self._contents.get((key, verify))
+        if known is not None:
+            return SmallObject(known)
+        file = self._open(key, verify)
+        if isinstance(file, SmallObject) and file.size <= self._room:
+            self._room -= file.size
+            self._contents[key, verify] = file.contents
+        return file
+
+    def _open(self, key: str, verify: bool | None) -> ObjectFile:
         if key in self._entries:
             with suppress(ObjectNotFound):
                 return self.handle.open_entry(self._entries[key], verify=verify)

@@ -1,8 +1,9 @@
 """Reading an object as it was recorded: what is short, too long or holds other bytes ends in an error.
 
 Every read of an object's contents comes through here. The size is compared always, and costs no request: the store
-tells it when it answers. The digest is compared by reads that reach the end of the object without leaving a gap. The
-last piece is given out only when it is right. A read of some ranges checks the size alone.
+tells it when it answers. A small object is fetched whole when it is opened, and its digest is compared then. That of a
+larger one is compared by reads that reach its end without leaving a gap. The last piece is given out only when it is
+right. A read of some ranges of a larger one checks the size alone.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, cast
 
 from lakeops.model.errors import Corrupted
 from lakeops.store.base import ObjectStore
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 128 * 1024
 
-_SMALL_BYTES = 1024 * 1024
-"""Up to here an object of a far store is fetched whole when it is opened: a reader would fetch as much at once."""
+_SMALL_NEAR, _SMALL_FAR = _BUFFER_BYTES, 1024 * 1024
+"""Up to here an object of a near and of a far store is small: a reader would fetch as much at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,11 @@ class Recorded:
         if digest != self.checksum and not self.is_vouched_for():
             raise self.flaw(f"holds other contents, with the {self.algorithm} {digest}; {self.checksum} was recorded")
 
+    def check_contents(self, data: bytes) -> None:
+        """Raises ``Corrupted`` for other contents, where they can be told from their digest."""
+        if self.algorithm is not None:
+            self.check_digest(hashlib.new(self.algorithm, data, usedforsecurity=False).hexdigest())
+
     def flaw(self, what: str) -> Corrupted:
         """The error for an object that is not what was recorded."""
         return Corrupted(
@@ -69,14 +75,15 @@ def read(store: ObjectStore, key: str, recorded: Recorded) -> bytes:
     """The contents, in one request. Raises ``ObjectNotFound``, ``Corrupted``."""
     data = store.get(key)
     recorded.check_size(len(data))
-    if recorded.algorithm is not None:
-        recorded.check_digest(hashlib.new(recorded.algorithm, data, usedforsecurity=False).hexdigest())
+    recorded.check_contents(data)
     return data
 
 
 def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
     """A seekable file over the contents. Raises ``ObjectNotFound``, ``Corrupted`` here and at its reads."""
-    inner = cast("io.BufferedReader", _open_recorded(store, key, recorded))
+    if 0 < recorded.size_bytes <= (_SMALL_FAR if store.remote else _SMALL_NEAR):
+        return _open_small(store, key, recorded)
+    inner = cast("io.BufferedReader", store.open(key))
     try:
         recorded.check_size(inner.seek(0, os.SEEK_END))
         inner.seek(0)
@@ -86,22 +93,28 @@ def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
         raise
 
 
-def _open_recorded(store: ObjectStore, key: str, recorded: Recorded) -> BinaryIO:
-    if not store.remote or not 0 < recorded.size_bytes <= _SMALL_BYTES:
-        return store.open(key)
-    # A small one comes in one request. The byte behind its end shows that it is longer than what was recorded.
+def _open_small(store: ObjectStore, key: str, recorded: Recorded) -> SmallObject:
+    # One request. The byte behind its end shows that it is longer than what was recorded.
     data = store.get_range(key, 0, recorded.size_bytes + 1)
-    if len(data) > recorded.size_bytes:
-        recorded.check_size(store.head(key).size_bytes)
-    return io.BytesIO(data)
+    recorded.check_size(store.head(key).size_bytes if len(data) > recorded.size_bytes else len(data))
+    recorded.check_contents(data)
+    return SmallObject(data)
 
 
 class ObjectFile(io.BufferedReader):
     """An object that is open for reading. ``size`` is its size in bytes, which programs of fsspec ask a file for."""
 
-    def __init__(self, raw: io.RawIOBase, buffer_bytes: int, size: int) -> None:
-        super().__init__(raw, buffer_bytes)
+    def __init__(self, raw: io.RawIOBase | io.BytesIO, buffer_bytes: int, size: int) -> None:
+        super().__init__(cast("io.RawIOBase", raw), buffer_bytes)
         self.size = size
+
+
+class SmallObject(ObjectFile):
+    """An object that is open for reading, all of it in memory."""
+
+    def __init__(self, contents: bytes) -> None:
+        super().__init__(io.BytesIO(contents), io.DEFAULT_BUFFER_SIZE, len(contents))
+        self.contents = contents
 
 
 class _Checked(io.RawIOBase):

@@ -24,6 +24,8 @@ from lakeops.testing import Faults
 DATA = bytes(range(256)) * 1200
 """More than any buffer on the way holds."""
 OTHER = DATA[:-1] + b"!"
+LARGE = DATA * 4
+"""More than is read whole when it is opened."""
 
 DAMAGE = {
     "emptied": b"",
@@ -143,6 +145,7 @@ def test_a_whole_read(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, r
     for name, data in {**DAMAGE, "other contents": OTHER}.items():
         (place / "deep" / "file").unlink(missing_ok=True)
         replace(repo, "f", data)
+        fs.invalidate_cache()  # a small object is remembered for a while
         with pytest.raises(Corrupted, match="'f'") as caught:
             read(repo, fs, place)
         told = caught.value.message
@@ -155,18 +158,41 @@ def test_a_whole_read(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path, r
             assert f"{len(data):,} bytes" in told
         assert "\n" not in told
     replace(repo, "f", DATA)
+    fs.invalidate_cache()
     assert read(repo, fs, place) == DATA
 
 
 @pytest.mark.parametrize("read", RANGES.values(), ids=RANGES)
 def test_a_read_of_a_range(repo: Repository, fs: LakeopsFileSystem, read) -> None:
+    repo.branch("main").put("f", LARGE)
     assert read(repo, fs) == DATA[5:25]
     for data in DAMAGE.values():
         replace(repo, "f", data)
         with pytest.raises(Corrupted, match="were recorded"):
             read(repo, fs)
-    replace(repo, "f", OTHER)
-    assert read(repo, fs) == OTHER[5:25], "contents are proved by whole reads alone"
+    replace(repo, "f", LARGE[:-1] + b"!")
+    assert read(repo, fs) == DATA[5:25], "contents of a large object are proved by whole reads alone"
+
+
+@pytest.mark.parametrize("size", [1, 20_000])
+def test_a_small_object_is_proved_before_anything_is_read(repo: Repository, fs: LakeopsFileSystem, size: int) -> None:
+    data = DATA[-size:]
+    repo.branch("main").put("f", data)
+    ref = repo.ref("main")
+    with ref.open("f") as file:
+        assert (file.size, file.read()) == (size, data)
+        assert file.seek(-1, os.SEEK_END) == size - 1
+        assert file.read() == data[-1:]
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"x")
+    for held, told in ((data[:-1], "were recorded"), (data * 2, "were recorded"), (b"!" * size, "other contents")):
+        replace(repo, "f", held)
+        fs.invalidate_cache()
+        for open_ in (lambda: ref.open("f"), lambda: fs.open("repo/main/f"), lambda: fs.cat_file("repo/main/f", 0, 1)):
+            with pytest.raises(Corrupted, match=told):
+                open_()
+    with ref.open("f", verify=False) as file:
+        assert file.read() == b"!" * size
 
 
 def test_an_empty_object(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
@@ -196,6 +222,7 @@ def test_the_setting_leaves_the_size_and_downloads(repo: Repository, tmp_path: P
             with pytest.raises(Corrupted, match="other contents"):
                 read()
         replace(repo, "f", DATA[1:])
+        fs.invalidate_cache()
         for read in (lambda: ref.read("f"), lambda: ref.open("f"), lambda: fs.cat_file("repo/main/f", 0, 1)):
             with pytest.raises(Corrupted, match="were recorded"):
                 read()

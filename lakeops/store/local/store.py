@@ -100,8 +100,12 @@ class LocalStore:
         for start, length in spans:
             if start < 0 or length < 0:
                 raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
-        with self._file(key) as file:
-            return [_span(file, start, length) for start, length in spans]
+        with translated(self.url, key):
+            descriptor = self._descriptor(key)
+            try:
+                return [_span(descriptor, start, length) for start, length in spans]
+            finally:
+                os.close(descriptor)
 
     def open(self, key: str) -> BinaryIO:
         """A seekable binary file. Raises ``ObjectNotFound``."""
@@ -285,9 +289,11 @@ class LocalStore:
                     self._tree.prune(folders)
 
 
-def _span(file: io.BufferedReader, start: int, length: int) -> bytes:
-    file.seek(start)
-    return file.read(length)
+def _span(descriptor: int, start: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, start)
+    while 0 < len(data) < length and (more := os.pread(descriptor, length - len(data), start + len(data))):
+        data += more
+    return data
 
 
 def _check_regular(info: os.stat_result) -> None:
