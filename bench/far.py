@@ -156,7 +156,8 @@ def measure(
                 loads.append(os.getloadavg()[0])
             if lakefs is not None:
                 with lakefs_side.server(lakefs, Path(place) / "lakefs", far) as api:
-                    theirs = lakefs_side.LakeFs(api, bench.bucket, bench.data)
+                    root = f"s3://{bench.bucket}"
+                    theirs = lakefs_side.LakeFs(api, f"{root}/lakefs", bench.data, f"{root}/source/")
                     for verb in (verb for verb in VERBS if verb.name in rows):
                         on_row(f"lakeFS: {verb.name}")
                         walls = [_their_run(verb, theirs, again) for again in range(1 if verb.heavy else repeats)]

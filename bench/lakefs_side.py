@@ -1,4 +1,4 @@
-"""lakeFS on the same bucket: its server behind the same relay, asked through its HTTP API.
+"""lakeFS on the same bucket behind the same relay, or on the same disk: its server, asked through its HTTP API.
 
 The server runs the whole time and keeps ranges on its local disk, as it does where it is installed. Its key-value store
 is the embedded one. What it needs is its program, which this project does not install.
@@ -70,8 +70,11 @@ class Api:
 
 
 @contextmanager
-def server(program: Path, place: Path, endpoint: str) -> Iterator[Api]:
-    """A new lakeFS whose objects are in the S3 server at ``endpoint``, with the credentials of the environment."""
+def server(program: Path, place: Path, endpoint: str | None = None) -> Iterator[Api]:
+    """A new lakeFS whose objects are in the S3 server at ``endpoint``, with the credentials of the environment.
+
+    Without an endpoint they are files below ``place``.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -81,12 +84,7 @@ def server(program: Path, place: Path, endpoint: str) -> Iterator[Api]:
         "LAKEFS_DATABASE_LOCAL_PATH": str(place / "kv"),
         "LAKEFS_COMMITTED_LOCAL_CACHE_DIR": str(place / "cache"),
         "LAKEFS_AUTH_ENCRYPT_SECRET_KEY": "bench",
-        "LAKEFS_BLOCKSTORE_TYPE": "s3",
-        "LAKEFS_BLOCKSTORE_S3_ENDPOINT": endpoint,
-        "LAKEFS_BLOCKSTORE_S3_FORCE_PATH_STYLE": "true",
-        "LAKEFS_BLOCKSTORE_S3_DISCOVER_BUCKET_REGION": "false",
-        "LAKEFS_BLOCKSTORE_S3_CREDENTIALS_ACCESS_KEY_ID": os.environ["AWS_ACCESS_KEY_ID"],
-        "LAKEFS_BLOCKSTORE_S3_CREDENTIALS_SECRET_ACCESS_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
+        **(_files(place / "objects") if endpoint is None else _s3(endpoint)),
         "LAKEFS_STATS_ENABLED": "false",
         "LAKEFS_SECURITY_CHECK_LATEST_VERSION": "false",
         "LAKEFS_LOGGING_LEVEL": "WARN",
@@ -108,6 +106,21 @@ def server(program: Path, place: Path, endpoint: str) -> Iterator[Api]:
             process.wait()
 
 
+def _files(place: Path) -> dict[str, str]:
+    return {"LAKEFS_BLOCKSTORE_TYPE": "local", "LAKEFS_BLOCKSTORE_LOCAL_PATH": str(place)}
+
+
+def _s3(endpoint: str) -> dict[str, str]:
+    return {
+        "LAKEFS_BLOCKSTORE_TYPE": "s3",
+        "LAKEFS_BLOCKSTORE_S3_ENDPOINT": endpoint,
+        "LAKEFS_BLOCKSTORE_S3_FORCE_PATH_STYLE": "true",
+        "LAKEFS_BLOCKSTORE_S3_DISCOVER_BUCKET_REGION": "false",
+        "LAKEFS_BLOCKSTORE_S3_CREDENTIALS_ACCESS_KEY_ID": os.environ["AWS_ACCESS_KEY_ID"],
+        "LAKEFS_BLOCKSTORE_S3_CREDENTIALS_SECRET_ACCESS_KEY": os.environ["AWS_SECRET_ACCESS_KEY"],
+    }
+
+
 def _answers(port: int) -> bool:
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
@@ -126,18 +139,26 @@ def _wait(over: Callable[[], Any], what: str) -> None:
 
 
 class LakeFs:
-    """The verbs of the benchmark on a repository of lakeFS that holds the data set."""
+    """The verbs of the benchmark on a repository of lakeFS.
 
-    def __init__(self, api: Api, bucket: str, data: DataSet) -> None:
+    Args:
+        api: the server.
+        namespace: where its objects lie, as a URL.
+        data: what it shall hold.
+        source: a bucket's folder with the objects of the data set, which are imported. It stays empty without one.
+    """
+
+    def __init__(self, api: Api, namespace: str, data: DataSet, source: str = "") -> None:
         self._api = api
         self.data = data
         self.some_path = data.paths(np.arange(data.size // 3, data.size // 3 + 1, dtype=np.uint64))[0].as_py()
-        self._source = f"s3://{bucket}/source/"
-        self._addresses = f"s3://{bucket}/lakefs"
+        self._source = source
+        self._addresses = namespace
         api.call(
             "POST", "/repositories", {"name": "bench", "storage_namespace": self._addresses, "default_branch": "main"}
         )
-        self.import_all("main", "")
+        if source:
+            self.import_all("main", "")
 
     def branch(self, name: str) -> None:
         """A new branch of main."""
