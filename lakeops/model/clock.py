@@ -21,6 +21,10 @@ FIRST_WAIT = 0.05
 LONGEST_WAIT = 2.0
 """Seconds that a call waits at most before it is tried again."""
 
+_DIGITS = "0123456789abcdefghijklmnopqrstuv"
+_PAIRS = [one + other for one in _DIGITS for other in _DIGITS]
+"""Ten bits in two characters: every put takes a name, and single digits take twice as long."""
+
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -76,8 +80,7 @@ class Ids:
     def new(self) -> str:
         """A fresh name: 20 characters of ``[0-9a-v]``, 100 random bits, never used before."""
         bits = self._random.getrandbits(100)
-        digits = "0123456789abcdefghijklmnopqrstuv"
-        return "".join(digits[(bits >> shift) & 31] for shift in range(95, -1, -5))
+        return "".join([_PAIRS[(bits >> shift) & 1023] for shift in range(90, -1, -10)])
 
     def jitter(self, seconds: float) -> float:
         """A random share of ``seconds``, to keep retries of several processes apart."""
