@@ -2,8 +2,8 @@
 
 ::
 
-    PYTHONPATH=.:tests python -m bench.sizes 10M              the default split, a fourth of it, an eighth, ...
-    PYTHONPATH=.:tests python -m bench.sizes 1M --parts 1 8   two of them
+    PYTHONPATH=.:tests python -m bench.sizes 10M                        the first repositories' split, and the default
+    PYTHONPATH=.:tests python -m bench.sizes 1M --splits 1000,1600,10000,2    another one
 
 *Far* is a directory whose requests take 25 ms longer each and share 100 MB a second. Nothing is kept between the runs.
 """
@@ -16,6 +16,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -39,6 +40,7 @@ from lakeops.ranges.write import MetarangeFile, write_metarange
 from lakeops.store.local import LocalStore
 from lakeops.store.nearby import together
 
+FIRST = Split(6_000, 19_000, 100_000, row_groups=20)
 DELAY, BANDWIDTH = 0.025, 100e6
 CHANGES = 1_000
 
@@ -157,7 +159,7 @@ class _Pointer:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.sizes", description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--parts", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--splits", type=_split, nargs="+", default=[FIRST, Split()], metavar="MIN,TARGET,MAX,GROUPS")
     arguments = parser.parse_args()
     data = DataSet(SIZES[arguments.size])
     with tempfile.TemporaryDirectory(prefix="lakeops-sizes-") as place:
@@ -172,14 +174,16 @@ def main() -> None:
                 for batch in stream:
                     yield pa.Table.from_batches([batch])
 
-        usual = Split()
-        for part in arguments.parts:
-            split = Split(usual.min_entries // part, usual.target_entries // part, usual.max_entries // part)
-            sized = Sized(Path(place) / f"part-{part}", split, tables)
-            print(json.dumps({"part": part, **sized.made, "load": os.getloadavg()[0]}), flush=True)
+        for number, split in enumerate(arguments.splits):
+            sized = Sized(Path(place) / f"split-{number}", split, tables)
+            print(json.dumps({"split": astuple(split), **sized.made, "load": os.getloadavg()[0]}), flush=True)
             for far in (False, True):
                 for name, values in sized.work(far, data).items():
-                    print(f"1/{part:<3} {'far' if far else 'disk':5} {name:22}", *values, flush=True)
+                    print(f"{'far' if far else 'disk':5} {name:22}", *values, flush=True)
+
+
+def _split(text: str) -> Split:
+    return Split(*map(int, text.split(",")))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, astuple, fields
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, TypeVar
@@ -128,8 +128,8 @@ def optional_number(value: object) -> int | None:
 @decoding(REPOSITORY, "id")
 def repository_record(row: AnyRow) -> Repository:
     """The repository of a row of its table."""
-    split = Split(**row.split)
-    for value in (split.min_entries, split.target_entries, split.max_entries):
+    split = Split.from_json(row.split)
+    for value in astuple(split):
         number(value)
     words(row.id, row.storage_namespace, row.default_branch)
     if type(row.capabilities) is not dict:
@@ -166,7 +166,11 @@ def _hook(value: Any) -> Hook:  # noqa: ANN401 - whatever the column holds
 
 def repository_values(repository: Repository) -> dict[str, Any]:
     """A repository as column values."""
-    return {**asdict(repository), "hooks": [hook.to_json() for hook in repository.hooks]}
+    return {
+        **asdict(repository),
+        "split": repository.split.to_json(),
+        "hooks": [hook.to_json() for hook in repository.hooks],
+    }
 
 
 @decoding(COMMIT, 0)

@@ -86,7 +86,7 @@ def build(
     cuts = cut(tables, split)
     numbers = count()
     built: dict[int, tuple[RangeRow, ...]] = {}
-    ranges = entries = 0
+    ranges = entries = size_bytes = 0
     for first in cuts:
         size = max(_FIRST, ranges)
         place = engine.for_work(size)
@@ -96,7 +96,8 @@ def build(
             built[result.index] = result.rows
             ranges += len(result.rows)
             entries += sum(row.count for row in result.rows)
-            release_memory(len(built))
+            before, size_bytes = size_bytes, size_bytes + sum(row.file_bytes for row in result.rows)
+            release_memory(before, size_bytes)
             if on_progress:
                 on_progress(entries)
     if on_progress:

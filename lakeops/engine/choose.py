@@ -17,8 +17,8 @@ from lakeops.engine.spark.session import is_local
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
 
-RANGE_SECONDS = 0.0165
-"""One core reads, changes, cuts and writes one range of 25,000 entries."""
+RANGE_SECONDS = 0.006
+"""One core reads, changes, cuts and writes one range of 2,800 entries."""
 
 TASK_SECONDS = 0.05
 JOB_SECONDS = 0.4

@@ -44,7 +44,7 @@ class LocalEngine:
         if store.remote:
             # Most threads wait for an answer. As many as before work, so memory stays as it was.
             slots = Slots(threads)
-            threads, store, work = max(threads, IN_FLIGHT), giving_way(store, slots), _in_turn(work, slots)
+            threads, store, work = max(threads, IN_FLIGHT), giving_way(store, slots), slots.during(work)
         with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="engine") as pool:
             running: set[Future[R]] = set()
             try:
@@ -60,8 +60,11 @@ class LocalEngine:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def group(self, items: int) -> int:
-        """Enough tasks to keep every thread busy to the end, and none so large that progress stalls."""
-        return max(1, min(_MOST_IN_A_TASK, -(-items // (self.threads * _TASKS_PER_THREAD))))
+        """Enough tasks to keep every thread busy to the end, and none so large that progress stalls.
+
+        A task asks for one range after the other, so there are as many tasks as a far store is asked at once.
+        """
+        return max(1, min(_MOST_IN_A_TASK, -(-items // max(self.threads * _TASKS_PER_THREAD, IN_FLIGHT))))
 
     def for_work(self, ranges: int) -> LocalEngine:  # noqa: ARG002 - the protocol's
         """The engine itself."""
@@ -69,13 +72,3 @@ class LocalEngine:
 
     def close(self) -> None:
         """Nothing is held between runs."""
-
-
-def _in_turn(work: Callable[[T, ObjectStore], R], slots: Slots) -> Callable[[T, ObjectStore], R]:
-    """The same work, done by as many threads at a time as there are slots."""
-
-    def done(task: T, store: ObjectStore) -> R:
-        with slots:
-            return work(task, store)
-
-    return done

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +146,7 @@ def claim_of(repository: Repository) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "repository": repository.id,
-        "split": asdict(repository.split),
+        "split": repository.split.to_json(),
         "id": repository.capabilities.get(CLAIM_ID),
     }
 

@@ -22,6 +22,7 @@ from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upp
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 from lakeops.store.layout import metarange_key
+from lakeops.store.nearby import Slots, giving_way
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
@@ -173,7 +174,8 @@ class RangeReader:
     """
 
     def __init__(self, store: ObjectStore, cache: RangeCache | None = None) -> None:
-        self.store = store
+        self._slots = Slots(os.cpu_count() or 1)
+        self.store = giving_way(store, self._slots) if store.remote else store
         self._cache = cache or RangeCache()
 
     def metarange(self, commit: MetarangePointer, *, ordered: bool = True) -> Metarange:
@@ -220,7 +222,10 @@ class RangeReader:
         return self._load_each(load, items) if self.store.remote else read_ahead(load, items, most=_AHEAD_NEAR)
 
     def _load_each(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-        return in_flight(load, items) if self.store.remote else map(load, items)
+        if not self.store.remote:
+            return map(load, items)
+        # What this machine keeps is not waited for. Many threads that decode at once would get into each other's way.
+        return in_flight(self._slots.during(load), items)
 
     def table(self, row: RangeRow, *, columns: list[str] | None = None) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``, or some of its columns. They are not remembered."""

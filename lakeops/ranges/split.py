@@ -85,7 +85,7 @@ def possible_ends(hashes: Hashes, split: Split) -> Positions:
 def group_ends(hashes: Hashes, split: Split) -> Positions:
     """Where the row groups of one whole range end: exclusive row numbers, ascending, the last one the range's own.
 
-    The rule of ranges, an order of magnitude finer; so an edit moves no row group but its own and, now and then, the
+    The rule of ranges, only finer. So an edit moves no row group but its own and, now and then, the
     next.
     """
     ends = cut_ends(hashes, finer(split))
@@ -94,15 +94,15 @@ def group_ends(hashes: Hashes, split: Split) -> Positions:
 
 def finer(split: Split) -> Split:
     """The rule by which the ranges of a split are cut into row groups."""
-    least = max(1, split.min_entries // 16)
-    target, most = split.target_entries // 20, split.max_entries // 24
-    return Split(least, max(2, target), max(2 * least, most))
+    least = max(1, 5 * split.min_entries // (4 * split.row_groups))
+    target, most = split.target_entries // split.row_groups, 5 * split.max_entries // (6 * split.row_groups)
+    return Split(least, max(2, target), max(2 * least, most), 1)
 
 
 def check_split(split: Split) -> None:
     """Raise ``InvalidInput`` unless ranges of this split can exist."""
-    if not (1 <= split.min_entries <= split.max_entries and split.target_entries >= 1):
-        raise InvalidInput(f"{split} cannot cut ranges: it needs 1 <= min <= max and target >= 1")
+    if not (1 <= split.min_entries <= split.max_entries and split.target_entries >= 1 and split.row_groups >= 1):
+        raise InvalidInput(f"{split} cannot cut ranges: it needs 1 <= min <= max, target >= 1 and row groups >= 1")
 
 
 def _block_hashes(block: pa.Array) -> Hashes:

@@ -79,10 +79,11 @@ class VerifyResult:
 
 def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
     """Verify the ranges of a task. Raises nothing that is a range's own fault."""
-    done = []
-    for number, row in enumerate(task.rows, 1):
+    done, size_bytes = [], 0
+    for row in task.rows:
         done.append(verify_range(store, row, task.split, task.columns))
-        release_memory(number)
+        release_memory(size_bytes, size_bytes + row.file_bytes)
+        size_bytes += row.file_bytes
     return VerifyResult(task.index, tuple(done))
 
 

@@ -30,12 +30,19 @@ class MetarangeFile:
     digest: str
 
 
-def release_memory(written: int) -> None:
-    """Give back what Arrow's pool keeps of freed memory, after every fourth range.
+_RELEASED_AFTER = 8 << 20
+
+
+def release_memory(before: int, now: int) -> None:
+    """Give back what Arrow's pool keeps of freed memory, after every 8 MiB of files.
 
     The pool keeps it for each thread apart. Over many ranges that adds up to several times what is in use.
+
+    Args:
+        before: bytes of range files that were read or written when this was called last.
+        now: bytes that are by now.
     """
-    if written % 4 == 0:
+    if before // _RELEASED_AFTER != now // _RELEASED_AFTER:
         pa.default_memory_pool().release_unused()
 
 
@@ -119,6 +126,7 @@ class RangeWriter:
         if described.id in self._known:
             return self._known[described.id]
         row = write_range(self._store, rows, self._attempt, described)
+        before = self.work.bytes_written
         self.work += Work(written=1, bytes_written=row.file_bytes)
-        release_memory(self.work.written)
+        release_memory(before, self.work.bytes_written)
         return row

@@ -13,11 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from threading import BoundedSemaphore, Condition, Lock, local
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from lakeops.store.base import ObjectStore, PutResult
 from lakeops.store.in_flight import IN_FLIGHT
 from lakeops.store.pieces import Pieces
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 MOST_HELD = 64 * 1024 * 1024
 """Bytes of files that wait to be written, at most. A larger file travels alone."""
@@ -56,6 +59,16 @@ class Slots:
     def __exit__(self, *_: object) -> None:
         self._mine.held = False
         self._room.release()
+
+    def during(self, work: Callable[P, R]) -> Callable[P, R]:
+        """The same work, done by as many threads at a time as there are slots."""
+
+        @wraps(work)
+        def done(*args: P.args, **options: P.kwargs) -> R:
+            with self:
+                return work(*args, **options)
+
+        return done
 
     @contextmanager
     def left(self) -> Iterator[None]:

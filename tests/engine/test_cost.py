@@ -17,7 +17,8 @@ from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.write import MetarangeFile, write_metarange
 
-SPLIT = Split(400, 1_200, 6_000)
+SPLIT = Split(400, 1_200, 6_000, row_groups=20)
+LARGE = Split(6_000, 19_000, 100_000, row_groups=20)
 SIZES = (20_000, 200_000)
 
 
@@ -91,12 +92,12 @@ def test_a_diff_of_100_keys_in_10_ranges_opens_20_files_and_2_metaranges(reposit
 
 
 def test_a_diff_reads_the_row_groups_that_differ_and_footers(tmp_path):
-    """Ranges of the size that they have in life."""
+    """Ranges of many row groups."""
     store = RecordingStore(tmp_path)
     reader = RangeReader(store)
-    base = build(store, [synthetic.entries(np.arange(60_000, dtype=np.uint64))], Split(), attempt())
+    base = build(store, [synthetic.entries(np.arange(60_000, dtype=np.uint64))], LARGE, attempt())
     rows = synthetic.staged(np.arange(40_000, 40_010, dtype=np.uint64), 1)
-    after = apply(reader, base, rows, engine=LocalEngine(), split=Split(), attempt=attempt()).metarange
+    after = apply(reader, base, rows, engine=LocalEngine(), split=LARGE, attempt=attempt()).metarange
     changed = base.at(base.without(after)) + after.at(after.without(base))
     store.forget()
     assert sum(part.num_rows for part in diff(reader, base, after)) == 10
@@ -107,7 +108,7 @@ def test_a_diff_reads_the_row_groups_that_differ_and_footers(tmp_path):
 
 def test_a_stat_reads_one_row_group_and_a_footer(tmp_path):
     store = RecordingStore(tmp_path)
-    base = build(store, [synthetic.entries(np.arange(60_000, dtype=np.uint64))], Split(), attempt())
+    base = build(store, [synthetic.entries(np.arange(60_000, dtype=np.uint64))], LARGE, attempt())
     store.forget()
     row = base.row(0)
     assert RangeReader(store).stat(base, row.last_path)

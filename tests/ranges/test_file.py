@@ -18,7 +18,7 @@ from lakeops.ranges.format import Pieces, decode_footer, read_columns
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.write import write_range
 
-WIDE = Split(80, 400, 4_000)
+WIDE = Split(80, 400, 4_000, row_groups=20)
 """Ranges of several row groups of some dozens of rows."""
 
 
@@ -56,7 +56,7 @@ def test_digests_of_another_writer_are_decoded(store, decoded, monkeypatch, othe
     settings = {name: value for name, value in (formats._RANGE | otherwise).items() if value is not None}
     monkeypatch.setattr(formats, "_RANGE", settings)
     decoded.clear()
-    (made,) = cut([table], Split(table.num_rows, table.num_rows, 4_000))
+    (made,) = cut([table], Split(table.num_rows, table.num_rows, 4_000, row_groups=20))
     row = write_range(store, made, attempt())
     file = open_range(store, row)
     assert np.array_equal(file.digests([0]), digest_words(table.column("digest"))[: file.starts[1]])

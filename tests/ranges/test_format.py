@@ -31,7 +31,7 @@ from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
 
-SPLIT = Split(12_000, 1, 12_000)
+SPLIT = Split(12_000, 1, 12_000, row_groups=20)
 
 
 @pytest.fixture(scope="module")

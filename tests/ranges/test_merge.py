@@ -26,7 +26,7 @@ from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
-WIDE = Split(16, 80, 400)
+WIDE = Split(16, 80, 400, row_groups=20)
 """Ranges of many row groups of some rows each."""
 
 STRATEGIES = (None, Strategy.SOURCE_WINS, Strategy.DEST_WINS)
@@ -210,7 +210,7 @@ def test_only_what_the_source_changed_is_opened(store):
 
 def test_row_groups_that_the_destination_has_from_the_base_are_not_read(store):
     repository = numbered(range(3_000))
-    wide = Split(80, 400, 4_000)
+    wide = Split(80, 400, 4_000, row_groups=20)
     base = built(store, repository, wide)
     file = RangeReader(store).open(base.row(1))
     paths = byte_order(repository)[base.row(0).count :]

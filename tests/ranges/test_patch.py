@@ -20,7 +20,7 @@ from lakeops.ranges.verify import verify_range
 from lakeops.ranges.write import write_range
 from lakeops.store.layout import range_key
 
-SPLIT = Split(16, 40, 200)
+SPLIT = Split(16, 40, 200, row_groups=20)
 """Row groups of three rows on average: most edits leave some of a range's untouched."""
 
 REPOSITORY = numbered(range(250))
@@ -205,12 +205,12 @@ def test_a_file_of_another_writer_is_encoded_anew(store, base, monkeypatch):
 def big(store):
     """A metarange of one range of the usual size, and its rows."""
     rows = synthetic.entries(np.arange(25_000, dtype=np.uint64))
-    return build(store, [rows], Split(20_000, 1 << 62, 30_000), attempt()), with_digests(rows)
+    return build(store, [rows], Split(20_000, 1 << 62, 30_000, row_groups=20), attempt()), with_digests(rows)
 
 
 def test_untouched_row_groups_keep_their_bytes_and_any_reader_reads_the_file(store, big, tmp_path):
     metarange, rows = big
-    split = Split(20_000, 1 << 62, 30_000)
+    split = Split(20_000, 1 << 62, 30_000, row_groups=20)
     file = fetch_range(store, metarange.row(0))
     assert file.groups >= 5
     middle = int(file.starts[2]) + 7

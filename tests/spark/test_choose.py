@@ -42,8 +42,8 @@ def crossover(spark: SparkEngine, cores: int = 2) -> int:
 
 
 def test_a_big_cluster_that_is_ready_takes_work_early_and_a_cold_one_late():
-    assert 100 <= crossover(Ready(100)) <= 250
-    assert 1_500 <= crossover(SparkEngine("spark://somewhere:7077")) <= 3_000
+    assert 250 <= crossover(Ready(100)) <= 500
+    assert 4_000 <= crossover(SparkEngine("spark://somewhere:7077")) <= 8_000
     assert crossover(Ready(4), cores=1) > crossover(Ready(100), cores=1)
 
 
@@ -66,7 +66,7 @@ def test_a_machine_as_big_as_the_cluster_keeps_its_work():
 
 
 def test_estimates_grow_with_the_work_and_shrink_with_cores():
-    assert local_seconds(100, 2) == pytest.approx(0.825)
+    assert local_seconds(100, 2) == pytest.approx(0.3)
     assert local_seconds(1, 64) == local_seconds(1, 1)
     assert spark_seconds(10_000, 100, started=True) < spark_seconds(10_000, 10, started=True)
     assert spark_seconds(10, 10, started=False) - spark_seconds(10, 10, started=True) == pytest.approx(7)

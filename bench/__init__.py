@@ -1,0 +1,3 @@
+"""What lakeops takes, beside others."""
+
+import lakeops  # noqa: F401 - before anything that loads Arrow, whose memory it chooses
