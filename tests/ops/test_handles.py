@@ -114,7 +114,7 @@ def test_a_type_checker_sees_the_signature(tmp_path):
     choices = "Literal['source-wins'] | Literal['dest-wins'] | lakeops.model.records.Strategy | None"
     options = f"strategy: {choices} =, message: str | None ="
     assert done.stdout.count(f"source: str, destination: str, *, {options}") == 2
-    assert "def (prefix: str | None =, path: str | None =) -> int" in done.stdout
+    assert "def (prefix: str | None =, path: str | None =, *, pinned: " in done.stdout
     assert "[call-arg]" in done.stdout
     assert "[arg-type]" in done.stdout
     assert "Found 2 errors" in done.stdout
