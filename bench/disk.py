@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from lakeops import Repository
 
 LOAD = 20_000
-REPEATS = 5
 
 
 def _load_before(repo: Repository, data: DataSet, name: str, run: int) -> None:
@@ -107,7 +106,7 @@ def measure(entries: int, repeats: int, place: Path, lakefs: Path | None) -> Ite
             theirs.stage("main", Changes(everything, 0))
             theirs.commit("main")
             for verb in VERBS:
-                walls = [far._their_run(verb, theirs, again) for again in range(repeats)]
+                walls = [far.their_run(verb, theirs, again) for again in range(repeats)]
                 found[verb.name] += f"; lakeFS {median(walls) * 1000:,.0f} ms wall"
     for name, told in found.items():
         yield f"{name}: {told}"
@@ -126,11 +125,8 @@ def _sample(verb: Verb, repo: Repository, data: DataSet, place: Path, again: int
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.disk", description=__doc__.splitlines()[0])
     parser.add_argument("--entries", type=int, default=200_000)
-    parser.add_argument("--repeats", type=int, default=REPEATS)
+    far.add_arguments(parser)
     parser.add_argument("--place", type=Path, metavar="DIRECTORY", help="where on a disk; the temporary directory")
-    parser.add_argument("--lakefs", type=Path, metavar="PROGRAM", help="measure lakeFS in the same run")
-    parser.add_argument("--verb", help=argparse.SUPPRESS)
-    parser.add_argument("--run", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.verb:
         run_verb(arguments.verb, arguments.run)
