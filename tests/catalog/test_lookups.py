@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Engine, select, text
 from sqlalchemy.sql.compiler import SQLCompiler
 from support.catalogs import FIRST, REPO, an_entry, create, gone
 
@@ -78,6 +78,7 @@ def test_what_a_process_reads_first_is_not_compiled(filled, opened, database_url
         making(compiler, dialect, statement, *args, **options)
 
     monkeypatch.setattr(SQLCompiler, "__init__", noted)
+    monkeypatch.delattr(Engine, "_compiled_cache", raising=False)  # what other tests have compiled is not shared here
     fresh = opened(database_url)
     assert fresh.repository(REPO).id == REPO
     assert [found.id for found in fresh.repositories()] == [REPO]
