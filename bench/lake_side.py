@@ -151,7 +151,7 @@ class LakeSide:
             base, source, dest = map(reader.metarange, heads)
             attempt = self._ids.new()
             planned = three_way(reader, base, source, dest, None)
-            merged = merge(reader, planned, source, dest, engine=self._engine, split=Split(), attempt=attempt)
+            merged = merge(reader, planned, source, engine=self._engine, split=Split(), attempt=attempt)
             write_metarange(reader.store, merged.metarange, attempt)
 
         return self._timed(work)

@@ -96,7 +96,7 @@ _RANGES = Section(
             lambda lake, n: lake.apply(lake.data.random(1_000, n + 1)),
             lambda git, n: git.commit(git.data.random(1_000, n + 1), durable=False),
             Goal(0.7),
-            why="a thousand random changes touch nearly every range; their files are read, verified and written whole",
+            why="every range that a change falls in is read and verified, half of it is encoded anew, and all of it is written",
             heavy=True,
         ),
         *(
@@ -114,7 +114,7 @@ _RANGES = Section(
             lambda lake, n: lake.diff("main", "random-a"),
             lambda git, n: git.diff("main", "random-a"),
             Goal(0.8),
-            why="six row groups of ten differ, so most of both sides is verified, compared and decoded",
+            why="of every range that differs a row group or two of each side are verified, compared and decoded",
         ),
         Row(
             "merge 1k+1k clustered",
@@ -128,7 +128,7 @@ _RANGES = Section(
             lambda lake, n: lake.merge("random-b", "random-a"),
             lambda git, n: git.merge("random-b", "random-a", durable=False),
             Goal(1),
-            why="nearly all of base, source and (twice) destination is decoded, and all of it is written again",
+            why="what the source changed is compared with the base, and ranges that both sides changed are written again",
             heavy=True,
         ),
         Row(

@@ -141,7 +141,7 @@ class Sized:
         base, source, dest = (self._read(reader, name) for name in ("base", "one", "other"))
         attempt = self._ids.new()
         planned = three_way(reader, base, source, dest, None)
-        done = merge(reader, planned, source, dest, engine=LocalEngine(), split=self._split, attempt=attempt)
+        done = merge(reader, planned, source, engine=LocalEngine(), split=self._split, attempt=attempt)
         write_metarange(reader.store, done.metarange, attempt)
 
     def _page(self, reader: RangeReader, folder: str) -> None:

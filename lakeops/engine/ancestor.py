@@ -17,9 +17,9 @@ from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.ranges.delta import deltas
-from lakeops.ranges.merge import by_reference
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import splice
 from lakeops.ranges.walk import MergeWalk, paths_of
 
 _NO_TYPE = "\n"
@@ -56,10 +56,9 @@ def merged_base(
     if base is None:
         found: Iterator[pa.Table] = (_conflicting(paths, label) for paths in _differing(reader, other, one))
     else:
-        result = by_reference(base, one, other)
-        if result is not None:
-            return result
-        walk = MergeWalk(reader, base, one, other, None)
+        splicing = splice(base, one, other)
+        other = splicing.dest
+        walk = MergeWalk(reader, *splicing.rest, other, None)
         found = (
             pa.concat_tables([decided.changes(), _conflicting(decided.conflicts, label)]).sort_by("path")
             for decided in walk.decisions()

@@ -7,7 +7,7 @@ would give.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -81,7 +81,6 @@ def merge(
     reader: RangeReader,
     planned: MergePlan,
     source: Metarange,
-    dest: Metarange,
     *,
     engine: Engine,
     split: Split,
@@ -92,9 +91,9 @@ def merge(
     """The metarange that a merge without conflicts gives. See ``ranges.merge.three_way`` for the plan."""
     if planned.result is not None:
         return Applied(planned.result, planned.summary, Work())
-    return apply(
+    applied = apply(
         reader,
-        dest,
+        planned.onto,
         planned.changes,
         engine=engine,
         split=split,
@@ -103,6 +102,7 @@ def merge(
         on_plan=on_plan,
         on_progress=on_progress,
     )
+    return replace(applied, summary=planned.summary)
 
 
 def _run(planned: Plan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:

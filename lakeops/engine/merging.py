@@ -16,10 +16,12 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Transient
 from lakeops.model.records import Strategy, Summary
+from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.diff import summary
-from lakeops.ranges.merge import MergePlan, by_path, by_reference, referred, three_way
+from lakeops.ranges.merge import MergePlan, by_path, planned
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import splice
 from lakeops.ranges.task import from_ipc, to_ipc, total
 from lakeops.store.base import ObjectStore
 
@@ -31,15 +33,14 @@ _READING = 2
 class MergeTask:
     """One stretch of paths: the ranges of each side there, as Arrow IPC streams of metarange rows.
 
-    With ``count_only`` all that is asked is how much differs between base and source.
+    Without a destination all that is asked is how much differs between base and source.
     """
 
     index: int
     base: bytes
     source: bytes
-    dest: bytes
+    dest: bytes | None
     strategy: Strategy | None
-    count_only: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,50 +65,52 @@ def plan_merge(
     engine: Engine,
 ) -> MergePlan:
     """What merging ``source`` into ``dest`` takes, worked out where ``engine`` says. See ``ranges.merge.three_way``."""
-    differing = len(base.without(source)) + len(source.without(base))
+    splicing = splice(base, source, dest)
+    differing = sum(map(len, (*splicing.taken, *splicing.rest)))
     place = engine.for_work(differing // _READING)
-    result = by_reference(base, source, dest)
-    if place.in_process or result is dest:
-        return three_way(reader, base, source, dest, strategy)
+    if place.in_process or not differing:
+        return planned(reader, splicing, strategy)
     group = place.group(max(1, differing // _READING)) * _READING
+    parts = [*_parts(*splicing.rest, splicing.dest, group), *_parts(*splicing.taken, None, group)]
     tasks = [
-        MergeTask(number, to_ipc(old.table), to_ipc(new.table), to_ipc(here.table), strategy, result is not None)
-        for number, (old, new, here) in enumerate(_stretches(base, source, dest, group))
+        MergeTask(number, to_ipc(old.table), to_ipc(new.table), None if here is None else to_ipc(here.table), strategy)
+        for number, (old, new, here) in enumerate(parts)
     ]
     walked = sorted(first_of_each(place.run(walk, tasks, reader.store)), key=lambda one: one.index)
     if len(walked) != len(tasks):
         raise Transient(
             f"the engine ({place.name}) gave back {len(walked)} of {len(tasks)} parts of a merge; try again"
         )
-    changed = total(one.summary for one in walked)
-    if result is not None:
-        return referred(result, changed)
-    changes = pa.concat_tables([from_ipc(one.changes) for one in walked])
-    conflicts = [path for one in walked for path in one.conflicts]
-    nothing = not changes.num_rows and not conflicts
-    opened = sum(one.opened for one in walked)
-    return MergePlan(changes, conflicts, sum(one.settled for one in walked), changed, dest if nothing else None, opened)
+    return MergePlan(
+        pa.concat_tables([from_ipc(one.changes) for one in walked]),
+        [path for one in walked for path in one.conflicts],
+        sum(one.settled for one in walked),
+        total(one.summary for one in walked),
+        splicing.dest,
+        sum(one.opened for one in walked),
+    )
 
 
 def walk(task: MergeTask, store: ObjectStore) -> Walked:
     """Plan the merge of one stretch. Reads only."""
     reader = RangeReader(store)
-    base, source, dest = (Metarange(from_ipc(side)) for side in (task.base, task.source, task.dest))
-    if task.count_only:
-        return Walked(task.index, b"", (), 0, summary(reader, base, source), 0)
-    plan = by_path(reader, base, source, dest, task.strategy)
+    base, source = (Metarange(from_ipc(side)) for side in (task.base, task.source))
+    if task.dest is None:
+        nothing = to_ipc(STAGED_SCHEMA.empty_table())
+        return Walked(task.index, nothing, (), 0, summary(reader, base, source), 0)
+    plan = by_path(reader, base, source, Metarange(from_ipc(task.dest)), task.strategy)
     return Walked(task.index, to_ipc(plan.changes), tuple(plan.conflicts), plan.settled, plan.summary, plan.opened)
 
 
-def _stretches(
-    base: Metarange, source: Metarange, dest: Metarange, group: int
-) -> Iterator[tuple[Metarange, Metarange, Metarange]]:
-    """The differing ranges of base and source, about ``group`` of them at a time, and the destination's beside them."""
-    old, new = base.only(base.without(source)), source.only(source.without(base))
+def _parts(
+    old: Metarange, new: Metarange, dest: Metarange | None, group: int
+) -> Iterator[tuple[Metarange, Metarange, Metarange | None]]:
+    """About ``group`` differing ranges of base and source at a time, and the destination's beside them."""
     done = [0, 0]
     for stops in _borders(old, new, group):
         part = [_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True)]
-        yield part[0], part[1], _reached_by(dest, part)
+        if any(map(len, part)):
+            yield part[0], part[1], None if dest is None else _reached_by(dest, part)
         done = stops
 
 

@@ -39,7 +39,7 @@ def apply_merge(
     attempt = layout.attempt(started, ctx.ids)
     how = _how_to_apply(ctx, "merge", attempt)
     with ctx.writing() as reader:
-        applied = apply_plan(reader, plan, *ctx.metaranges(source, destination), **how)
+        applied = apply_plan(reader, plan, ctx.metarange(source), **how)
         return _written(reader.store, applied, (destination, source), attempt), applied.summary
 
 

@@ -1,8 +1,8 @@
 """Merging three metaranges: what has to change in the destination, and which paths conflict.
 
-A pure function of base, source, destination and strategy, path by path. Only ranges that the source changed are
-opened, and of the destination only those that base and source both do not have. Equal means equal identity at one
-path. An absent path is a state like any other.
+A pure function of base, source, destination and strategy, path by path, as far as whole ranges do not settle it. Only
+ranges that the source changed are opened, and of the destination only those that base and source both do not have.
+Equal means equal identity at one path. An absent path is a state like any other.
 
 =====  ======  =====  ========  ==================================
 base   source  dest   result
@@ -19,75 +19,21 @@ A, B and C are different states, any of them may be "absent".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakeops.model.records import ChangeType, Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.align import Positions
 from lakeops.ranges.delta import SKETCH_COLUMNS
 from lakeops.ranges.diff import CHANGE_TYPES, DIFF_SCHEMA, diff, summary
-from lakeops.ranges.metarange import Metarange, Rows
+from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import Splicing, splice
+from lakeops.ranges.task import total
 from lakeops.ranges.walk import Decided, MergeWalk
-
-
-def spliced(base: Metarange, source: Metarange, dest: Metarange) -> Metarange | None:
-    """``dest`` with the source's ranges in place of the base's wherever the source changed something.
-
-    None when the destination changed something at one of those places or right beside it: then the merge has to look
-    at paths. Opens nothing.
-    """
-    found = pc.index_in(base.table.column("id"), value_set=dest.table.column("id"))
-    places = pc.fill_null(found, -1).to_numpy().astype(np.int64)
-    parts: list[pa.Table] = []
-    done = 0
-    for gap in _gaps(base, source):
-        at = _place_of_gap(gap, places, base, dest)
-        if at is None:
-            return None
-        parts += [dest.table.slice(done, at - done), source.table.slice(gap.start, gap.stop - gap.start)]
-        done = at + gap.base_stop - gap.base_start
-    return Metarange.splice([*parts, dest.table.slice(done)])
-
-
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """Between two ranges that base and source share: the base's rows, and the source's in their place."""
-
-    base_start: int
-    base_stop: int
-    start: int
-    stop: int
-
-
-def _gaps(base: Metarange, source: Metarange) -> Iterator[_Gap]:
-    """Every place where base and source differ, in order."""
-    old, new = np.flatnonzero(base.shared(source)), np.flatnonzero(source.shared(base))
-    # Ranges that both have come in one order in both, because ids cover paths.
-    sizes = np.maximum(np.diff(old, prepend=-1, append=len(base)), np.diff(new, prepend=-1, append=len(source)))
-    for number in np.flatnonzero(sizes > 1).tolist():
-        starts = [int(side[number - 1]) + 1 if number else 0 for side in (old, new)]
-        stops = [
-            int(side[number]) if number < len(side) else len(whole) for side, whole in ((old, base), (new, source))
-        ]
-        yield _Gap(starts[0], stops[0], starts[1], stops[1])
-
-
-def _place_of_gap(gap: _Gap, places: Rows, base: Metarange, dest: Metarange) -> int | None:
-    """Where the gap's base ranges, and the range on either side, lie in the destination. None: not as in the base."""
-    first, last = max(gap.base_start - 1, 0), min(gap.base_stop + 1, len(base))
-    here = places[first:last]
-    if not len(here) or here[0] < 0 or (np.diff(here) != 1).any():
-        return None
-    at = int(here[0]) + gap.base_start - first
-    begins, ends = gap.base_start == 0, gap.base_stop == len(base)
-    if (begins and at > 0) or (ends and at + gap.base_stop - gap.base_start != len(dest)):
-        return None
-    return at
 
 
 @dataclass(frozen=True)
@@ -95,11 +41,11 @@ class MergePlan:
     """What a merge will do.
 
     Attributes:
-        changes: what to apply to the destination, ``STAGED_SCHEMA``.
+        changes: what to apply to ``onto``, ``STAGED_SCHEMA``.
         conflicts: every conflicting path, in order. Always empty with a strategy.
         settled: how many conflicts the strategy settled.
-        summary: how many paths of the destination the changes add, remove and change.
-        result: the merged metarange where ranges that exist already make it up: nothing to apply.
+        summary: how many paths of the destination the merge adds, removes and changes.
+        onto: the destination with the source's ranges where those settle it, itself where none do.
         opened: how many ranges of the destination had to be opened.
     """
 
@@ -107,8 +53,13 @@ class MergePlan:
     conflicts: list[str]
     settled: int
     summary: Summary
-    result: Metarange | None = None
+    onto: Metarange
     opened: int = 0
+
+    @property
+    def result(self) -> Metarange | None:
+        """The merged metarange where ranges that exist already make it up: nothing to apply."""
+        return None if self.changes.num_rows or self.conflicts else self.onto
 
 
 def three_way(
@@ -119,27 +70,13 @@ def three_way(
     A revert is the same call with the reverted commit as base and its parent as source. A cherry-pick has the picked
     commit's parent as base.
     """
-    result = by_reference(base, source, dest)
-    if result is None:
-        return by_path(reader, base, source, dest, strategy)
-    return referred(result, Summary() if result is dest else summary(reader, base, source))
+    return planned(reader, splice(base, source, dest), strategy)
 
 
-def by_reference(base: Metarange, source: Metarange, dest: Metarange) -> Metarange | None:
-    """The merged metarange where ranges that exist already make it up, ``dest`` itself where nothing changes.
-
-    None when paths have to be looked at. Opens nothing.
-    """
-    if source.id in (base.id, dest.id):
-        return dest
-    if dest.id == base.id:
-        return source
-    return spliced(base, source, dest)
-
-
-def referred(result: Metarange, changed: Summary) -> MergePlan:
-    """The plan of a merge whose outcome ``by_reference`` gave. ``changed`` is what differs from the destination."""
-    return MergePlan(STAGED_SCHEMA.empty_table(), [], 0, changed, result)
+def planned(reader: RangeReader, splicing: Splicing, strategy: Strategy | None) -> MergePlan:
+    """The plan of a merge from what whole ranges settle of it and what paths do."""
+    plan = by_path(reader, *splicing.rest, splicing.dest, strategy)
+    return replace(plan, summary=total((summary(reader, *splicing.taken), plan.summary)))
 
 
 def by_path(
@@ -147,7 +84,7 @@ def by_path(
 ) -> MergePlan:
     """The plan of a merge, from the paths that the source changed; of the destination only ranges near them matter."""
     walk = MergeWalk(reader, base, source, dest, strategy)
-    changes: list[pa.Table] = []
+    changes: list[pa.Table] = [STAGED_SCHEMA.empty_table()]
     conflicts: list[str] = []
     counts = np.zeros(3, np.int64)
     settled = 0
@@ -156,9 +93,7 @@ def by_path(
         conflicts += decided.conflicts.to_pylist()
         counts += decided.counts()
         settled += decided.settled
-    rows = pa.concat_tables([STAGED_SCHEMA.empty_table(), *changes])
-    nothing = not rows.num_rows and not conflicts
-    return MergePlan(rows, conflicts, settled, Summary(*counts.tolist()), dest if nothing else None, walk.opened)
+    return MergePlan(pa.concat_tables(changes), conflicts, settled, Summary(*counts.tolist()), dest, walk.opened)
 
 
 _TYPES = (*CHANGE_TYPES, ChangeType.CONFLICT)
@@ -188,9 +123,9 @@ def foretold(
         strategy: the side that settles conflicts, if one does. There are no conflicts then.
         prefix: leave out paths that do not start with it.
     """
-    result = by_reference(base, source, dest)
-    if result is not None:
-        yield from diff(reader, dest, result, prefix=prefix)
+    splicing = splice(base, source, dest)
+    if splicing.settled:
+        yield from diff(reader, dest, splicing.dest, prefix=prefix)
         return
     walk = MergeWalk(reader, base, source, dest, strategy, columns=SKETCH_COLUMNS)
     for decided in walk.decisions(prefix):

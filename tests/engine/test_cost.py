@@ -144,7 +144,7 @@ def test_a_clustered_merge_opens_what_the_source_changed_and_writes_nothing(repo
     store.forget()
     reader = RangeReader(store)
     plan = three_way(reader, base, source, dest, None)
-    found = merge(reader, plan, source, dest, engine=LocalEngine(), split=SPLIT, attempt=attempt())
+    found = merge(reader, plan, source, engine=LocalEngine(), split=SPLIT, attempt=attempt())
     assert found.summary.total == 100
     assert len(store.read) == changed <= 8
     assert store.written == []

@@ -53,7 +53,7 @@ def test_what_is_foretold_is_what_is_done(fresh_store, data, split, prefix):
             if change.type.value == "conflict":
                 assert change.size_bytes == len(source.get(change.path, dest.get(change.path, ("",)))[0])
         if not plan.conflicts:
-            after = merge(reader, plan, *sides[1:], engine=Groups(), split=split, attempt=attempt())
+            after = merge(reader, plan, sides[1], engine=Groups(), split=split, attempt=attempt())
             assert ahead == [one for batch in diff(reader, sides[2], after.metarange) for one in changes(batch)]
         else:  # without its conflicts it is what a merge of the rest does
             kept = {path: value for path, value in source.items() if path not in plan.conflicts}
