@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from lakeops.engine.base import R, T
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT
-from lakeops.store.nearby import Slots, giving_way
+from lakeops.store.nearby import giving_way
+from lakeops.store.slots import Crew, Slots
 
 _TASKS_PER_THREAD = 4
 _MOST_IN_A_TASK = 16
@@ -41,11 +42,13 @@ class LocalEngine:
         """The result of each task, as they finish. See ``Engine.run``."""
         source = iter(tasks)
         threads = self.threads
+        pool: Executor = ThreadPoolExecutor(threads, thread_name_prefix="engine")
         if store.remote:
-            # Most threads wait for an answer. As many as before work, so memory stays as it was.
+            # Most tasks wait for an answer. As many as before are worked at, so memory stays as it was.
             slots = Slots(threads)
-            threads, store, work = max(threads, IN_FLIGHT), giving_way(store, slots), slots.during(work)
-        with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="engine") as pool:
+            threads, store = max(threads, IN_FLIGHT), giving_way(store, slots)
+            pool = Crew(slots, threads, "engine")
+        with pool:
             running: set[Future[R]] = set()
             try:
                 while True:

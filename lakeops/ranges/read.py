@@ -22,7 +22,8 @@ from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upp
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT, in_flight, read_ahead
 from lakeops.store.layout import metarange_key
-from lakeops.store.nearby import Slots, giving_way
+from lakeops.store.nearby import giving_way
+from lakeops.store.slots import Slots
 
 _AT_ONCE = 64
 """Rows of a metarange that become plain data in one step."""
@@ -225,7 +226,7 @@ class RangeReader:
         if not self.store.remote:
             return map(load, items)
         # What this machine keeps is not waited for. Many threads that decode at once would get into each other's way.
-        return in_flight(self._slots.during(load), items)
+        return in_flight(load, items, slots=self._slots)
 
     def table(self, row: RangeRow, *, columns: list[str] | None = None) -> pa.Table:
         """All rows of a range: ``RANGE_SCHEMA``, or some of its columns. They are not remembered."""
@@ -279,7 +280,8 @@ class RangeReader:
         rows = (metarange.row(index) for index in range(start, stop))
         # A page ends soon, so the first ones are not fetched all at once.
         load = partial(self.table, columns=columns)
-        for table in read_ahead(load, rows, most=IN_FLIGHT if self.store.remote else _AHEAD_NEAR):
+        most, slots = (IN_FLIGHT, self._slots) if self.store.remote else (_AHEAD_NEAR, None)
+        for table in read_ahead(load, rows, most, slots=slots):
             yield from _below(table, above)
 
     def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[RangeFile, int, DecodedGroup, int]:

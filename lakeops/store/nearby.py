@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
-from threading import BoundedSemaphore, Condition, Lock, local
-from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
+from threading import Condition, Lock
+from typing import Any, BinaryIO, cast
 
 from lakeops.store.base import ObjectStore, PutResult
 from lakeops.store.in_flight import IN_FLIGHT
 from lakeops.store.pieces import Pieces
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from lakeops.store.slots import Slots
 
 MOST_HELD = 64 * 1024 * 1024
 """Bytes of files that wait to be written, at most. A larger file travels alone."""
@@ -43,44 +41,6 @@ def together(store: ObjectStore) -> AbstractContextManager[ObjectStore]:
     The end raises what the first put that failed raised. A put of bytes returns at once. Reads see what was put.
     """
     return _in_background(store) if store.remote else nullcontext(store)
-
-
-class Slots:
-    """So many threads may work at a time. A thread holds a slot in a ``with``."""
-
-    def __init__(self, count: int) -> None:
-        self._room = BoundedSemaphore(count)
-        self._mine = local()
-
-    def __enter__(self) -> None:
-        self._room.acquire()
-        self._mine.held = True
-
-    def __exit__(self, *_: object) -> None:
-        self._mine.held = False
-        self._room.release()
-
-    def during(self, work: Callable[P, R]) -> Callable[P, R]:
-        """The same work, done by as many threads at a time as there are slots."""
-
-        @wraps(work)
-        def done(*args: P.args, **options: P.kwargs) -> R:
-            with self:
-                return work(*args, **options)
-
-        return done
-
-    @contextmanager
-    def left(self) -> Iterator[None]:
-        """Leave the slot for a ``with``, if the thread holds one. Threads that the work itself started hold none."""
-        if not getattr(self._mine, "held", False):
-            yield
-            return
-        self.__exit__()
-        try:
-            yield
-        finally:
-            self.__enter__()
 
 
 def giving_way(store: ObjectStore, slots: Slots) -> ObjectStore:
@@ -120,10 +80,11 @@ class _GivingWay(_Wrapped):
     def __init__(self, store: ObjectStore, slots: Slots) -> None:
         super().__init__(store)
         self._slots = slots
+        self._waited_for = _REQUESTS - getattr(store, "in_background", frozenset())
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner store has
         found = super().__getattr__(name)
-        return self._waiting(found) if name in _REQUESTS else found
+        return self._waiting(found) if name in self._waited_for else found
 
     def _waiting(self, request: Callable[..., object]) -> Callable[..., object]:
         @wraps(request)
@@ -152,6 +113,9 @@ def as_store(found: Travelling) -> ObjectStore:
 
 class Travelling(_Wrapped):
     """A store whose puts of bytes return at once and travel in the background. Reads see what was put."""
+
+    in_background = frozenset({"put"})
+    """Requests that nobody waits for."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store)

@@ -11,8 +11,9 @@ from support.far import FarStore, Requests
 
 from lakeops.model.errors import ObjectNotFound, StoreUnavailable
 from lakeops.store import nearby
-from lakeops.store.nearby import Slots, giving_way, pieces_of, together
+from lakeops.store.nearby import giving_way, pieces_of, together
 from lakeops.store.pieces import Pieces
+from lakeops.store.slots import Crew, Slots
 from lakeops.testing import Faults
 
 
@@ -146,3 +147,59 @@ def test_threads_of_the_work_itself_hold_no_slot(far):
         assert list(pool.map(store.get, ["k"] * 8)) == [b"data"] * 8
         assert not takes(slots)
     assert takes(slots)
+
+
+def test_work_that_waits_for_nobody_stays_in_as_many_threads_as_there_are_slots():
+    slots, together = Slots(2), threading.Barrier(2)
+    with Crew(slots, 16, "crew") as crew:
+        used = set(crew.map(lambda _: together.wait(60) >= 0 and threading.current_thread(), range(100)))
+        assert len(used) == 2
+    assert not any(thread.is_alive() for thread in used)
+
+
+def test_each_thread_that_waits_lets_another_one_in():
+    """All four are under way at once, though one alone may work."""
+    slots, all_there = Slots(1), threading.Barrier(4)
+
+    class Waiting:
+        def get(self, _key: str) -> int:
+            return all_there.wait(60)
+
+    store = giving_way(Waiting(), slots)
+    with Crew(slots, 4, "crew") as crew:
+        assert sorted(crew.map(store.get, ["k"] * 8)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_put_that_travels_in_the_background_is_not_waited_for(far):
+    slots = Slots(1)
+    with together(far) as travelling, Crew(slots, 16, "crew") as crew:
+        store = giving_way(travelling, slots)
+
+        def put(number: int) -> threading.Thread:
+            store.put(f"k{number}", b"data")
+            return threading.current_thread()
+
+        assert len(set(crew.map(put, range(50)))) == 1
+    assert far.get("k49") == b"data"
+
+
+def test_a_crew_tells_what_failed_and_drops_what_was_not_begun():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert go_on.wait(60)
+        raise KeyError("k")
+
+    crew = Crew(Slots(1), 4, "crew")
+    first, second = crew.submit(hold), crew.submit(hold)
+    assert begun.wait(60)
+    crew.shutdown(wait=False, cancel_futures=True)
+    assert second.cancelled()
+    go_on.set()
+    with pytest.raises(KeyError):
+        first.result(60)
+    crew.shutdown()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("crew")]
+    with pytest.raises(RuntimeError):
+        crew.submit(hold)
