@@ -28,7 +28,7 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
 from lakeops.model.schema import arrow, numbers
-from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.metarange import Metarange, ranges_for
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ THREADS = 4
 _BATCH = 65_536
 """Rows that are handed over at a time."""
 
-_TOGETHER = 4
-"""Ranges that one task in this process reads."""
+_TOGETHER = 100_000
+"""Objects in the ranges that one task in this process reads."""
 
 _READING = 2
 """Ranges whose addresses are read in the time that one is rewritten, which is what engines are chosen by."""
@@ -228,7 +228,8 @@ class _Search:
         """What the ranges refer to, by the number of the slice."""
         total, done = self.ranges.num_rows, 0
         work = partial(_read_and_sort_out, firsts=firsts)
-        for result in first_of_each(self.engine.run(work, read_tasks(self.ranges, _TOGETHER), self.store)):
+        tasks = read_tasks(self.ranges, ranges_for(_TOGETHER, [self.ranges]))
+        for result in first_of_each(self.engine.run(work, tasks, self.store)):
             done += result.ranges
             if self.on_progress:
                 self.on_progress(done, total)

@@ -288,6 +288,18 @@ def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
     return pa.table(arrays, schema=METARANGE_SCHEMA)
 
 
+def ranges_for(objects: int, tables: Sequence[pa.Table]) -> int:
+    """How many of the ranges in these tables hold so many objects, on average. At least one.
+
+    Args:
+        objects: how many.
+        tables: ``METARANGE_SCHEMA``.
+    """
+    ranges: int = sum(table.num_rows for table in tables)
+    held = sum(int(pc.sum(table.column("count")).as_py() or 0) for table in tables)
+    return max(1, objects * ranges // max(held, 1))
+
+
 def _first_true(mask: pa.BooleanArray) -> int | None:
     """The position of the first true value. ``pc.index`` takes a Python value, and so would import pandas."""
     return mask.to_pylist().index(True) if mask.true_count else None

@@ -19,7 +19,7 @@ from lakeops.model.records import Commit, Split
 from lakeops.model.text import excerpt
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
 from lakeops.ranges.format import METARANGE_SCHEMA
-from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.split import path_hashes
 from lakeops.ranges.verify import Flaw, VerifyTask, order_flaw, row_flaw, verify
@@ -95,6 +95,10 @@ class Uses:
         for table in self._rows:
             for batch in table.to_batches(max_chunksize=1024):
                 yield from Metarange(pa.Table.from_batches([batch], METARANGE_SCHEMA)).rows(0, batch.num_rows)
+
+    def ranges_for(self, objects: int) -> int:
+        """How many ranges hold so many objects, on average. At least one."""
+        return ranges_for(objects, self._rows)
 
     def commits(self, number: int) -> list[str]:
         """The commits that use a range."""
@@ -187,8 +191,8 @@ def _keys(table: pa.Table) -> list[bytes]:
     return [data[at : at + width] for at in range(0, len(data), width)]
 
 
-_MOST_IN_A_TASK = 4
-"""Ranges a task: its result holds columns of all their rows."""
+_MOST_IN_A_TASK = 100_000
+"""Objects in the ranges of a task: its result holds columns of all their rows."""
 
 OPEN = Flaw("range_boundary", "it ends where the cutting rule does not, and another range follows it")
 
@@ -217,7 +221,7 @@ def check_ranges(
     numbered = enumerate(uses.rows())
     waiting: dict[int, list[tuple[int, RangeRow]]] = {}
     spoilt: list[CheckedRange] = []
-    size = min(engine.group(len(uses)), _MOST_IN_A_TASK)
+    size = min(engine.group(len(uses)), uses.ranges_for(_MOST_IN_A_TASK))
 
     def tasks() -> Iterator[VerifyTask]:
         index = 0
