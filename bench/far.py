@@ -338,7 +338,7 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
             theirs = found["lakefs"]["wall"] * 1000 if "lakefs" in found else verb.lakefs
             ratio = "" if busy else f"{found['cached']['wall'] * 1000 / theirs:.2f}x"
             cells = [cell for how in HOW for cell in _cells(found[how])]
-            yield f"| {verb.name} | {' | '.join(cells)} | {theirs:,.3g} | {ratio} |"
+            yield f"| {verb.name} | {' | '.join(cells)} | {theirs:{',.0f' if theirs >= 10 else '.1f'}} | {ratio} |"
     yield ""
     processes = [
         sample["process"] - sample["wall"] for row in result["rows"].values() for sample in (row[how] for how in HOW)

@@ -31,6 +31,8 @@ KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "bench-bench-bench-bench-bench-bench-bench
 PATIENCE = 120.0
 """Seconds for the server to answer, and for an import to end."""
 WORKERS = 8
+TOO_MANY = 429
+"""What it answers after too many attempts at a branch that others moved. Its clients ask again, as this one does."""
 
 
 @dataclass
@@ -43,12 +45,17 @@ class Api:
     def call(self, method: str, place: str, body: Any = None, **query: object) -> Any:
         """What the server answers to a request: from JSON, or None where it is something else.
 
+        One that others were quicker than is sent again until it is served.
+
         Raises:
             RuntimeError: the server refused it.
         """
         sent = json.dumps(body).encode() if not isinstance(body, bytes) else body
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
-        status, answer = self._answer(method, place, sent if body is not None else None, kind, query)
+        again = True
+        while again:
+            status, answer = self._answer(method, place, sent if body is not None else None, kind, query)
+            again = status == TOO_MANY
         if status >= 300:
             raise RuntimeError(f"lakeFS refused {method} {place}: {status} {answer[:500]!r}")
         return json.loads(answer) if answer[:1] in (b"{", b"[") else None

@@ -96,7 +96,7 @@ _RANGES = Section(
             lambda lake, n: lake.apply(lake.data.random(1_000, n + 1)),
             lambda git, n: git.commit(git.data.random(1_000, n + 1), durable=False),
             Goal(0.7),
-            why="every range that a change falls in is read and verified, half of it is encoded anew, and all of it is written",
+            why="every range that a change falls in is read, verified and written, and half of it is encoded anew",
             heavy=True,
         ),
         *(
@@ -128,7 +128,7 @@ _RANGES = Section(
             lambda lake, n: lake.merge("random-b", "random-a"),
             lambda git, n: git.merge("random-b", "random-a", durable=False),
             Goal(1),
-            why="what the source changed is compared with the base, and ranges that both sides changed are written again",
+            why="the changes of the source are found by comparing, and ranges that both sides changed are written anew",
             heavy=True,
         ),
         Row(
