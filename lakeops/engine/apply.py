@@ -6,7 +6,7 @@ would give.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from lakeops.engine.stitch import stitch
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Transient
 from lakeops.model.records import Split, Summary
+from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -32,7 +33,8 @@ OnProgress = Callable[[int, int], None]
 class Applied:
     """The new metarange (its ranges are written, it is not), how many paths changed, and what it cost.
 
-    The metarange has the base's id exactly when nothing changed.
+    The metarange has the base's id exactly when nothing changed. Where many ranges were rewritten for few changes, it
+    has a list of them.
     """
 
     metarange: Metarange
@@ -49,6 +51,7 @@ def apply(
     split: Split,
     attempt: str,
     reuse: Metarange | None = None,
+    listing: bool = False,
     on_plan: OnPlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Applied:
@@ -62,18 +65,18 @@ def apply(
         split: the repository's split.
         attempt: fresh for every try.
         reuse: another metarange whose ranges may be referred to (its commit is checked live when this is published).
+        listing: make a list of what changes, also where few ranges are touched.
         on_plan: called with the plan before anything is read.
         on_progress: called with (touched ranges done, touched ranges in all).
     """
-    planned = plan(base, changes, split=split, attempt=attempt, reuse=reuse)
+    planned = plan(base, changes, split=split, attempt=attempt, reuse=reuse, listing=listing)
     if on_plan:
         on_plan(planned)
     results = _run(planned, engine, reader, on_progress)
     pieces = [piece for result in results for piece in result.pieces]
     repaired = attempt + Ids().new()
     metarange, repair = stitch(base, pieces, store=reader.store, split=split, attempt=repaired)
-    if metarange.id == base.id:
-        metarange = base
+    metarange = base if metarange.id == base.id else metarange.telling(_listed(base, results))
     return Applied(metarange, total(result.summary for result in results), sum((r.work for r in results), repair))
 
 
@@ -91,6 +94,7 @@ def merge(
     """The metarange that a merge without conflicts gives. See ``ranges.merge.three_way`` for the plan."""
     if planned.result is not None:
         return Applied(planned.result, planned.summary, Work())
+    exchanged = planned.exchanged
     applied = apply(
         reader,
         planned.onto,
@@ -99,10 +103,20 @@ def merge(
         split=split,
         attempt=attempt,
         reuse=source,
+        listing=exchanged is not None and planned.onto.id != exchanged.since,
         on_plan=on_plan,
         on_progress=on_progress,
     )
-    return replace(applied, summary=planned.summary)
+    changes = applied.metarange.changes_since(planned.onto)
+    listed = None if changes is None or exchanged is None else exchanged.then(changes)
+    return replace(applied, metarange=applied.metarange.telling(listed), summary=planned.summary)
+
+
+def _listed(base: Metarange, results: Sequence[TaskResult]) -> ChangeList | None:
+    sides = [[one.before.table, one.after.table] for one in results if one.before is not None and one.after is not None]
+    if not results or len(sides) < len(results):
+        return None
+    return ChangeList.of(base.id, *(pa.concat_tables(side) for side in zip(*sides, strict=True)))
 
 
 def _run(planned: Plan, engine: Engine, reader: RangeReader, on_progress: OnProgress | None) -> list[TaskResult]:

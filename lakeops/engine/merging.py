@@ -17,12 +17,13 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.errors import Transient
 from lakeops.model.records import Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.diff import summary
 from lakeops.ranges.merge import MergePlan, by_path, planned
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.splice import splice
-from lakeops.ranges.task import from_ipc, to_ipc, total
+from lakeops.ranges.splice import Sides, listed_sides, splice
+from lakeops.ranges.task import Travelling, from_ipc, to_ipc, total
 from lakeops.store.base import ObjectStore
 
 _READING = 2
@@ -33,7 +34,8 @@ _READING = 2
 class MergeTask:
     """One stretch of paths: the ranges of each side there, as Arrow IPC streams of metarange rows.
 
-    Without a destination all that is asked is how much differs between base and source.
+    Without a destination all that is asked is how much differs between base and source. ``listed`` are the rows that
+    differ, before and after, where there is a list of them.
     """
 
     index: int
@@ -41,6 +43,29 @@ class MergeTask:
     source: bytes
     dest: bytes | None
     strategy: Strategy | None
+    listed: tuple[Travelling, Travelling] | None = None
+
+    @classmethod
+    def of(cls, index: int, sides: Sides, dest: Metarange | None, strategy: Strategy | None) -> MergeTask:
+        """The task over these ranges."""
+        old, new = sides
+        listed = new.changes_since(old)
+        return cls(
+            index,
+            to_ipc(old.table),
+            to_ipc(new.table),
+            None if dest is None else to_ipc(dest.table),
+            strategy,
+            None if listed is None else (Travelling(listed.before), Travelling(listed.after)),
+        )
+
+    @property
+    def sides(self) -> Sides:
+        """Base and source."""
+        base, source = Metarange(from_ipc(self.base)), Metarange(from_ipc(self.source))
+        if self.listed is None:
+            return base, source
+        return base, source.telling(ChangeList.of(base.id, *(side.table for side in self.listed)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +91,17 @@ def plan_merge(
 ) -> MergePlan:
     """What merging ``source`` into ``dest`` takes, worked out where ``engine`` says. See ``ranges.merge.three_way``."""
     splicing = splice(base, source, dest)
-    differing = sum(map(len, (*splicing.taken, *splicing.rest)))
+    # With a list of what differs only the destination's ranges are opened, and what was exchanged is counted here.
+    listed = source.changes_since(base) is not None
+    differing = len(splicing.rest[1]) if listed else sum(map(len, (*splicing.taken, *splicing.rest)))
     place = engine.for_work(differing // _READING)
     if place.in_process or not differing:
         return planned(reader, splicing, strategy)
     group = place.group(max(1, differing // _READING)) * _READING
-    parts = [*_parts(*splicing.rest, splicing.dest, group), *_parts(*splicing.taken, None, group)]
-    tasks = [
-        MergeTask(number, to_ipc(old.table), to_ipc(new.table), None if here is None else to_ipc(here.table), strategy)
-        for number, (old, new, here) in enumerate(parts)
-    ]
+    parts = [*_parts(*splicing.rest, splicing.dest, group)]
+    if not listed:
+        parts += _parts(*splicing.taken, None, group)
+    tasks = [MergeTask.of(number, sides, here, strategy) for number, (sides, here) in enumerate(parts)]
     walked = sorted(first_of_each(place.run(walk, tasks, reader.store)), key=lambda one: one.index)
     if len(walked) != len(tasks):
         raise Transient(
@@ -85,16 +111,17 @@ def plan_merge(
         pa.concat_tables([from_ipc(one.changes) for one in walked]),
         [path for one in walked for path in one.conflicts],
         sum(one.settled for one in walked),
-        total(one.summary for one in walked),
+        total([*(one.summary for one in walked), *([summary(reader, *splicing.taken)] if listed else [])]),
         splicing.dest,
         sum(one.opened for one in walked),
+        splicing.exchanged,
     )
 
 
 def walk(task: MergeTask, store: ObjectStore) -> Walked:
     """Plan the merge of one stretch. Reads only."""
     reader = RangeReader(store)
-    base, source = (Metarange(from_ipc(side)) for side in (task.base, task.source))
+    base, source = task.sides
     if task.dest is None:
         nothing = to_ipc(STAGED_SCHEMA.empty_table())
         return Walked(task.index, nothing, (), 0, summary(reader, base, source), 0)
@@ -104,13 +131,14 @@ def walk(task: MergeTask, store: ObjectStore) -> Walked:
 
 def _parts(
     old: Metarange, new: Metarange, dest: Metarange | None, group: int
-) -> Iterator[tuple[Metarange, Metarange, Metarange | None]]:
+) -> Iterator[tuple[Sides, Metarange | None]]:
     """About ``group`` differing ranges of base and source at a time, and the destination's beside them."""
     done = [0, 0]
+    listed = new.changes_since(old)
     for stops in _borders(old, new, group):
-        part = [_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True)]
-        if any(map(len, part)):
-            yield part[0], part[1], None if dest is None else _reached_by(dest, part)
+        before, after = (_slice(side, start, stop) for side, start, stop in zip((old, new), done, stops, strict=True))
+        if len(before) or len(after):
+            yield listed_sides(listed, before, after), None if dest is None else _reached_by(dest, [before, after])
         done = stops
 
 

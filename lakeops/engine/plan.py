@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES
 from lakeops.ranges.cutter import check_ascending
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
 from lakeops.ranges.split import check_split
@@ -28,7 +29,15 @@ LOOKAHEAD = 4
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
-def plan(base: Metarange, changes: pa.Table, *, split: Split, attempt: str, reuse: Metarange | None = None) -> Plan:
+def plan(
+    base: Metarange,
+    changes: pa.Table,
+    *,
+    split: Split,
+    attempt: str,
+    reuse: Metarange | None = None,
+    listing: bool = False,
+) -> Plan:
     """What applying ``changes`` to ``base`` will take. Opens nothing.
 
     Args:
@@ -37,6 +46,7 @@ def plan(base: Metarange, changes: pa.Table, *, split: Split, attempt: str, reus
         split: the repository's split.
         attempt: fresh for every try.
         reuse: another metarange whose ranges may be referred to (its commit is checked live when this is published).
+        listing: make a list of what changes, also where few ranges are touched.
     """
     check_split(split)
     changes = changes.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
@@ -47,12 +57,16 @@ def plan(base: Metarange, changes: pa.Table, *, split: Split, attempt: str, reus
         touched, counts = np.zeros(1, np.int64), np.array([changes.num_rows])
     else:
         touched, counts = np.unique(base.route(changes.column("path")), return_counts=True)
-    return Plan(base, changes, touched, counts, split, attempt, reuse)
+    listing = (listing or len(touched) >= FEWEST_RANGES) and changes.num_rows <= MOST_CHANGES
+    return Plan(base, changes, touched, counts, split, attempt, reuse, listing)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Changes routed over a base: ``counts[i]`` of them concern range ``touched[i]``."""
+    """Changes routed over a base: ``counts[i]`` of them concern range ``touched[i]``.
+
+    ``listing`` says whether the rows that change are listed.
+    """
 
     base: Metarange
     changes: pa.Table
@@ -61,6 +75,7 @@ class Plan:
     split: Split
     attempt: str
     reuse: Metarange | None = None
+    listing: bool = False
 
     @cached_property
     def file_bytes(self) -> int:
@@ -87,7 +102,9 @@ class Plan:
             stop = min(start + group, len(self.touched))
             rows = self.changes.slice(borders[start], borders[stop] - borders[start])
             segments = tuple(self._segments(start, stop))
-            yield Task(index, segments, Travelling(rows), self.split, self.attempt, self._reusable(segments))
+            yield Task(
+                index, segments, Travelling(rows), self.split, self.attempt, self._reusable(segments), self.listing
+            )
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:
         """The segments of touched ranges ``[start, stop)``: a wide gap of untouched ranges parts two of them."""

@@ -150,6 +150,7 @@ KINDS: dict[str, Kind] = {
     "metarange_unreadable": _error("see why the store refuses, and run fsck again"),
     "metarange_row_invalid": _error(_SOFTWARE),
     "metarange_order": _error(_SOFTWARE),
+    "changes_mismatch": _error(f"merge, revert or compare none of these commits, and {_SOFTWARE}"),
     # ranges
     "range_missing": _error(_FILE),
     "range_damaged": _error(_FILE),

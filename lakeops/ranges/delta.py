@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions, unshared
-from lakeops.ranges.digest import Digests, same_labels
+from lakeops.ranges.changelist import ChangeList
+from lakeops.ranges.digest import Digests, digest_words, same_labels
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
@@ -134,6 +135,8 @@ class Candidates:
 
     @cached_property
     def _digests(self) -> Digests:
+        if not self.pieces and "digest" in self.table.column_names:
+            return digest_words(self.table.column("digest"))
         return np.concatenate([np.zeros((0, 2), np.uint64), *(piece.words for piece in self.pieces)])
 
     def _rows_by_piece(self, which: Positions) -> Iterator[tuple[_Piece, Positions]]:
@@ -280,6 +283,8 @@ def deltas(
 ) -> Iterator[Delta]:
     """Everything that differs under ``prefix``, in path order. None of the deltas is empty.
 
+    Opens nothing where one side has a list of what it changed in the other.
+
     Args:
         reader: the namespace of both.
         left: before.
@@ -288,6 +293,10 @@ def deltas(
             later, where sizes are equal.
         prefix: leave out paths that do not start with it.
     """
+    listed = right.changes_since(left)
+    if listed is not None:
+        yield from _of_list(listed.under(prefix))
+        return
 
     def read(parts: tuple[RowSpan | None, RowSpan | None]) -> Delta:
         delta = matched(*_candidates(parts, columns, prefix))
@@ -296,6 +305,12 @@ def deltas(
 
     found = reader.ahead(read, stretches(reader, left, right, prefix))
     yield from _join_small(delta for delta in found if delta.total)
+
+
+def _of_list(listed: ChangeList) -> Iterator[Delta]:
+    delta = matched(Candidates(listed.before), Candidates(listed.after))
+    if delta.total:
+        yield delta
 
 
 def candidates(

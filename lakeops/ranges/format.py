@@ -133,6 +133,8 @@ class Pieces:
 
 VERSION_KEY = "lakeops.version"
 """The key in a range file's footer under which the version of the format stands."""
+CHANGES_KEY = "lakeops.changes"
+"""The key in a metarange file's footer under which stands where its list of changes is."""
 
 METARANGE_SCHEMA = pa.schema(
     [
@@ -269,24 +271,60 @@ def decode_footer(tail: bytes, key: str) -> Footer:
         raise not_decodable(key, str(error)) from error
 
 
-def encode_metarange(table: pa.Table) -> bytes:
+class Attachment(NamedTuple):
+    """Bytes that a metarange file has before its footer, where readers of Parquet do not look, and a note of them."""
+
+    note: str
+    data: bytes
+
+
+def encode_metarange(table: pa.Table, attachment: Attachment | None = None) -> bytes:
     """The Parquet bytes of a metarange file. ``table`` has ``METARANGE_SCHEMA``."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, row_group_size=_METARANGE_GROUP, **_METARANGE)
+    with pq.ParquetWriter(sink, METARANGE_SCHEMA, **_METARANGE) as writer:
+        writer.write_table(table, row_group_size=_METARANGE_GROUP)
+        if attachment is not None:
+            start = sink.tell()
+            sink.write(attachment.data)
+            writer.add_key_value_metadata({CHANGES_KEY: f"{start} {sink.tell()} {attachment.note}"})
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
 
-def decode_metarange(data: bytes, key: str) -> pa.Table:
-    """The rows of a metarange file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
+def decode_metarange(data: bytes, key: str) -> tuple[pa.Table, Attachment | None]:
+    """What a metarange file has whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
     try:
         reader = _reader(pa.BufferReader(data))
         if not reader.metadata.schema.to_arrow_schema().equals(METARANGE_SCHEMA):
             raise not_decodable(key, "its columns are not a metarange's")
         batches = _batches(reader, data, key, _LISTED_MOST)
-        return pa.Table.from_batches(batches, METARANGE_SCHEMA).combine_chunks()
+        table = pa.Table.from_batches(batches, METARANGE_SCHEMA).combine_chunks()
+        return table, _attachment(data, reader.metadata.metadata or {})
     except _BROKEN as error:
         raise not_decodable(key, str(error)) from error
+
+
+def _attachment(data: bytes, said: dict[bytes, bytes]) -> Attachment | None:
+    where = said.get(CHANGES_KEY.encode())
+    if where is None:
+        return None
+    start, stop, note = where.decode().split(" ", 2)
+    if not len(MARK) <= int(start) <= int(stop) <= len(data):
+        raise ValueError(f"its list of changes would be at bytes {start} to {stop}")
+    return Attachment(note, data[int(start) : int(stop)])
+
+
+def encode_rows(table: pa.Table) -> bytes:
+    """Some rows of ranges as a Parquet file: ``RANGE_SCHEMA``, in any order."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, **{name: value for name, value in _RANGE.items() if name != "sorting_columns"})
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def decode_rows(data: bytes, key: str) -> pa.Table:
+    """What ``encode_rows`` was given, from bytes that were verified. Raises ``Corrupted``, naming ``key``."""
+    return decode_range_slowly(data, _range_metadata(data, key), key)
 
 
 def decode_range_slowly(data: bytes, metadata: pq.FileMetaData, key: str) -> pa.Table:

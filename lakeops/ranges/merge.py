@@ -27,6 +27,7 @@ import pyarrow as pa
 from lakeops.model.records import ChangeType, Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.align import Positions
+from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.delta import SKETCH_COLUMNS
 from lakeops.ranges.diff import CHANGE_TYPES, DIFF_SCHEMA, diff, summary
 from lakeops.ranges.metarange import Metarange
@@ -47,6 +48,7 @@ class MergePlan:
         summary: how many paths of the destination the merge adds, removes and changes.
         onto: the destination with the source's ranges where those settle it, itself where none do.
         opened: how many ranges of the destination had to be opened.
+        exchanged: the rows that ``onto`` changes in the destination. None where nobody has a list of them.
     """
 
     changes: pa.Table
@@ -55,6 +57,7 @@ class MergePlan:
     summary: Summary
     onto: Metarange
     opened: int = 0
+    exchanged: ChangeList | None = None
 
     @property
     def result(self) -> Metarange | None:
@@ -76,7 +79,8 @@ def three_way(
 def planned(reader: RangeReader, splicing: Splicing, strategy: Strategy | None) -> MergePlan:
     """The plan of a merge from what whole ranges settle of it and what paths do."""
     plan = by_path(reader, *splicing.rest, splicing.dest, strategy)
-    return replace(plan, summary=total((summary(reader, *splicing.taken), plan.summary)))
+    changed = total((summary(reader, *splicing.taken), plan.summary))
+    return replace(plan, summary=changed, exchanged=splicing.exchanged)
 
 
 def by_path(
@@ -125,7 +129,7 @@ def foretold(
     """
     splicing = splice(base, source, dest)
     if splicing.settled:
-        yield from diff(reader, dest, splicing.dest, prefix=prefix)
+        yield from diff(reader, *splicing.taken, prefix=prefix)
         return
     walk = MergeWalk(reader, base, source, dest, strategy, columns=SKETCH_COLUMNS)
     for decided in walk.decisions(prefix):

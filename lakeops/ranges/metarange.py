@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.text import excerpt
+from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.digest import fixed_bytes, metarange_id
 from lakeops.ranges.format import FILE_MOST, METARANGE_SCHEMA, OVERHEAD, ROW_LEAST, ROW_MOST
 from lakeops.store.layout import range_key
@@ -111,11 +112,13 @@ class Metarange:
 
     Args:
         table: ``METARANGE_SCHEMA``, paths ascending and ranges disjoint.
+        changes: what it changes in some other metarange, where that is known.
     """
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, changes: ChangeList | None = None) -> None:
         self.table: pa.Table = table.combine_chunks()
         self.id: str = metarange_id(self.table.column("id"))
+        self.changes: ChangeList | None = changes
 
     @classmethod
     def empty(cls) -> Metarange:
@@ -136,7 +139,7 @@ class Metarange:
     @property
     def nbytes(self) -> int:
         """What it keeps in memory."""
-        return int(self.table.get_total_buffer_size())
+        return int(self.table.get_total_buffer_size()) + (self.changes.nbytes if self.changes is not None else 0)
 
     @cached_property
     def count(self) -> int:
@@ -238,6 +241,15 @@ class Metarange:
         found: npt.NDArray[np.bool_] = overlaps.to_numpy().astype(np.bool_)
         return found
 
+    def covers(self, paths: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+        """For each path whether it is between the ends of a range."""
+        inside: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
+        if len(self):
+            owners = self.route(paths)
+            first, last = (self.table.column(name).take(pa.array(owners)) for name in ("first_path", "last_path"))
+            inside = pc.and_(pc.less_equal(first, paths), pc.less_equal(paths, last)).to_numpy().astype(np.bool_)
+        return inside
+
     def behind(self, after: str) -> Metarange:
         """The ranges that may hold paths behind one; all of them for an empty path."""
         return self.only(np.arange(*self.overlapping(after=after))) if after else self
@@ -251,6 +263,18 @@ class Metarange:
         shared = np.ones(len(self), np.bool_)
         shared[self.without(other)] = False
         return shared
+
+    def telling(self, changes: ChangeList | None) -> Metarange:
+        """The same ranges with a list of what they change."""
+        return Metarange(self.table, changes)
+
+    def changes_since(self, other: Metarange) -> ChangeList | None:
+        """What differs from ``other``, where either of the two has a list of that."""
+        if self.changes is not None and self.changes.since == other.id:
+            return self.changes
+        if other.changes is not None and other.changes.since == self.id:
+            return other.changes.undone(other.id)
+        return None
 
     @classmethod
     def splice(cls, parts: Iterable[pa.Table]) -> Metarange:

@@ -22,10 +22,26 @@ _FEW = 64
 
 @dataclass(frozen=True, slots=True)
 class Overlaid:
-    """Rows after the changes (``RANGE_SCHEMA``, in order), and how many paths really changed."""
+    """Rows after the changes (``RANGE_SCHEMA``, in order), and what really changed.
+
+    Attributes:
+        table: the rows.
+        summary: how many paths changed.
+        base: the rows before.
+        gone: which of these are no more.
+        after: the rows that are new.
+    """
 
     table: pa.Table
     summary: Summary
+    base: pa.Table
+    gone: npt.NDArray[np.int64]
+    after: pa.Table
+
+    @property
+    def before(self) -> pa.Table:
+        """The rows that are no more."""
+        return self.base.take(pa.array(self.gone))
 
 
 def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
@@ -46,11 +62,11 @@ def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
     removed = np.flatnonzero(found & dead)
     summary = Summary(added=len(added), removed=len(removed), changed=len(rewritten))
     if not summary.total:
-        return Overlaid(base, summary)
+        return Overlaid(base, summary, base, np.zeros(0, np.int64), base.slice(0, 0))
     written = np.union1d(added, rewritten)
     fresh = with_digests(changes.take(pa.array(written)))
     gone = places[np.union1d(removed, rewritten)]
-    return Overlaid(_spliced(base, fresh, places[written], gone), summary)
+    return Overlaid(_spliced(base, fresh, places[written], gone), summary, base, gone, fresh)
 
 
 def _places(base: pa.Table, changes: pa.Table) -> npt.NDArray[np.int64]:

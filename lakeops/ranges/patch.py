@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.records import Split, Summary
+from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import Cut, Cutter
 from lakeops.ranges.digest import group_digest, range_id
@@ -24,7 +24,7 @@ from lakeops.ranges.file import RangeFile
 from lakeops.ranges.format import VERSION_KEY, RowGroup, decode_footer, encode_range, encode_tail
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.outline import MARK, GroupOutline, NotOutlined, Outline, outline, remember
-from lakeops.ranges.overlay import overlay
+from lakeops.ranges.overlay import Overlaid, overlay
 from lakeops.ranges.split import VERSION, Hashes, Positions, finer, path_hashes, possible_ends
 
 Origin: TypeAlias = int | pa.Table
@@ -42,14 +42,14 @@ class Patch:
         file: the range as it was.
         parts: the row groups, in order.
         row: what the metarange will say. What tells of the new file is empty.
-        summary: how many paths changed.
+        overlaid: what changed.
     """
 
     file: RangeFile
     parts: tuple[Origin, ...]
     digests: tuple[bytes, ...]
     row: RangeRow
-    summary: Summary
+    overlaid: Overlaid
 
     def described(self) -> RangeRow:
         """The metarange row, not written yet."""
@@ -116,28 +116,29 @@ def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> 
     touched = np.unique(file.groups_of(changes.column("path"))).tolist()
     if len(touched) > _MOST_TOUCHED * file.groups:
         return None
-    patching = _Patching(file, split)
-    patching.run(changes, touched)
+    patching = _Patching(file, split, changes, touched)
+    patching.run()
     return patching.patch() if patching.is_one_range(last=last) else None
 
 
 class _Patching:
-    """A range on its way, row group by row group."""
+    """A range on its way, row group by row group. ``touched`` are those that changes belong to, ascending."""
 
-    def __init__(self, file: RangeFile, split: Split) -> None:
+    def __init__(self, file: RangeFile, split: Split, changes: pa.Table, touched: list[int]) -> None:
         self._file = file
+        self._touched = touched
+        # Each step over all touched row groups at once.
+        self._change = overlay(file.read_groups(touched, RANGE_SCHEMA.names)[1].combine_chunks(), changes)
         self._split = split
         self._cutter = Cutter(finer(split))
         self._parts: list[Origin] = []
         self._digests: list[bytes] = []
         self._ends: dict[int, Positions] = {}
         self._known = {mark.digest: index for index, mark in enumerate(file.marks)}
-        self._summary = Summary()
-        self._size_bytes = file.row.size_bytes
 
-    def run(self, changes: pa.Table, touched: list[int]) -> None:
-        """Lay the changes over. ``touched`` are the row groups that they belong to, ascending."""
-        overlaid = self._overlaid(changes, touched)
+    def run(self) -> None:
+        """Go through the row groups."""
+        overlaid = self._overlaid()
         for index in range(self._file.groups):
             if index in overlaid:
                 cuts = self._cutter.add(*overlaid[index])
@@ -151,20 +152,16 @@ class _Patching:
         if self._cutter.open:
             self._add(self._cutter.rest())
 
-    def _overlaid(self, changes: pa.Table, touched: list[int]) -> dict[int, tuple[pa.Table, Hashes]]:
-        """The rows that the touched row groups become, with their paths' hashes. Each step over all of them at once."""
-        base = self._file.read_groups(touched, RANGE_SCHEMA.names)[1].combine_chunks()
-        overlaid = overlay(base, changes)
-        rows = overlaid.table.combine_chunks()
-        self._summary = overlaid.summary
-        self._size_bytes += _size(rows) - _size(base)
+    def _overlaid(self) -> dict[int, tuple[pa.Table, Hashes]]:
+        """The rows that the touched row groups become, with their paths' hashes."""
+        rows = self._change.table.combine_chunks()
         hashes = path_hashes(rows.column("path"))
-        firsts = pa.array([self._file.first_paths[index].decode() for index in touched[1:]], pa.string())
+        firsts = pa.array([self._file.first_paths[index].decode() for index in self._touched[1:]], pa.string())
         starts = [0, *pc.search_sorted(rows.column("path"), firsts).to_pylist()]
         stops = [*starts[1:], rows.num_rows]
         return {
             index: (rows.slice(start, stop - start), hashes[start:stop])
-            for index, start, stop in zip(touched, starts, stops, strict=True)
+            for index, start, stop in zip(self._touched, starts, stops, strict=True)
         }
 
     def _keep(self, index: int) -> None:
@@ -208,12 +205,12 @@ class _Patching:
             first_path=file.first_paths[first].decode() if isinstance(first, int) else first.column("path")[0].as_py(),
             last_path=file.row.last_path if isinstance(last, int) else last.column("path")[-1].as_py(),
             count=self._count,
-            size_bytes=self._size_bytes,
+            size_bytes=file.row.size_bytes + _size(self._change.table) - _size(self._change.base),
             file_bytes=0,
             footer_bytes=0,
             footer_digest=b"",
         )
-        return Patch(file, tuple(self._parts), digests, row, self._summary)
+        return Patch(file, tuple(self._parts), digests, row, self._change)
 
     @property
     def _ends_as_before(self) -> bool:

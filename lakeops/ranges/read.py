@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, numbers
+from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.file import RangeEnd, RangeFile, fetch, fetch_range, read_end
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
@@ -166,6 +167,12 @@ class MetarangePointer(Protocol):
         ...
 
 
+def read_metarange(data: bytes, key: str) -> Metarange:
+    """The metarange of a file whose bytes were verified. Raises ``Corrupted``, naming ``key``."""
+    table, attachment = decode_metarange(data, key)
+    return Metarange(table, None if attachment is None else ChangeList.read(attachment, key))
+
+
 class RangeReader:
     """Reads the ranges of one storage namespace. Threads may share it.
 
@@ -190,7 +197,7 @@ class RangeReader:
             digest = bytes.fromhex(commit.meta_range_digest)
             key = metarange_key(commit.meta_range_file)
             metarange = self._cache.get(
-                (self.store.url, digest), lambda: Metarange(decode_metarange(fetch(self.store, key, digest), key))
+                (self.store.url, digest), lambda: read_metarange(fetch(self.store, key, digest), key)
             )
         if metarange.id != commit.meta_range_id:
             raise Corrupted(

@@ -13,9 +13,9 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import Cutter
 from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.overlay import overlay
+from lakeops.ranges.overlay import Overlaid, overlay
 from lakeops.ranges.patch import patched
-from lakeops.ranges.task import Piece, Segment, Task, TaskResult, to_ipc, total
+from lakeops.ranges.task import Piece, Segment, Task, TaskResult, Travelling, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
 
@@ -33,25 +33,53 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     changes = task.changes.table
     writer = RangeWriter(store, attempt, [*task.reuse, *(row for segment in task.segments for row in segment.rows)])
     pieces: list[Piece] = []
-    summaries: list[Summary] = []
+    seen = _Seen(task.listing)
     work, done = Work(), 0
     for segment in task.segments:
         count = sum(segment.changes)
-        run = _Rewriting(segment, changes.slice(done, count), task.split, writer, store)
+        run = _Rewriting(segment, changes.slice(done, count), task.split, writer, store, seen)
         pieces += run.pieces()
-        summaries += run.summaries
         work, done = work + run.work, done + count
-    return TaskResult(task.index, tuple(pieces), total(summaries), work + writer.work)
+    return TaskResult(task.index, tuple(pieces), seen.summary, work + writer.work, *seen.rows())
+
+
+class _Seen:
+    """What changed so far: how many paths, and if that is asked for the rows."""
+
+    def __init__(self, listing: bool) -> None:
+        self.summary: Summary = Summary()
+        self._listing = listing
+        self._before: list[pa.Table] = [RANGE_SCHEMA.empty_table()]
+        self._after: list[pa.Table] = [RANGE_SCHEMA.empty_table()]
+
+    def add(self, overlaid: Overlaid) -> None:
+        """The next paths."""
+        self.summary = total((self.summary, overlaid.summary))
+        if self._listing and overlaid.summary.total:
+            self._before.append(overlaid.before)
+            self._after.append(overlaid.after)
+
+    def rows(self) -> tuple[Travelling, Travelling] | tuple[()]:
+        """The rows that are no more, and those that are new."""
+        if not self._listing:
+            return ()
+        return Travelling(pa.concat_tables(self._before)), Travelling(pa.concat_tables(self._after))
 
 
 class _Rewriting:
     """One segment on its way from base rows to pieces."""
 
     def __init__(
-        self, segment: Segment, changes: pa.Table, split: Split, writer: RangeWriter, store: ObjectStore
+        self,
+        segment: Segment,
+        changes: pa.Table,
+        split: Split,
+        writer: RangeWriter,
+        store: ObjectStore,
+        seen: _Seen,
     ) -> None:
-        self.summaries: list[Summary] = []
         self.work = Work()
+        self._seen = seen
         self._segment = segment
         self._changes = changes
         self._split = split
@@ -87,7 +115,7 @@ class _Rewriting:
             last = self._segment.last and index == len(self._segment.rows) - 1
             patch = patched(file, changes, self._split, last=last)
             if patch is not None:
-                self.summaries.append(patch.summary)
+                self._seen.add(patch.overlaid)
                 return [self._writer.write(patch)]
         written: list[RangeRow] = []
         for table in self._rows(file, changes):
@@ -106,7 +134,7 @@ class _Rewriting:
             if len(following):
                 stop = pc.search_sorted(base.column("path"), following[0]).as_py()
             overlaid = overlay(base.slice(done, stop - done), part)
-            self.summaries.append(overlaid.summary)
+            self._seen.add(overlaid)
             done = stop
             yield overlaid.table
         yield base.slice(done)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.ranges.changelist import ChangeList, nothing_since
 from lakeops.ranges.metarange import Metarange, Rows
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -30,11 +31,13 @@ class Splicing:
         dest: the destination with those of the source's ranges that could be put in.
         taken: what was exchanged for what.
         rest: what else differs between base and source. Merging this into ``dest`` gives the whole merge.
+        exchanged: the rows that ``dest`` changes in the destination. None where nobody has a list of them.
     """
 
     dest: Metarange
     taken: Sides
     rest: Sides
+    exchanged: ChangeList | None
 
     @property
     def settled(self) -> bool:
@@ -48,18 +51,39 @@ def splice(base: Metarange, source: Metarange, dest: Metarange) -> Splicing:
     ``dest`` itself is given back where nothing changes in it, and ``source`` where it is all of the outcome.
     """
     nothing = Metarange.empty(), Metarange.empty()
+    unchanged = nothing_since(dest.id)
     if source.id in (base.id, dest.id):
-        return Splicing(dest, nothing, nothing)
+        return Splicing(dest, nothing, nothing, unchanged)
+    listed = source.changes_since(base)
     old, new = _stretches(base, source)
     if dest.id == base.id:
-        return Splicing(source, (base.only(old.rows), source.only(new.rows)), nothing)
+        taken = listed_sides(listed, base.only(old.rows), source.only(new.rows))
+        return Splicing(source, taken, nothing, listed)
     at, fits = _places(old, new, base, source, dest)
-    taken = base.only(old.only(fits).rows), source.only(new.only(fits).rows)
-    rest = base.only(old.only(~fits).rows), source.only(new.only(~fits).rows)
+    taken, rest = (
+        listed_sides(listed, base.only(old.only(which).rows), source.only(new.only(which).rows))
+        for which in (fits, ~fits)
+    )
     if not fits.any():
-        return Splicing(dest, nothing, rest)
+        return Splicing(dest, nothing, rest, unchanged)
     replaced = _Runs(at, at + old.sizes).only(fits)
-    return Splicing(_exchanged(dest, replaced, source, new.only(fits)), taken, rest)
+    exchanged = None if taken[1].changes is None else taken[1].changes.made_to(dest.id)
+    outcome = _exchanged(dest, replaced, source, new.only(fits)).telling(exchanged)
+    return Splicing(outcome, taken, rest, exchanged)
+
+
+def listed_sides(listed: ChangeList | None, before: Metarange, after: Metarange) -> Sides:
+    """Some ranges of both sides, with what differs between them where there is a list of all that does.
+
+    Args:
+        listed: all changes. Those at the paths of these ranges are all that differs between these.
+        before: some ranges of the one side.
+        after: those of the other side in their place.
+    """
+    if listed is None:
+        return before, after
+    here = listed.only(lambda paths: pa.array(before.covers(paths) | after.covers(paths)))
+    return before, after.telling(here.made_to(before.id))
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class Task:
         split: the repository's split.
         attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
         reuse: ranges of other live commits that may be referred to instead of written again.
+        listing: whether the result shall hold the rows that changed.
     """
 
     index: int
@@ -73,6 +74,7 @@ class Task:
     split: Split
     attempt: str
     reuse: tuple[RangeRow, ...] = ()
+    listing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +92,23 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task gives back: pieces in order, how many paths changed, what it cost."""
+    """What a task gives back.
+
+    Attributes:
+        index: the task's.
+        pieces: what became of its ranges, in order.
+        summary: how many paths changed.
+        work: what it cost.
+        before: the rows that were removed or replaced, ``RANGE_SCHEMA`` in path order. None unless asked for.
+        after: the rows that were added or replaced others, likewise.
+    """
 
     index: int
     pieces: tuple[Piece, ...]
     summary: Summary
     work: Work
+    before: Travelling | None = None
+    after: Travelling | None = None
 
 
 def total(summaries: Iterable[Summary]) -> Summary:

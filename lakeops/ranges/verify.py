@@ -13,16 +13,20 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
+from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.model.text import excerpt
+from lakeops.ranges.delta import deltas
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow
+from lakeops.ranges.read import RangeReader
 from lakeops.ranges.split import cut_ends, group_ends, path_hashes
 from lakeops.ranges.write import release_memory
 from lakeops.store.base import ObjectStore
@@ -121,6 +125,37 @@ def row_flaw(row: RangeRow) -> Flaw | None:
 def order_flaw(metarange: Metarange) -> Flaw | None:
     """Where a metarange's ranges are out of order or overlap, by what it tells of them."""
     return None if metarange.disorder is None else Flaw("metarange_order", metarange.disorder)
+
+
+def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Flaw | None:
+    """How a metarange's list of changes differs from what differs between the ranges; None where it does not.
+
+    Args:
+        reader: reads the ranges of both.
+        metarange: one that has a list.
+        since: what the list says that it changes.
+
+    Raises ``Corrupted`` or ``ObjectNotFound`` for a range that cannot be read.
+    """
+    listed = metarange.changes_since(since)
+    if listed is None:
+        return None
+    try:
+        sides = [listed.before, listed.after]
+    except Corrupted as error:
+        return Flaw("changes_mismatch", _line(error))
+    done = [0, 0]
+    plain = [Metarange(side.table) for side in (since, metarange)]
+    for delta in deltas(reader, *plain, columns=(RANGE_SCHEMA.names, RANGE_SCHEMA.names)):
+        before, after = np.sort([*delta.removed, *delta.pairs[0]]), np.sort([*delta.added, *delta.pairs[1]])
+        for number, (side, rows) in enumerate(((delta.left, before), (delta.right, after))):
+            found = side.table.take(pa.array(rows, pa.int64()))
+            if not found.equals(sides[number].slice(done[number], found.num_rows)):
+                return Flaw("changes_mismatch", "its list of changes is not what differs between its ranges and those")
+            done[number] += found.num_rows
+    if done != [side.num_rows for side in sides]:
+        return Flaw("changes_mismatch", "its list of changes has more than what differs between its ranges and those")
+    return None
 
 
 def _unusable_range(kind: str, message: str) -> VerifiedRange:

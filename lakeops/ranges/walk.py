@@ -225,8 +225,14 @@ class MergeWalk:
         present[only_source] = right[only_source] >= 0
         unknown = known[~by_base & ~by_source]
         numbers, starts = np.unique(owner[unknown], return_index=True)
-        for number, here in zip(numbers.tolist(), np.split(unknown, starts)[1:], strict=True):
-            found = states(self._file(number), paths.take(pa.array(here)), delta, left[here], right[here])
+        parts = np.split(unknown, starts)[1:]
+
+        def look(range_and_rows: tuple[RangeFile, Positions]) -> States:
+            file, here = range_and_rows
+            return states(file, paths.take(pa.array(here)), delta, left[here], right[here])
+
+        looks = self._reader.ahead(look, zip(map(self._file, numbers.tolist()), parts, strict=True))
+        for here, found in zip(parts, looks, strict=True):
             like_base[here], like_source[here], present[here] = found.like_base, found.like_source, found.present
         return like_base, like_source, present
 

@@ -79,7 +79,8 @@ def write_range(store: ObjectStore, rows: WholeRange, attempt: str, row: RangeRo
 
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
     """Write a metarange. Returns what the commit keeps of it. ``attempt`` is fresh for every try."""
-    data = encode_metarange(metarange.table)
+    changes = metarange.changes
+    data = encode_metarange(metarange.table, None if changes is None else changes.attachment(len(metarange)))
     file = attempt_file(metarange.id, attempt)
     written = store.put(metarange_key(file), data)
     if (pieces := pieces_of(store)) is not None:

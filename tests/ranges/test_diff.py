@@ -122,8 +122,11 @@ def test_only_differing_ranges_are_opened_each_once(store):
     after = apply(
         RangeReader(store), base, staged_table(edits), engine=Groups(), split=SMALL, attempt=attempt()
     ).metarange
+    expected = [Change("changed", path, 1) for path in byte_order(edits)]
     store.forget()
-    assert listed(RangeReader(store), base, after) == [Change("changed", path, 1) for path in byte_order(edits)]
+    assert listed(RangeReader(store), base, after) == expected
+    assert store.read == []
+    assert listed(RangeReader(store), base, after.telling(None)) == expected
     assert len(store.read) == len(set(store.read)) == 20
 
 

@@ -21,6 +21,7 @@ from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.file import fetch_range
 from lakeops.ranges.format import (
     METARANGE_SCHEMA,
+    Attachment,
     Pieces,
     decode_metarange,
     encode_metarange,
@@ -127,7 +128,20 @@ def test_rows_come_back_as_they_went_in(store, rows):
 def test_a_metarange_comes_back_as_it_went_in(written):
     metarange, _ = written
     assert metarange.table.schema.equals(METARANGE_SCHEMA)
-    assert decode_metarange(encode_metarange(metarange.table), "key").equals(metarange.table)
+    table, attachment = decode_metarange(encode_metarange(metarange.table), "key")
+    assert table.equals(metarange.table)
+    assert attachment is None
+
+
+def test_what_is_attached_to_a_metarange_is_seen_by_those_who_look_for_it(written, tmp_path):
+    metarange, _ = written
+    attached = Attachment("a note of it", b"\0any bytes\xff" * 1_000)
+    data = encode_metarange(metarange.table, attached)
+    assert decode_metarange(data, "key")[1] == attached
+    (tmp_path / "it.parquet").write_bytes(data)
+    assert pq.read_table(tmp_path / "it.parquet").equals(metarange.table)
+    found = duckdb.sql(f"SELECT * FROM read_parquet('{tmp_path}/it.parquet')").to_arrow_table()
+    assert found["last_path"].to_pylist() == metarange.table["last_path"].to_pylist()
 
 
 def test_a_file_of_another_kind_is_not_taken_for_a_metarange(rows):

@@ -59,7 +59,7 @@ def check(store, base, index, changes, repository=REPOSITORY) -> bool:
     names = ("id", "first_path", "last_path", "count", "size_bytes")
     assert [getattr(found, name) for name in names] == [getattr(told, name) for name in names]
     assert len(expected) == len(rows)
-    assert patch.summary == summed(repository, applied(repository, changes))
+    assert patch.overlaid.summary == summed(repository, applied(repository, changes))
     checked = verify_range(store, found, SPLIT, ("path",))
     assert not checked.flaws
     assert read_range(store, found).equals(read_range(store, told))
@@ -152,7 +152,7 @@ def test_changes_that_change_nothing_keep_the_range(store, base):
     paths = within(base, 1)
     patch = try_patch(store, base, 1, {paths[2]: REPOSITORY[paths[2]], paths[5] + "?": None})
     assert patch.row.id == base.row(1).id
-    assert patch.summary.total == 0
+    assert patch.overlaid.summary.total == 0
 
 
 def test_most_row_groups_may_be_touched_but_not_all(store, base):

@@ -76,14 +76,18 @@ def main() -> None:
     found = changed(base, store, np.concatenate([np.arange(place, place + 10) for place in places]), "places")
     steps.done("places", total=found.summary.total)
 
-    total = sum(table.num_rows for table in diff(RangeReader(store), base, found.metarange))
-    steps.done("diff", total=total)
+    for label, scattered, few in (
+        ("listed ", random.metarange, found.metarange),
+        ("", random.metarange.telling(None), found.metarange.telling(None)),
+    ):
+        total = sum(table.num_rows for table in diff(RangeReader(store), base, few))
+        steps.done(f"{label}diff", total=total)
 
-    total = sum(table.num_rows for table in diff(RangeReader(store), base, random.metarange))
-    steps.done("random diff", total=total)
+        total = sum(table.num_rows for table in diff(RangeReader(store), base, scattered))
+        steps.done(f"{label}random diff", total=total)
 
-    planned = three_way(RangeReader(store), base, random.metarange, found.metarange, None)
-    steps.done("merge", total=planned.summary.total, opened=planned.opened)
+        planned = three_way(RangeReader(store), base, scattered, few, None)
+        steps.done(f"{label}merge", total=planned.summary.total, opened=planned.opened)
     print(json.dumps(steps.found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -22,7 +22,7 @@ from lakeops.ranges.format import METARANGE_SCHEMA
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.split import path_hashes
-from lakeops.ranges.verify import Flaw, VerifyTask, order_flaw, row_flaw, verify
+from lakeops.ranges.verify import Flaw, VerifyTask, list_flaw, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
@@ -147,9 +147,10 @@ def check_metaranges(
             sound.append(pointed)
         else:
             yield found("metarange_pointer_invalid", pointed.where, flaw, commits=pointed.commits)
+    by_id = {pointed.meta_range_id: pointed for pointed in sound}
     for done, (pointed, loaded) in enumerate(reader.ahead(partial(_load, reader), sound), 1):
         if isinstance(loaded, Metarange):
-            flawed = order_flaw(loaded)
+            flawed = order_flaw(loaded) or _list_flaw(reader, loaded, by_id)
             if flawed is not None:
                 yield found(flawed.kind, pointed.where, flawed.message, commits=pointed.commits)
             uses.add(loaded, pointed.commits)
@@ -165,6 +166,17 @@ def _load(reader: RangeReader, pointed: Pointed) -> tuple[Pointed, Metarange | L
         return pointed, reader.metarange(pointed, ordered=False)
     except LakeopsError as error:
         return pointed, error
+
+
+def _list_flaw(reader: RangeReader, metarange: Metarange, by_id: Mapping[str, Pointed]) -> Flaw | None:
+    """What is wrong with a metarange's list of changes, where the commit that it is about is there as well."""
+    since = by_id.get(metarange.changes.since) if metarange.changes is not None else None
+    if since is None:
+        return None
+    try:
+        return list_flaw(reader, metarange, reader.metarange(since))
+    except LakeopsError:
+        return None  # A range or the other metarange cannot be read, and is a finding of its own.
 
 
 def _unusable(pointed: Pointed, error: LakeopsError, commits: Sequence[str]) -> Finding:

@@ -1,0 +1,337 @@
+"""Lists of changes: with one, every answer is the answer that comparing the ranges gives."""
+
+from hashlib import sha256
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.rows import (
+    SMALL,
+    THOROUGH,
+    Groups,
+    applied,
+    attempt,
+    built,
+    change_sets,
+    contents,
+    numbered,
+    repositories,
+    staged_table,
+)
+
+from lakeops.engine.apply import apply, merge
+from lakeops.engine.merging import plan_merge
+from lakeops.model.errors import Corrupted
+from lakeops.model.records import Split, Strategy, Summary
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges import changelist
+from lakeops.ranges.changelist import ChangeList, nothing_since
+from lakeops.ranges.cutter import with_digests
+from lakeops.ranges.delta import deltas
+from lakeops.ranges.diff import diff, summary, written
+from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
+from lakeops.ranges.merge import foretold, three_way
+from lakeops.ranges.metarange import Metarange
+from lakeops.ranges.read import RangeReader
+from lakeops.ranges.verify import list_flaw
+from lakeops.ranges.write import write_metarange
+from lakeops.store.layout import metarange_key
+
+STRATEGIES = (None, *Strategy)
+SPLITS = [Split(1, 2, 4), SMALL, Split(16, 80, 400, row_groups=20)]
+
+
+class Pointer(NamedTuple):
+    """What a commit says of its metarange."""
+
+    meta_range_id: str
+    meta_range_file: str
+    meta_range_digest: str
+
+
+def changed(store, base: Metarange, edits, split=SMALL, *, listing: bool = True) -> Metarange:
+    """A metarange after changes, read back from its file."""
+    reader = RangeReader(store)
+    done = apply(
+        reader, base, staged_table(edits), engine=Groups(), split=split, attempt=attempt(), listing=listing
+    ).metarange
+    return base if done is base else reread(store, done)
+
+
+def reread(store, metarange: Metarange) -> Metarange:
+    file = write_metarange(store, metarange, attempt())
+    return RangeReader(store).metarange(Pointer(file.id, file.file, file.digest))
+
+
+def rows(reader: RangeReader, left: Metarange, right: Metarange, prefix: str = "") -> pa.Table:
+    """All that differs, with both sides' rows."""
+    tables = list(diff(reader, left, right, rows=True, prefix=prefix))
+    return pa.concat_tables(tables).combine_chunks() if tables else None
+
+
+def as_told(tables) -> list:
+    return [row for table in tables for row in table.to_pylist()]
+
+
+@given(st.data(), st.sampled_from(SPLITS))
+@THOROUGH
+def test_what_is_listed_is_what_differs(fresh_store, data, split):
+    store = fresh_store()
+    repository = data.draw(repositories())
+    base = built(store, repository, split)
+    edits = data.draw(change_sets(repository))
+    after = changed(store, base, edits, split)
+    reader = RangeReader(store)
+    assert (after.changes is None) == (after is base)
+    for left, right in ((base, after), (after, base)):
+        plain = [Metarange(side.table) for side in (left, right)]
+        for prefix in ("", "p/1", "d", "é"):
+            found, expected = rows(reader, left, right, prefix), rows(reader, *plain, prefix)
+            assert found == expected or found.equals(expected)
+        assert summary(reader, left, right) == summary(reader, *plain)
+        assert paths_of(written(reader, left, right)) == paths_of(written(reader, *plain))
+    assert list_flaw(reader, after, base) is None
+    store.forget()
+    list(deltas(RangeReader(store), base, after))
+    assert store.read == []
+
+
+def paths_of(arrays) -> list[str]:
+    return sorted(path for array in arrays for path in array.to_pylist())
+
+
+class Elsewhere(Groups):
+    """Work that leaves the process."""
+
+    @property
+    def in_process(self) -> bool:
+        return False
+
+
+@given(st.data(), st.sampled_from(SPLITS), st.sampled_from(STRATEGIES), st.booleans())
+@THOROUGH
+def test_a_merge_with_lists_is_the_merge_without(fresh_store, data, split, strategy, back):
+    """Over one changed commit: a merge, and with the sides exchanged a revert."""
+    store = fresh_store()
+    repository = data.draw(repositories())
+    edits = data.draw(change_sets(repository))
+    base = built(store, repository, split)
+    source = changed(store, base, edits, split)
+    start, begun = (source, applied(repository, edits)) if back else (base, repository)
+    dest = changed(store, start, data.draw(change_sets(begun)), split, listing=data.draw(st.booleans()))
+    if back:
+        base, source = source, base
+    plain = [Metarange(side.table) for side in (base, source, dest)]
+    reader = RangeReader(store)
+    expected = three_way(reader, *plain, strategy)
+    shown = as_told(foretold(reader, *plain, strategy))
+    assert as_told(foretold(reader, base, source, dest, strategy)) == shown
+    without = None if expected.conflicts else merged(store, expected, plain[1], split)
+    for plan in (
+        three_way(reader, base, source, dest, strategy),
+        plan_merge(reader, base, source, dest, strategy, engine=Elsewhere(2)),
+    ):
+        assert plan.changes.equals(expected.changes)
+        assert (plan.conflicts, plan.settled, plan.summary) == (expected.conflicts, expected.settled, expected.summary)
+        if without is not None:
+            found = merged(store, plan, source, split)
+            assert (found.metarange.id, found.summary) == (without.metarange.id, without.summary)
+            assert list_flaw(reader, reread(store, found.metarange), dest) is None
+
+
+def merged(store, plan, source, split):
+    return merge(RangeReader(store), plan, source, engine=Groups(), split=split, attempt=attempt())
+
+
+BASE = numbered(range(600))
+
+
+def scattered(base: Metarange, contents: str, column: str = "first_path", step: int = 2) -> dict:
+    return dict.fromkeys(base.table.column(column).to_pylist()[::step], (contents, 1))
+
+
+def test_a_merge_of_scattered_changes_opens_only_what_both_changed(store):
+    base = built(store, BASE)
+    source = changed(store, base, scattered(base, "1"))
+    dest = changed(store, base, scattered(base, "2", "last_path", 6))
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    both = {row.key for row in dest.at(dest.without(base))}
+    assert set(store.read) <= both
+    assert plan.opened == len(store.read) <= len(both)
+    found = merged(store, plan, source, SMALL)
+    after = applied(applied(BASE, scattered(base, "1")), scattered(base, "2", "last_path", 6))
+    assert contents(store, found.metarange) == after
+    # The merge has a list as well, so the next diff opens nothing.
+    whole = reread(store, found.metarange)
+    store.forget()
+    assert summary(RangeReader(store), dest, whole) == Summary(changed=len(scattered(base, "1")))
+    assert store.read == []
+
+
+def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
+    base = built(store, BASE)
+    rows_ = base.rows(0, len(base))
+    source = changed(store, base, scattered(base, "1"))
+    dest = changed(store, base, {rows_[1].last_path: ("2", 2)}, listing=False)
+    plan = three_way(RangeReader(store), base, source, dest, None)
+    assert plan.result is not None
+    assert list_flaw(RangeReader(store), plan.result, dest) is None
+    assert plan.result.changes_since(dest) is not None
+    plain = three_way(RangeReader(store), base, source.telling(None), dest, None)
+    assert plain.result.id == plan.result.id
+    assert plain.result.changes is None
+
+
+def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store, monkeypatch):
+    base = built(store, BASE)
+    firsts = base.table.column("first_path").to_pylist()
+
+    def lists(paths) -> bool:
+        return changed(store, base, dict.fromkeys(paths, ("1", 1)), listing=False).changes is not None
+
+    assert not lists(firsts[: changelist.FEWEST_RANGES - 1])
+    assert lists(firsts[: changelist.FEWEST_RANGES])
+    monkeypatch.setattr("lakeops.engine.plan.MOST_CHANGES", 9)
+    assert not lists(firsts[:10])
+
+
+def test_a_list_that_takes_too_much_room_is_left_out(store, monkeypatch):
+    base = built(store, BASE)
+    monkeypatch.setattr(changelist, "_FREE", 0)
+    monkeypatch.setattr(changelist, "_FREE_OF_RANGE", 0)
+    after = changed(store, base, scattered(base, "1"))
+    assert after.changes is None
+    assert summary(RangeReader(store), base, after) == Summary(changed=len(scattered(base, "1")))
+
+
+def test_a_thousand_changes_take_less_than_a_quarter_of_a_megabyte(store):
+    """Each with texts that nothing compresses."""
+    rng = np.random.default_rng(1)
+
+    def some(count: int) -> pa.Table:
+        texts = [bytes(one).hex() for one in rng.integers(0, 256, (count, 16), np.uint8)]
+        table = pa.table(
+            {
+                "path": sorted(f"table/day={number % 30:02}/part-{text}.parquet" for number, text in enumerate(texts)),
+                "physical_address": [f"data/2026010100/{text}" for text in texts[::-1]],
+                "checksum": texts,
+                "size_bytes": rng.integers(0, 10**9, count),
+                "mtime": rng.integers(1_700_000_000, 1_800_000_000, count),
+                "content_type": ["application/octet-stream"] * count,
+                "metadata": [[]] * count,
+            },
+            schema=pa.schema(list(RANGE_SCHEMA)[:-1]),
+        )
+        return with_digests(table)
+
+    found = ChangeList.of("0" * 64, some(800), some(800)).attachment(0)
+    assert found is not None
+    assert len(found.data) < 1600 * 150
+
+
+def test_lists_join(store):
+    base = built(store, BASE)
+    one, other = (changed(store, base, scattered(base, "1", column)) for column in ("first_path", "last_path"))
+    both = one.changes.then(other.changes)
+    assert both.since == base.id
+    assert both.after.num_rows == one.changes.after.num_rows + other.changes.after.num_rows
+    assert both.after["path"].to_pylist() == sorted(both.after["path"].to_pylist())
+    empty = nothing_since(base.id).then(one.changes)
+    assert (empty.before.equals(one.changes.before), empty.after.equals(one.changes.after)) == (True, True)
+
+
+# --- lists that were made on purpose, in files whose digests are right ---
+
+
+def forged(store, metarange: Metarange, attachment: Attachment) -> Metarange:
+    data = encode_metarange(metarange.table, attachment)
+    store.put(metarange_key("forged"), data)
+    return RangeReader(store).metarange(Pointer(metarange.id, "forged", sha256(data).hexdigest()))
+
+
+def told(store) -> tuple[Metarange, Metarange, Attachment]:
+    base = built(store, BASE)
+    after = changed(store, base, scattered(base, "1"))
+    return base, after, after.changes.attachment(len(after))
+
+
+BROKEN = {
+    "no Parquet": lambda found: replace_data(found, b"no parquet"),
+    "cut short": lambda found: replace_data(found, found.data[:-9]),
+    "nothing": lambda found: replace_data(found, b""),
+    "out of order": lambda found: Attachment(found.note.rpartition(" ")[0] + " 1", found.data),
+    "no number": lambda found: Attachment("0" * 64 + " x", found.data),
+    "no note": lambda found: Attachment("", found.data),
+    "other columns": lambda found: replace_data(found, encode_metarange(Metarange.empty().table)),
+}
+
+
+def replace_data(found: Attachment, data: bytes) -> Attachment:
+    return Attachment(found.note, data)
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_list_that_is_none_is_found_out(store, how):
+    base, after, attachment = told(store)
+    with pytest.raises(Corrupted, match="_lakefs/metaranges/forged cannot be decoded"):
+        list(deltas(RangeReader(store), base, forged(store, after, BROKEN[how](attachment))))
+
+
+@pytest.mark.parametrize("where", ["0 5", "5 4", "99999999 99999999", "x y", "5"])
+def test_a_list_that_is_nowhere_is_found_out(store, where):
+    base, after, _ = told(store)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, after.table.schema, store_schema=False) as writer:
+        writer.write_table(after.table)
+        writer.add_key_value_metadata({"lakeops.changes": f"{where} {base.id} 1"})
+    data = sink.getvalue().to_pybytes()
+    store.put(metarange_key("forged"), data)
+    with pytest.raises(Corrupted, match="forged cannot be decoded"):
+        RangeReader(store).metarange(Pointer(after.id, "forged", sha256(data).hexdigest()))
+
+
+def without_first(side: pa.Table) -> pa.Table:
+    return side.slice(1)
+
+
+def other_size(side: pa.Table) -> pa.Table:
+    column = pa.array(np.full(side.num_rows, 7), pa.int64())
+    return side.set_column(side.schema.get_field_index("size_bytes"), RANGE_SCHEMA.field("size_bytes"), column)
+
+
+@pytest.mark.parametrize("how", [without_first, other_size])
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_fsck_finds_a_list_that_says_something_else(store, how, side):
+    base, after, attachment = told(store)
+    sides = {name: getattr(after.changes, name) for name in ("before", "after")}
+    sides[side] = how(sides[side])
+    data = encode_rows(pa.concat_tables(sides.values()))
+    lying = forged(store, after, Attachment(f"{base.id} {sides['before'].num_rows}", data))
+    flaw = list_flaw(RangeReader(store), lying, base)
+    assert flaw is not None
+    assert flaw.kind == "changes_mismatch"
+    assert list_flaw(RangeReader(store), forged(store, after, attachment), base) is None
+
+
+def test_fsck_finds_a_list_with_more_in_it(store):
+    base, after, _ = told(store)
+    more = with_digests(
+        staged_table({"zzz": ("1", 1)}).drop_columns("tombstone").cast(pa.schema(list(RANGE_SCHEMA)[:-1]))
+    )
+    longer = ChangeList.of(base.id, after.changes.before, pa.concat_tables([after.changes.after, more]))
+    flaw = list_flaw(RangeReader(store), after.telling(longer), base)
+    assert flaw is not None
+    assert "more" in flaw.message
+
+
+def test_fsck_finds_a_list_that_cannot_be_read(store):
+    base, after, attachment = told(store)
+    flaw = list_flaw(RangeReader(store), forged(store, after, replace_data(attachment, b"x")), base)
+    assert flaw is not None
+    assert flaw.kind == "changes_mismatch"
+    assert list_flaw(RangeReader(store), after, after) is None
