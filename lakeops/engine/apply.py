@@ -107,8 +107,9 @@ def merge(
         on_plan=on_plan,
         on_progress=on_progress,
     )
-    changes = applied.metarange.changes_since(planned.onto)
-    listed = None if changes is None or exchanged is None else exchanged.then(changes)
+    own, listed = applied.metarange.changes, None
+    if exchanged is not None and own is not None and own.since == planned.onto.id:
+        listed = exchanged.then(own)
     return replace(applied, metarange=applied.metarange.telling(listed), summary=planned.summary)
 
 

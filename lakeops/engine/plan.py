@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lakeops.engine.base import Engine
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
-from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES
+from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES, MOST_OF_RANGE
 from lakeops.ranges.cutter import check_ascending
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
 from lakeops.ranges.split import check_split
@@ -57,7 +57,8 @@ def plan(
         touched, counts = np.zeros(1, np.int64), np.array([changes.num_rows])
     else:
         touched, counts = np.unique(base.route(changes.column("path")), return_counts=True)
-    listing = (listing or len(touched) >= FEWEST_RANGES) and changes.num_rows <= MOST_CHANGES
+    scattered = len(touched) >= FEWEST_RANGES and changes.num_rows <= MOST_OF_RANGE * len(touched)
+    listing = (listing or scattered) and changes.num_rows <= MOST_CHANGES
     return Plan(base, changes, touched, counts, split, attempt, reuse, listing)
 
 

@@ -29,6 +29,7 @@ from lakeops.ranges.diff import each_change
 from lakeops.ranges.merge import MergePlan, foretold
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import sides_behind
 from lakeops.store import scratch
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def foretold_tables(
     def found() -> Iterator[pa.Table]:
         new, here = _metaranges(ctx, sides)
         base = ancestor(ctx, sides.bases, sides.source, sides.destination)
-        before, new, here = (side.behind(after) for side in (base.metarange, new, here))
-        yield from foretold(base.reader, before, new, here, strategy, prefix=prefix)
+        before, new = sides_behind(base.metarange, new, after)
+        yield from foretold(base.reader, before, new, here.behind(after), strategy, prefix=prefix)
 
     return watched(ctx, sides.commits, found())

@@ -18,6 +18,7 @@ from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import check_name, overtaken, resolve_both, watched
 from lakeops.ranges.diff import diff, each_change, staged_changes, summary
+from lakeops.ranges.splice import sides_behind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,7 +41,8 @@ def two_way_tables(ctx: Context, left: str, right: str, *, prefix: str = "", aft
     commits = resolve_both(ctx, left, right)
 
     def found() -> Iterator[pa.Table]:
-        pair = (side.behind(after) for side in ctx.metaranges(*commits))
+        one, other = ctx.metaranges(*commits)
+        pair = sides_behind(one, other, after)
         seen = 0
         for batch in diff(ctx.reader, *pair, prefix=prefix):
             seen += batch.num_rows

@@ -23,6 +23,8 @@ FEWEST_RANGES = 8
 """Ranges that a commit rewrites: fewer are as quick to compare as a list is to read."""
 MOST_CHANGES = 20_000
 """Changes that a list is made of: a list of more would not be kept."""
+MOST_OF_RANGE = 100
+"""Changes that a list is made of for each range that is rewritten: with more of them ranges are as quick to compare."""
 _FREE = 256 << 10
 _FREE_OF_RANGE = 128
 """Bytes of a list: every reader of the commit reads them. A range takes about as many in the metarange."""

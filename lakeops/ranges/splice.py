@@ -86,6 +86,13 @@ def listed_sides(listed: ChangeList | None, before: Metarange, after: Metarange)
     return before, after.telling(here.made_to(before.id))
 
 
+def sides_behind(before: Metarange, after: Metarange, path: str) -> Sides:
+    """The ranges of both sides that may hold paths behind one, and what is listed of these."""
+    if not path:
+        return before, after
+    return listed_sides(after.changes_since(before), before.behind(path), after.behind(path))
+
+
 @dataclass(frozen=True)
 class _Runs:
     """Runs of a metarange's rows: from ``starts`` on, up to ``stops``."""

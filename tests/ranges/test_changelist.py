@@ -37,6 +37,7 @@ from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.merge import foretold, three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.splice import sides_behind
 from lakeops.ranges.verify import list_flaw
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
@@ -110,6 +111,22 @@ class Elsewhere(Groups):
     @property
     def in_process(self) -> bool:
         return False
+
+
+@given(st.data(), st.sampled_from(SPLITS))
+@THOROUGH
+def test_later_pages_of_a_list_are_those_of_the_ranges(fresh_store, data, split):
+    store = fresh_store()
+    repository = data.draw(repositories())
+    base = built(store, repository, split)
+    edits = data.draw(change_sets(repository))
+    sides = base, changed(store, base, edits, split)
+    path = data.draw(st.sampled_from(["", "p/05", *sorted(repository), *sorted(edits)]))
+    pages = [
+        [row for row in as_told(diff(RangeReader(store), *pair)) if row["path"].encode() > path.encode()]
+        for pair in (sides_behind(*sides, path), [Metarange(side.table) for side in sides])
+    ]
+    assert pages[0] == pages[1]
 
 
 @given(st.data(), st.sampled_from(SPLITS), st.sampled_from(STRATEGIES), st.booleans())
@@ -196,8 +213,10 @@ def test_only_commits_that_rewrite_many_ranges_for_few_changes_have_a_list(store
 
     assert not lists(firsts[: changelist.FEWEST_RANGES - 1])
     assert lists(firsts[: changelist.FEWEST_RANGES])
-    monkeypatch.setattr("lakeops.engine.plan.MOST_CHANGES", 9)
-    assert not lists(firsts[:10])
+    for most in ("MOST_CHANGES", "MOST_OF_RANGE"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"lakeops.engine.plan.{most}", {"MOST_CHANGES": 9, "MOST_OF_RANGE": 0}[most])
+            assert not lists(firsts[:10])
 
 
 def test_a_list_that_takes_too_much_room_is_left_out(store, monkeypatch):
