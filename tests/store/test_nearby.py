@@ -149,10 +149,24 @@ def test_threads_of_the_work_itself_hold_no_slot(far):
     assert takes(slots)
 
 
+def threads_of(crew, work, count):
+    """The threads that did some pieces of work. None begins before all wait, or threads would end in between."""
+    all_wait = threading.Event()
+
+    def done(number):
+        assert all_wait.wait(60)
+        work(number)
+        return threading.current_thread()
+
+    futures = [crew.submit(done, number) for number in range(count)]
+    all_wait.set()
+    return {future.result() for future in futures}
+
+
 def test_work_that_waits_for_nobody_stays_in_as_many_threads_as_there_are_slots():
     slots, together = Slots(2), threading.Barrier(2)
     with Crew(slots, 16, "crew") as crew:
-        used = set(crew.map(lambda _: together.wait(60) >= 0 and threading.current_thread(), range(100)))
+        used = threads_of(crew, lambda _: together.wait(60), 100)
         assert len(used) == 2
     assert not any(thread.is_alive() for thread in used)
 
@@ -174,12 +188,7 @@ def test_a_put_that_travels_in_the_background_is_not_waited_for(far):
     slots = Slots(1)
     with together(far) as travelling, Crew(slots, 16, "crew") as crew:
         store = giving_way(travelling, slots)
-
-        def put(number: int) -> threading.Thread:
-            store.put(f"k{number}", b"data")
-            return threading.current_thread()
-
-        assert len(set(crew.map(put, range(50)))) == 1
+        assert len(threads_of(crew, lambda number: store.put(f"k{number}", b"data"), 50)) == 1
     assert far.get("k49") == b"data"
 
 
