@@ -138,7 +138,8 @@ def complete(table: pa.Table) -> pa.Table:
     for name in ENTRY_SCHEMA.names:
         if table.column(name).null_count:
             raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
-    return table.select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA)
+    plain = table.select(ENTRY_SCHEMA.names)
+    return plain if plain.schema.equals(ENTRY_SCHEMA) else plain.cast(ENTRY_SCHEMA)
 
 
 def check_ascending(paths: pa.Array | pa.ChunkedArray, after: str | None = None) -> None:
