@@ -14,10 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.records import Summary
-from lakeops.ranges.cutter import with_digests
-from lakeops.ranges.digest import same_identity
+from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.cutter import complete, with_digests
+from lakeops.ranges.digest import entry_digests, same_identity
 
 _FEW = 64
+_AT_ONCE = 50_000
+"""Changes that are digested at a time, which takes a copy of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
 
     Args:
         base: ``RANGE_SCHEMA``, in order.
-        changes: ``STAGED_SCHEMA``, strictly ascending paths.
+        changes: ``STAGED_SCHEMA``, strictly ascending paths. A column ``digest`` may come along.
     """
     places = _places(base, changes)
     found = _found(base, changes, places)
@@ -67,6 +70,22 @@ def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
     fresh = with_digests(changes.take(pa.array(written)))
     gone = places[np.union1d(removed, rewritten)]
     return Overlaid(_spliced(base, fresh, places[written], gone), summary, base, gone, fresh)
+
+
+def digested(changes: pa.Table) -> pa.Table:
+    """Changes (``STAGED_SCHEMA``) with a column ``digest``, null for tombstones.
+
+    ``overlay`` takes it as it is. Digests of the changes of each range apart would take longer than those of all.
+    """
+    blocks = (_digests(changes.slice(start, _AT_ONCE)) for start in range(0, changes.num_rows, _AT_ONCE))
+    return changes.append_column("digest", pa.chunked_array(blocks, RANGE_SCHEMA.field("digest").type))
+
+
+def _digests(changes: pa.Table) -> pa.Array:
+    dead = changes.column("tombstone").to_numpy()
+    live = np.flatnonzero(~dead)
+    digests = entry_digests(complete(changes.take(pa.array(live))))
+    return digests.take(pa.array(np.cumsum(~dead) - 1, mask=dead))
 
 
 def _places(base: pa.Table, changes: pa.Table) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import Cutter
 from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.overlay import Overlaid, overlay
+from lakeops.ranges.overlay import Overlaid, digested, overlay
 from lakeops.ranges.patch import patched
 from lakeops.ranges.task import Piece, Segment, Task, TaskResult, Travelling, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
@@ -30,7 +30,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     nothing refers to. Raises ``Corrupted`` or ``ObjectNotFound`` for a base range that cannot be trusted.
     """
     attempt = task.attempt + Ids().new()
-    changes = task.changes.table
+    changes = digested(task.changes.table)
     writer = RangeWriter(store, attempt, [*task.reuse, *(row for segment in task.segments for row in segment.rows)])
     pieces: list[Piece] = []
     seen = _Seen(task.listing)

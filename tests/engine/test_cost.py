@@ -12,6 +12,7 @@ from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.records import Split
 from lakeops.ranges.diff import diff
+from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -163,3 +164,20 @@ def test_a_clustered_merge_opens_what_the_source_changed_and_writes_nothing(repo
     assert len(store.read) == changed <= 8
     assert store.written == []
     assert plan.opened == 0
+
+
+def test_the_changes_of_a_task_are_digested_together(repositories, monkeypatch):
+    calls = []
+
+    def counted(table):
+        calls.append(table.num_rows)
+        return entry_digests(table)
+
+    for module in ("overlay", "cutter"):
+        monkeypatch.setattr(f"lakeops.ranges.{module}.entry_digests", counted)
+    built = repositories[200_000]
+    applied = built.changed(built.spread(40, 3).ravel())
+    tasks = -(-40 // LocalEngine().group(40))
+    assert applied.work.opened == 40
+    assert len(calls) == tasks < 40
+    assert sum(calls) == 120
