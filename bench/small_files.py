@@ -8,7 +8,8 @@
 Each read is a process of its own, by turns. It counts the rows and sums a column. *All* is the CPU (user and system) of
 the process with its imports, and *read* that of the read alone, which begins when the libraries are loaded. *Native* is
 the library's own reader, *fsspec* is the library over fsspec's own file system, which is s3fs for a bucket. *Addresses*
-is DuckDB's own reader over the physical addresses of the files, which lakeops tells first.
+is DuckDB's own reader over the physical addresses of the files, which lakeops tells first. *Memory* is DuckDB over a
+file system that has all bytes in a dictionary: what the calls of Python cost, whatever stands behind them.
 
 For a bucket, ``--s3fs FOLDER`` is where ``pip install --target FOLDER s3fs`` put it: it pins another botocore.
 ``--engines FOLDER`` is where ``tests/services/engines.py`` put DuckDB with httpfs. What is not there is left out.
@@ -17,6 +18,7 @@ For a bucket, ``--s3fs FOLDER`` is where ``pip install --target FOLDER s3fs`` pu
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import resource
@@ -26,19 +28,18 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from time import process_time
 from urllib.parse import urlsplit
 
 FILES, ROWS = 365, 1000
 LIBRARIES = ("duckdb", "pyarrow")
-WAYS = ("native", "fsspec", "lakefs", "addresses")
+WAYS = ("native", "fsspec", "lakefs", "addresses", "memory")
 
 
 def fill(place: Path, endpoint: str | None) -> dict[str, str]:
     """Write the files into a lake and beside it. Gives the URL of each way's folder."""
-    import io
-
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,7 +68,7 @@ def fill(place: Path, endpoint: str | None) -> dict[str, str]:
     folder = urlsplit(f"{root}/plain/orders")
     plain = folder.geturl() if endpoint else folder.path
     uri = f"lakefs://bench/{commit}/orders"
-    return {"native": plain, "fsspec": plain, "lakefs": uri, "addresses": uri}
+    return {"native": plain, "fsspec": plain, "lakefs": uri, "addresses": uri, "memory": plain}
 
 
 def read(library: str, way: str, folder: str, *, again: bool) -> None:
@@ -84,9 +85,44 @@ def read(library: str, way: str, folder: str, *, again: bool) -> None:
         os._exit(0)
 
 
-def _file_system(way: str) -> object:
+class _InMemory(io.BytesIO):
+    """An open file, all of it in memory."""
+
+    @property
+    def size(self) -> int:
+        return self.getbuffer().nbytes
+
+
+def _memory(folder: str) -> object:
+    """The file system of *Memory*."""
+    from fsspec import AbstractFileSystem
+
+    files = {str(path): path.read_bytes() for path in sorted(Path(folder).glob("*/*.parquet"))}
+
+    class Memory(AbstractFileSystem):
+        protocol, cachable = "memory", False
+
+        def glob(self, path: str, **_: object) -> list[str]:
+            return list(files)
+
+        def info(self, path: str, **_: object) -> dict[str, object]:
+            name = self._strip_protocol(path)
+            return {"name": name, "size": len(files[name]), "type": "file"}
+
+        def modified(self, path: str) -> datetime:
+            return datetime.fromtimestamp(0, UTC)
+
+        def open(self, path: str, mode: str = "rb", **_: object) -> _InMemory:
+            return _InMemory(files[self._strip_protocol(path)])
+
+    return Memory()
+
+
+def _file_system(way: str, folder: str) -> object:
     import fsspec
 
+    if way == "memory":
+        return _memory(folder)
     if way == "lakefs":
         import lakeops.fs
 
@@ -111,8 +147,8 @@ def _duckdb(way: str, folder: str) -> Callable[[], tuple[int, int]]:
         where = f"ENDPOINT '{server.netloc}', URL_STYLE 'path', USE_SSL false, REGION 'us-east-1'"
         connection.execute(f"LOAD httpfs; CREATE SECRET (TYPE s3, {keys}, {where})")
     elif way != "native":
-        connection.register_filesystem(_file_system(way))
-        folder = folder if "://" in folder else f"file://{folder}"
+        connection.register_filesystem(_file_system(way, folder))
+        folder = folder if "://" in folder else f"{'memory' if way == 'memory' else 'file'}://{folder}"
     return lambda: connection.execute(query, [f"{folder}/*/*.parquet"]).fetchall()[0]
 
 
@@ -129,7 +165,7 @@ def _pyarrow(way: str, folder: str) -> Callable[[], tuple[int, int]]:
     import pyarrow.fs
 
     if way != "native":
-        system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(_file_system(way)))
+        system = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(_file_system(way, folder)))
     elif "://" in folder:
         server = urlsplit(os.environ["LAKEOPS_S3_ENDPOINT_URL"])
         system = pyarrow.fs.S3FileSystem(endpoint_override=server.netloc, scheme=server.scheme, region="us-east-1")
@@ -192,7 +228,7 @@ def measure(folders: dict[str, str], place: Path, given: argparse.Namespace) -> 
 
 
 def _can(library: str, way: str, given: argparse.Namespace) -> bool:
-    if way == "addresses":
+    if way in ("addresses", "memory"):
         return library == "duckdb" and not given.s3
     if not given.s3 or way == "lakefs":
         return True
