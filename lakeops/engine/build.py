@@ -20,7 +20,7 @@ from lakeops.model.records import Split
 from lakeops.ranges.cutter import Cut, cut, with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.split import check_split
-from lakeops.ranges.task import Travelling
+from lakeops.ranges.task import TaskRows
 from lakeops.ranges.write import RangeWriter, release_memory
 from lakeops.store.base import ObjectStore
 
@@ -43,7 +43,7 @@ class BuildTask:
     """
 
     index: int
-    rows: Travelling
+    rows: TaskRows
     cuts: tuple[tuple[int, ...], ...]
     attempt: str
     known: tuple[RangeRow, ...]
@@ -123,7 +123,7 @@ def _tasks(
         spans = [_span_of(one) for one in some]
         yield BuildTask(
             next(numbers),
-            Travelling(pa.concat_tables([one.table for one in some])),
+            TaskRows(pa.concat_tables([one.table for one in some])),
             tuple(one.ends for one in some),
             attempt,
             tuple(standing[span] for span in spans if span in standing),

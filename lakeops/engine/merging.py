@@ -23,7 +23,7 @@ from lakeops.ranges.merge import MergePlan, by_path, planned
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import Sides, listed_sides, splice
-from lakeops.ranges.task import Travelling, from_ipc, to_ipc, total
+from lakeops.ranges.task import TaskRows, from_ipc, to_ipc, total
 from lakeops.store.base import ObjectStore
 
 _READING = 2
@@ -43,7 +43,7 @@ class MergeTask:
     source: bytes
     dest: bytes | None
     strategy: Strategy | None
-    listed: tuple[Travelling, Travelling] | None = None
+    listed: tuple[TaskRows, TaskRows] | None = None
 
     @classmethod
     def of(cls, index: int, sides: Sides, dest: Metarange | None, strategy: Strategy | None) -> MergeTask:
@@ -56,7 +56,7 @@ class MergeTask:
             to_ipc(new.table),
             None if dest is None else to_ipc(dest.table),
             strategy,
-            None if listed is None else (Travelling(listed.before), Travelling(listed.after)),
+            None if listed is None else (TaskRows(listed.before), TaskRows(listed.after)),
         )
 
     @property

@@ -21,7 +21,7 @@ from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES, MOST_OF_RANGE
 from lakeops.ranges.cutter import check_ascending
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
 from lakeops.ranges.split import check_split
-from lakeops.ranges.task import Segment, Task, Travelling
+from lakeops.ranges.task import Segment, Task, TaskRows
 
 LOOKAHEAD = 4
 """Untouched ranges that a segment brings along. Nearly every edit re-synchronises within one."""
@@ -104,7 +104,7 @@ class Plan:
             rows = self.changes.slice(borders[start], borders[stop] - borders[start])
             segments = tuple(self._segments(start, stop))
             yield Task(
-                index, segments, Travelling(rows), self.split, self.attempt, self._reusable(segments), self.listing
+                index, segments, TaskRows(rows), self.split, self.attempt, self._reusable(segments), self.listing
             )
 
     def _segments(self, start: int, stop: int) -> Iterator[Segment]:

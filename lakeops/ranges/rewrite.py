@@ -15,7 +15,7 @@ from lakeops.ranges.file import RangeFile, fetch_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import Overlaid, digested, overlay
 from lakeops.ranges.patch import patched
-from lakeops.ranges.task import Piece, Segment, Task, TaskResult, Travelling, to_ipc, total
+from lakeops.ranges.task import Piece, Segment, Task, TaskResult, TaskRows, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
 
@@ -59,11 +59,11 @@ class _Seen:
             self._before.append(overlaid.before)
             self._after.append(overlaid.after)
 
-    def rows(self) -> tuple[Travelling, Travelling] | tuple[()]:
+    def rows(self) -> tuple[TaskRows, TaskRows] | tuple[()]:
         """The rows that are no more, and those that are new."""
         if not self._listing:
             return ()
-        return Travelling(pa.concat_tables(self._before)), Travelling(pa.concat_tables(self._after))
+        return TaskRows(pa.concat_tables(self._before)), TaskRows(pa.concat_tables(self._after))
 
 
 class _Rewriting:

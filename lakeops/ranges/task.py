@@ -21,13 +21,13 @@ from lakeops.ranges.write import Work
 
 
 @dataclass(frozen=True, slots=True)
-class Travelling:
+class TaskRows:
     """Rows of a task: in one process the table as it is, between processes an Arrow IPC stream."""
 
     table: pa.Table
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Travelling:
+    def from_bytes(cls, data: bytes) -> TaskRows:
         """The rows of an Arrow IPC stream, without a copy."""
         return cls(from_ipc(data))
 
@@ -35,9 +35,9 @@ class Travelling:
         """The rows as an Arrow IPC stream."""
         return to_ipc(self.table)
 
-    def __reduce__(self) -> tuple[Callable[[bytes], Travelling], tuple[bytes]]:
+    def __reduce__(self) -> tuple[Callable[[bytes], TaskRows], tuple[bytes]]:
         # A table that is a slice would take all of what it is a slice of along.
-        return Travelling.from_bytes, (self.to_bytes(),)
+        return TaskRows.from_bytes, (self.to_bytes(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Task:
 
     index: int
     segments: tuple[Segment, ...]
-    changes: Travelling
+    changes: TaskRows
     split: Split
     attempt: str
     reuse: tuple[RangeRow, ...] = ()
@@ -107,8 +107,8 @@ class TaskResult:
     pieces: tuple[Piece, ...]
     summary: Summary
     work: Work
-    before: Travelling | None = None
-    after: Travelling | None = None
+    before: TaskRows | None = None
+    after: TaskRows | None = None
 
 
 def total(summaries: Iterable[Summary]) -> Summary:

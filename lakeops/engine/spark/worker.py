@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from lakeops.engine.base import R, T
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
-from lakeops.ranges.task import Travelling
+from lakeops.ranges.task import TaskRows
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 
@@ -86,7 +86,7 @@ class Parking:
     def _parked(self, values: dict[str, Any]) -> Iterator[Parked]:
         """What became of the big ones among a task's fields."""
         for name, value in values.items():
-            rows = isinstance(value, Travelling)
+            rows = isinstance(value, TaskRows)
             data = value.to_bytes() if rows else value
             if isinstance(data, bytes) and len(data) > self._above:
                 key = f"{self._prefix}{len(self._keys)}.arrow"
@@ -108,7 +108,7 @@ def unpack(packed: PackedTask[T], store: ObjectStore) -> T:
     return task
 
 
-def _fetch(parked: Parked, store: ObjectStore) -> bytes | Travelling:
+def _fetch(parked: Parked, store: ObjectStore) -> bytes | TaskRows:
     try:
         data = store.get(parked.key)
     except ObjectNotFound:
@@ -118,7 +118,7 @@ def _fetch(parked: Parked, store: ObjectStore) -> bytes | Travelling:
         ) from None
     if sha256(data).hexdigest() != parked.digest:
         raise Corrupted(f"{store.url}/{parked.key} is not what the driver wrote there; nothing of it was used")
-    return Travelling.from_bytes(data) if parked.rows else data
+    return TaskRows.from_bytes(data) if parked.rows else data
 
 
 @dataclass(frozen=True, slots=True)
