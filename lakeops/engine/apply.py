@@ -124,7 +124,7 @@ def _run(planned: Plan, engine: Engine, reader: RangeReader, on_progress: OnProg
     """One result for each task, in order of the base's ranges."""
     touched = len(planned.touched)
     engine = engine.for_work(touched)
-    group = engine.group(touched)
+    group = engine.group(touched, at_once=True)
     results: dict[int, TaskResult] = {}
     done = 0
     for result in first_of_each(engine.run(run_task, planned.tasks(group), reader.store)):

@@ -47,8 +47,13 @@ class Engine(Protocol):
         """
         ...
 
-    def group(self, items: int) -> int:
-        """How many of ``items`` pieces of work (ranges, files, partitions) one task should hold."""
+    def group(self, items: int, *, at_once: bool = False) -> int:
+        """How many of ``items`` pieces of work (ranges, files, partitions) one task should hold.
+
+        Args:
+            items: how many there are.
+            at_once: whether a task asks the store for many of its pieces at once, and not for one after the other.
+        """
         ...
 
     def for_work(self, ranges: int) -> Engine:

@@ -90,7 +90,9 @@ def build(
     for first in cuts:
         size = max(_FIRST, ranges)
         place = engine.for_work(size)
-        tasks = _tasks(chain([first], islice(cuts, size - 1)), place.group(size), numbers, attempt, standing)
+        tasks = _tasks(
+            chain([first], islice(cuts, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
+        )
         for result in first_of_each(place.run(build_ranges, tasks, store)):
             built[result.index] = result.rows
             ranges += len(result.rows)

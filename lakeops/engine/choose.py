@@ -89,9 +89,9 @@ class ChoosingEngine:
         """Work of an unknown size, in process."""
         return self._local.run(work, tasks, store)
 
-    def group(self, items: int) -> int:
+    def group(self, items: int, *, at_once: bool = False) -> int:
         """For work of an unknown size, in process."""
-        return self._local.group(items)
+        return self._local.group(items, at_once=at_once)
 
     def close(self) -> None:
         """Give back what either engine holds."""

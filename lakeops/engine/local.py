@@ -13,7 +13,7 @@ from lakeops.store.in_flight import IN_FLIGHT
 from lakeops.store.nearby import giving_way
 from lakeops.store.slots import Crew, Slots
 
-_TASKS_PER_THREAD = 4
+_TASKS_PER_THREAD = 3
 _MOST_IN_A_TASK = 16
 
 
@@ -62,12 +62,13 @@ class LocalEngine:
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def group(self, items: int) -> int:
+    def group(self, items: int, *, at_once: bool = False) -> int:
         """Enough tasks to keep every thread busy to the end, and none so large that progress stalls.
 
-        A task asks for one range after the other, so there are as many tasks as a far store is asked at once.
+        Where a task asks for one piece after the other there are as many tasks as a far store is asked at once.
         """
-        return max(1, min(_MOST_IN_A_TASK, -(-items // max(self.threads * _TASKS_PER_THREAD, IN_FLIGHT))))
+        tasks = self.threads * _TASKS_PER_THREAD
+        return max(1, min(_MOST_IN_A_TASK, -(-items // (tasks if at_once else max(tasks, IN_FLIGHT)))))
 
     def for_work(self, ranges: int) -> LocalEngine:  # noqa: ARG002 - the protocol's
         """The engine itself."""

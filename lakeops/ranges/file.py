@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from threading import Lock
 
@@ -36,7 +36,8 @@ from lakeops.ranges.format import (
 from lakeops.ranges.metarange import RangeRow, SortedPaths
 from lakeops.ranges.outline import MARK
 from lakeops.store.base import ObjectStore
-from lakeops.store.nearby import pieces_of
+from lakeops.store.in_flight import IN_FLIGHT, in_parallel
+from lakeops.store.nearby import pieces_of, slot_left
 
 Rows = npt.NDArray[np.int64]
 
@@ -102,19 +103,38 @@ def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> R
 
     Whoever looks for what is wrong with its rows takes them as they are, not ``ordered``.
     """
+    return _kept_range(store, row, ordered=ordered) or _fetched_range(store, row, ordered=ordered)
+
+
+def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile]:
+    """The ranges that some metarange rows name, as ``fetch_range`` gives each. A far store is asked for all at once."""
+    if not store.remote:
+        return [fetch_range(store, row) for row in rows]
+    kept = [_kept_range(store, row) for row in rows]
+    missing = [row for row, file in zip(rows, kept, strict=True) if file is None]
+    with slot_left(store):
+        fetched = iter(in_parallel(missing, partial(_fetched_range, store), parallelism=IN_FLIGHT))
+    return [file or next(fetched) for file in kept]
+
+
+def _kept_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile | None:
+    """The range from what this machine keeps, if it is there and as it should be."""
     _check_row(row)
     pieces = pieces_of(store)
-    if pieces is None:
-        return _whole_range(store, row, _read(store, row.key, 0, row.file_bytes), ordered=ordered)
-    kept = pieces.whole(row.footer_digest)
-    if kept is not None:
+    kept = pieces.whole(row.footer_digest) if pieces is not None else None
+    if pieces is not None and kept is not None:
         try:
             return _whole_range(store, row, kept, ordered=ordered)
         except Corrupted:
             pieces.discard_whole(row.footer_digest)
+    return None
+
+
+def _fetched_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile:
     data = _read(store, row.key, 0, row.file_bytes)
     file = _whole_range(store, row, data, ordered=ordered)
-    pieces.put_whole(row.footer_digest, data)
+    if (pieces := pieces_of(store)) is not None:
+        pieces.put_whole(row.footer_digest, data)
     return file
 
 

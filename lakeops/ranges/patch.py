@@ -14,24 +14,19 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakeops.model.records import Split
-from lakeops.model.schema import RANGE_SCHEMA
+from lakeops.ranges.changed import Changed
 from lakeops.ranges.cutter import Cut, Cutter
 from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.format import VERSION_KEY, RowGroup, decode_footer, encode_range, encode_tail
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.outline import MARK, GroupOutline, NotOutlined, Outline, outline, remember
-from lakeops.ranges.overlay import Overlaid, overlay
-from lakeops.ranges.split import VERSION, Hashes, Positions, finer, path_hashes, possible_ends
+from lakeops.ranges.split import VERSION, Positions, finer, path_hashes, possible_ends
 
 Origin: TypeAlias = int | pa.Table
 """A row group of the new range: the number of one that is kept, or the rows of one that is not."""
-
-_MOST_TOUCHED = 0.85
-"""Of a range's row groups: where hardly any is kept, what each one costs by itself is more than what is saved."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +37,12 @@ class Patch:
         file: the range as it was.
         parts: the row groups, in order.
         row: what the metarange will say. What tells of the new file is empty.
-        overlaid: what changed.
     """
 
     file: RangeFile
     parts: tuple[Origin, ...]
     digests: tuple[bytes, ...]
     row: RangeRow
-    overlaid: Overlaid
 
     def described(self) -> RangeRow:
         """The metarange row, not written yet."""
@@ -102,33 +95,27 @@ class _Group:
     around: tuple[bytes, bytes]
 
 
-def patched(file: RangeFile, changes: pa.Table, split: Split, *, last: bool) -> Patch | None:
+def patched(changed: Changed, split: Split, *, last: bool) -> Patch | None:
     """A range with changes laid over it. None where it is as well rewritten as a whole.
 
     Args:
-        file: a range that begins after a cut and ends with one, or the repository's last.
-        changes: ``STAGED_SCHEMA``, strictly ascending paths, all of which belong to this range.
+        changed: a range that begins after a cut and ends with one, or the repository's last.
         split: the repository's split.
         last: whether nothing follows in the repository.
     """
-    if 2 * changes.num_rows > split.target_entries:
-        return None  # it will probably be cut
-    touched = np.unique(file.groups_of(changes.column("path"))).tolist()
-    if len(touched) > _MOST_TOUCHED * file.groups:
+    if changed.file is None:
         return None
-    patching = _Patching(file, split, changes, touched)
+    patching = _Patching(changed, changed.file, split)
     patching.run()
     return patching.patch() if patching.is_one_range(last=last) else None
 
 
 class _Patching:
-    """A range on its way, row group by row group. ``touched`` are those that changes belong to, ascending."""
+    """A range on its way, row group by row group."""
 
-    def __init__(self, file: RangeFile, split: Split, changes: pa.Table, touched: list[int]) -> None:
+    def __init__(self, changed: Changed, file: RangeFile, split: Split) -> None:
+        self._changed = changed
         self._file = file
-        self._touched = touched
-        # Each step over all touched row groups at once.
-        self._change = overlay(file.read_groups(touched, RANGE_SCHEMA.names)[1].combine_chunks(), changes)
         self._split = split
         self._cutter = Cutter(finer(split))
         self._parts: list[Origin] = []
@@ -138,31 +125,18 @@ class _Patching:
 
     def run(self) -> None:
         """Go through the row groups."""
-        overlaid = self._overlaid()
-        for index in range(self._file.groups):
-            if index in overlaid:
-                cuts = self._cutter.add(*overlaid[index])
+        for part in self._changed.parts:
+            if not isinstance(part, int):
+                cuts = self._cutter.add(*part)
             elif self._cutter.open:
-                cuts = self._cutter.add(self._file.group(index))
+                cuts = self._cutter.add(self._file.group(part))
             else:
-                self._keep(index)
+                self._keep(part)
                 continue
             for cut in cuts:
                 self._add(cut)
         if self._cutter.open:
             self._add(self._cutter.rest())
-
-    def _overlaid(self) -> dict[int, tuple[pa.Table, Hashes]]:
-        """The rows that the touched row groups become, with their paths' hashes."""
-        rows = self._change.table.combine_chunks()
-        hashes = path_hashes(rows.column("path"))
-        firsts = pa.array([self._file.first_paths[index].decode() for index in self._touched[1:]], pa.string())
-        starts = [0, *pc.search_sorted(rows.column("path"), firsts).to_pylist()]
-        stops = [*starts[1:], rows.num_rows]
-        return {
-            index: (rows.slice(start, stop - start), hashes[start:stop])
-            for index, start, stop in zip(self._touched, starts, stops, strict=True)
-        }
 
     def _keep(self, index: int) -> None:
         self._parts.append(index)
@@ -205,12 +179,12 @@ class _Patching:
             first_path=file.first_paths[first].decode() if isinstance(first, int) else first.column("path")[0].as_py(),
             last_path=file.row.last_path if isinstance(last, int) else last.column("path")[-1].as_py(),
             count=self._count,
-            size_bytes=file.row.size_bytes + _size(self._change.table) - _size(self._change.base),
+            size_bytes=file.row.size_bytes + self._changed.grown,
             file_bytes=0,
             footer_bytes=0,
             footer_digest=b"",
         )
-        return Patch(file, tuple(self._parts), digests, row, self._change)
+        return Patch(file, tuple(self._parts), digests, row)
 
     @property
     def _ends_as_before(self) -> bool:
@@ -255,7 +229,3 @@ def _check(tail: bytes, marks: list[RowGroup], rows: int) -> None:
     starts = [metadata.row_group(index).column(0).data_page_offset for index in range(metadata.num_row_groups)]
     if metadata.num_rows != rows or footer.groups != tuple(marks) or starts != [mark.start for mark in marks]:
         raise NotOutlined("the new footer does not say where row groups are")
-
-
-def _size(table: pa.Table) -> int:
-    return int(pc.sum(table.column("size_bytes")).as_py() or 0)

@@ -48,6 +48,12 @@ def giving_way(store: ObjectStore, slots: Slots) -> ObjectStore:
     return cast("ObjectStore", _GivingWay(store, slots))
 
 
+def slot_left(store: ObjectStore) -> AbstractContextManager[None]:
+    """Leave the slot that this thread holds for a ``with``: it waits for threads that ask the store for it."""
+    slots: Slots | None = getattr(store, "slots", None)
+    return slots.left() if slots is not None else nullcontext()
+
+
 class _Wrapped:
     """Everything is the inner store's own. Elsewhere it is the inner store."""
 
@@ -79,7 +85,7 @@ _REQUESTS = frozenset({"get", "get_range", "get_ranges", "put", "head", "delete"
 class _GivingWay(_Wrapped):
     def __init__(self, store: ObjectStore, slots: Slots) -> None:
         super().__init__(store)
-        self._slots = slots
+        self.slots = slots
         self._waited_for = _REQUESTS - getattr(store, "in_background", frozenset())
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the inner store has
@@ -89,7 +95,7 @@ class _GivingWay(_Wrapped):
     def _waiting(self, request: Callable[..., object]) -> Callable[..., object]:
         @wraps(request)
         def asked(*args: object, **options: object) -> object:
-            with self._slots.left():
+            with self.slots.left():
                 return request(*args, **options)
 
         return asked

@@ -177,7 +177,7 @@ def test_the_changes_of_a_task_are_digested_together(repositories, monkeypatch):
         monkeypatch.setattr(f"lakeops.ranges.{module}.entry_digests", counted)
     built = repositories[200_000]
     applied = built.changed(built.spread(40, 3).ravel())
-    tasks = -(-40 // LocalEngine().group(40))
+    tasks = -(-40 // LocalEngine().group(40, at_once=True))
     assert applied.work.opened == 40
     assert len(calls) == tasks < 40
     assert sum(calls) == 120

@@ -73,7 +73,7 @@ class Cut(SparkEngine):
         self._connection = connection
         self._size = size
 
-    def group(self, items: int) -> int:
+    def group(self, items: int, *, at_once: bool = False) -> int:
         return self._size
 
 

@@ -90,7 +90,7 @@ class Groups(LocalEngine):
         super().__init__(2)
         self._size = size
 
-    def group(self, items: int) -> int:
+    def group(self, items: int, *, at_once: bool = False) -> int:
         return self._size
 
 

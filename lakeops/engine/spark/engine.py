@@ -129,7 +129,7 @@ class SparkEngine:
                 if not rows.done():
                     _cancel(jobs, tag, {rows})
 
-    def group(self, items: int) -> int:
+    def group(self, items: int, *, at_once: bool = False) -> int:  # noqa: ARG002 - the protocol's
         """A few tasks a core. Connects when there is more than one piece of work to divide."""
         if items <= 1:
             return 1
