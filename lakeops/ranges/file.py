@@ -112,8 +112,11 @@ def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile
         return [fetch_range(store, row) for row in rows]
     kept = [_kept_range(store, row) for row in rows]
     missing = [row for row, file in zip(rows, kept, strict=True) if file is None]
-    with slot_left(store):
-        fetched = iter(in_parallel(missing, partial(_fetched_range, store), parallelism=IN_FLIGHT))
+    fetch = partial(_fetched_range, store)
+    fetched: Iterator[RangeFile] = map(fetch, missing)
+    if len(missing) > 1:
+        with slot_left(store):
+            fetched = iter(in_parallel(missing, fetch, parallelism=IN_FLIGHT))
     return [file or next(fetched) for file in kept]
 
 

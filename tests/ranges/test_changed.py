@@ -1,10 +1,13 @@
 """Touched ranges with their changes, a window of them at a time: what comes out does not depend on the windows."""
 
+import shutil
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.far import FarStore, Requests
 from support.rows import (
     THOROUGH,
     RecordingStore,
@@ -18,13 +21,18 @@ from support.rows import (
     values,
 )
 
+from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changed as windows
 from lakeops.ranges.changed import changed_ranges
+from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.overlay import digested
 from lakeops.ranges.split import path_hashes
 from lakeops.ranges.task import total
+from lakeops.store.nearby import giving_way, nearby
+from lakeops.store.pieces import Pieces
+from lakeops.store.slots import Slots
 
 SPLIT = Split(16, 40, 120, row_groups=8)
 """Row groups of five rows: changes leave most of some ranges untouched, and nothing of others."""
@@ -117,3 +125,49 @@ def test_sizes_and_row_groups_of_mostly_untouched_ranges_are_told(store, base):
     found = told(store, base, {base.row(index).first_path: ("9", 9) for index in range(len(base))})
     assert sum(one.file is not None for _, one, _ in found) > len(base) / 2
     assert all(sum(isinstance(part, int) for part in one.parts) for _, one, _ in found if one.file is not None)
+
+
+@pytest.fixture
+def far(store):
+    """The same ranges behind a network, whose requests are answered in rounds."""
+    return FarStore(store.root, Requests(0.1))
+
+
+def test_a_far_store_is_asked_for_all_files_of_a_window_at_once(far, base):
+    rows = base.rows(0, len(base))
+    files = fetch_ranges(far, rows)
+    assert [file.row for file in files] == rows
+    assert sorted(far.requests.rounds[0]) == sorted(f"get {row.key}" for row in rows)
+    assert len(far.requests.rounds) == 1
+
+
+def test_the_core_is_left_to_others_meanwhile_and_kept_where_nothing_is_waited_for(far, base, tmp_path):
+    left = []
+
+    class Watching(Slots):
+        def __exit__(self, *raised):
+            left.append(len(far.requests.rounds))
+            super().__exit__(*raised)
+
+    slots = Watching(1)
+    rows = base.rows(0, 3)
+    store = giving_way(nearby(far, Pieces(tmp_path / "kept", 10**8)), slots)
+    with slots:
+        first = [file.read() for file in fetch_ranges(store, rows)]
+        assert left == [0]
+        again = [file.read() for file in fetch_ranges(store, rows)]
+        assert left == [0]
+    assert first == again
+    assert far.requests.made == 3
+
+
+def test_a_file_that_is_missing_or_damaged_fails_the_window_and_says_which(tmp_path, base, store):
+    shutil.copytree(store.root, tmp_path / "copy")
+    far = FarStore(tmp_path / "copy", Requests(0.0))
+    rows = base.rows(0, 4)
+    (tmp_path / "copy" / rows[1].key).unlink()
+    with pytest.raises(ObjectNotFound, match=rows[1].key):
+        fetch_ranges(far, rows)
+    (tmp_path / "copy" / rows[1].key).write_bytes(b"x" * rows[1].file_bytes)
+    with pytest.raises(Corrupted, match=rows[1].key):
+        fetch_ranges(far, rows)
