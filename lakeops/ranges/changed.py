@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -140,29 +140,18 @@ def _together(
     on_overlaid(overlaid)
     rows = overlaid.table.combine_chunks()
     hashes = path_hashes(rows.column("path"))
-    firsts = [
-        path for file, some, own in zip(files, mine, groups, strict=True) for path in _first_paths(file, some, own)
-    ]
+    firsts = [first for at in zip(files, mine, groups, strict=True) for first in _first_paths(*at)]
     before, after = (_borders(table, firsts) for table in (base, rows))
-    sizes = [_running(table) for table in (base, rows)]
-    at = 0
+    slices = (Fresh(rows.slice(start, end - start), hashes[start:end]) for start, end in pairwise(after))
+    grown = iter((np.diff(_running(rows)[after]) - np.diff(_running(base)[before])).tolist())
     for file, own in zip(files, groups, strict=True):
-        count = 1 if own is None else len(own)
-        slices = [
-            Fresh(rows.slice(start, end - start), hashes[start:end])
-            for start, end in pairwise(after[at : at + count + 1])
-        ]
-        grown = [
-            int(running[where[at + count]] - running[where[at]])
-            for running, where in zip(sizes, (before, after), strict=True)
-        ]
-        at += count
-        parts: list[Part] = list(slices)
-        if own is not None:
-            parts = list(range(file.groups))
-            for number, one in zip(own, slices, strict=True):
-                parts[number] = one
-        yield Changed(parts, grown[1] - grown[0], None if own is None else file)
+        if own is None:
+            next(grown)
+            yield Changed([next(slices)])
+        else:
+            changed = dict(zip(own, slices, strict=False))  # slices go on with the next range's
+            parts = [changed.get(number, number) for number in range(file.groups)]
+            yield Changed(parts, sum(islice(grown, len(own))), file)
 
 
 def _touched_groups(file: RangeFile, changes: pa.Table, split: Split) -> list[int] | None:
