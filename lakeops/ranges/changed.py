@@ -42,8 +42,14 @@ class Fresh(NamedTuple):
     hashes: Hashes
 
 
-Part: TypeAlias = int | Fresh
-"""The number of a row group that no change belongs to, or rows that others became."""
+class Kept(NamedTuple):
+    """A row group that no change belongs to: its file and its number there."""
+
+    file: RangeFile
+    number: int
+
+
+Part: TypeAlias = Kept | Fresh
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ class Changed:
     """A range with changes laid over it, not cut yet.
 
     Attributes:
-        parts: its rows, in order, for one pass over them.
-        grown: by how many bytes the objects' sizes have grown.
+        parts: its rows, in order. Without ``file`` they can be gone through once.
+        grown: by how many bytes the objects' sizes have grown, where there is a ``file``.
         file: the range as it was, where ``parts`` has each of its row groups apart. None where hardly any is kept.
     """
 
@@ -63,10 +69,7 @@ class Changed:
     def rows(self) -> Iterator[tuple[pa.Table, Hashes | None]]:
         """All rows, in order, and their paths' hashes where these are known."""
         for part in self.parts:
-            if isinstance(part, Fresh):
-                yield part
-            elif self.file is not None:
-                yield self.file.group(part), None
+            yield part if isinstance(part, Fresh) else (part.file.group(part.number), None)
 
 
 def changed_ranges(
@@ -150,7 +153,7 @@ def _together(
             yield Changed([next(slices)])
         else:
             changed = dict(zip(own, slices, strict=False))  # slices go on with the next range's
-            parts = [changed.get(number, number) for number in range(file.groups)]
+            parts = [changed.get(number, Kept(file, number)) for number in range(file.groups)]
             yield Changed(parts, sum(islice(grown, len(own))), file)
 
 

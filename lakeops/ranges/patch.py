@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakeops.model.records import Split
-from lakeops.ranges.changed import Changed
+from lakeops.ranges.changed import Changed, Fresh
 from lakeops.ranges.cutter import Cut, Cutter
 from lakeops.ranges.digest import group_digest, range_id
 from lakeops.ranges.file import RangeFile
@@ -126,12 +126,12 @@ class _Patching:
     def run(self) -> None:
         """Go through the row groups."""
         for part in self._changed.parts:
-            if not isinstance(part, int):
+            if isinstance(part, Fresh):
                 cuts = self._cutter.add(*part)
             elif self._cutter.open:
-                cuts = self._cutter.add(self._file.group(part))
+                cuts = self._cutter.add(self._file.group(part.number))
             else:
-                self._keep(part)
+                self._keep(part.number)
                 continue
             for cut in cuts:
                 self._add(cut)
