@@ -23,7 +23,8 @@ from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, Object
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.bounds import ABSOLUTE, check_entries
 from lakeops.ranges.diff import needed
-from lakeops.ranges.file import RangeFile, prove_range
+from lakeops.ranges.fetch import prove_range
+from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings

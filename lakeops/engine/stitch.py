@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakeops.model.records import Split
 from lakeops.ranges.cutter import Cut, Cutter
-from lakeops.ranges.file import read_range
+from lakeops.ranges.fetch import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow, rows_table
 from lakeops.ranges.task import Piece, from_ipc
 from lakeops.ranges.write import RangeWriter, Work

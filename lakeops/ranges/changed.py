@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.file import RangeFile, fetch_ranges
+from lakeops.ranges.fetch import fetch_ranges
+from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import Overlaid, overlay
 from lakeops.ranges.split import Hashes, path_hashes

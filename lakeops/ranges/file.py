@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from contextlib import contextmanager
+from functools import cached_property
 from hashlib import sha256
 from threading import Lock
 
@@ -28,148 +28,19 @@ from lakeops.ranges.format import (
     Pieces,
     RowGroup,
     decode_footer,
-    decode_range_slowly,
     not_decodable,
     read_columns,
     stream_column,
 )
 from lakeops.ranges.metarange import RangeRow, SortedPaths
-from lakeops.ranges.outline import MARK
 from lakeops.store.base import ObjectStore
-from lakeops.store.in_flight import IN_FLIGHT, in_parallel
-from lakeops.store.nearby import pieces_of, slot_left
+from lakeops.store.nearby import pieces_of
 
 Rows = npt.NDArray[np.int64]
 
 _FAR_GAP = 256 * 1024
 _NEAR_GAP = 32 * 1024
 """Bytes that are read along, unused, rather than asked for in two requests: over a network, and from a disk."""
-
-WHOLE_BYTES = 4 * 1024 * 1024
-"""A far file up to this size is fetched whole in about the time of two requests."""
-
-
-def fetch(store: ObjectStore, key: str, digest: bytes) -> bytes:
-    """The whole file, verified: its SHA-256 is ``digest``. Raises ``Corrupted`` or ``ObjectNotFound``, naming it."""
-    pieces = pieces_of(store)
-    if pieces is not None and (kept := pieces.get(digest)) is not None:
-        return kept
-    with _needed_by_commit(store, key):
-        data = store.get(key)
-    if sha256(data).digest() != digest:
-        raise _damaged(key, f"{len(data)} bytes were read")
-    if pieces is not None:
-        pieces.put(digest, data)
-    return data
-
-
-def open_range(store: ObjectStore, row: RangeRow) -> RangeFile:
-    """The range that a metarange row names; only its footer is read. Raises ``Corrupted`` or ``ObjectNotFound``."""
-    return RangeFile(store, read_end(store, row))
-
-
-def read_end(store: ObjectStore, row: RangeRow, *, whole: bool = False) -> RangeEnd:
-    """The footer of the range that a metarange row names. Raises as ``open_range``.
-
-    With ``whole`` a far file is fetched whole where pieces are kept: its row groups are then here when they are asked
-    for. That is one request in place of two or more.
-    """
-    _check_row(row)
-    start = row.file_bytes - row.footer_bytes
-    pieces = pieces_of(store)
-    if pieces is None:
-        return RangeEnd(row, _read(store, row.key, start, row.footer_bytes))
-    tail = pieces.part(row.footer_digest, start, row.footer_bytes)
-    if tail is not None:
-        with suppress(Corrupted):
-            return RangeEnd(row, tail)
-    tail = pieces.get(row.footer_digest)
-    if tail is not None and not whole:
-        return RangeEnd(row, tail)
-    if whole and row.file_bytes <= WHOLE_BYTES:
-        return fetch_range(store, row).end
-    end = RangeEnd(row, tail or _read(store, row.key, start, row.footer_bytes))
-    pieces.put(row.footer_digest, end.tail)
-    return end
-
-
-def read_range(store: ObjectStore, row: RangeRow) -> pa.Table:
-    """All rows of the range that a metarange row names, in one request. Raises as ``open_range``."""
-    return fetch_range(store, row).read()
-
-
-def fetch_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile:
-    """The range that a metarange row names, all of it read and verified in one request. Raises as ``open_range``.
-
-    Whoever looks for what is wrong with its rows takes them as they are, not ``ordered``.
-    """
-    return _kept_range(store, row, ordered=ordered) or _fetched_range(store, row, ordered=ordered)
-
-
-def fetch_ranges(store: ObjectStore, rows: Sequence[RangeRow]) -> list[RangeFile]:
-    """The ranges that some metarange rows name, as ``fetch_range`` gives each. A far store is asked for all at once."""
-    if not store.remote:
-        return [fetch_range(store, row) for row in rows]
-    kept = [_kept_range(store, row) for row in rows]
-    missing = [row for row, file in zip(rows, kept, strict=True) if file is None]
-    fetch = partial(_fetched_range, store)
-    fetched: Iterator[RangeFile] = map(fetch, missing)
-    if len(missing) > 1:
-        with slot_left(store):
-            fetched = iter(in_parallel(missing, fetch, parallelism=IN_FLIGHT))
-    return [file or next(fetched) for file in kept]
-
-
-def _kept_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile | None:
-    """The range from what this machine keeps, if it is there and as it should be."""
-    _check_row(row)
-    pieces = pieces_of(store)
-    kept = pieces.whole(row.footer_digest) if pieces is not None else None
-    if pieces is not None and kept is not None:
-        try:
-            return _whole_range(store, row, kept, ordered=ordered)
-        except Corrupted:
-            pieces.discard_whole(row.footer_digest)
-    return None
-
-
-def _fetched_range(store: ObjectStore, row: RangeRow, *, ordered: bool = True) -> RangeFile:
-    data = _read(store, row.key, 0, row.file_bytes)
-    file = _whole_range(store, row, data, ordered=ordered)
-    if (pieces := pieces_of(store)) is not None:
-        pieces.put_whole(row.footer_digest, data)
-    return file
-
-
-def prove_range(store: ObjectStore, row: RangeRow) -> tuple[RangeFile, pa.Table]:
-    """The same of a file that somebody else brought: it is asked for by its name, and holds not a byte more or less.
-
-    All its rows are decoded, in no more memory than they can take, and come along.
-
-    Raises ``Corrupted`` or ``ObjectNotFound``, naming the file.
-    """
-    _check_row(row)
-    with _needed_by_commit(store, row.key):
-        data = store.get(row.key)
-    if len(data) != row.file_bytes or not data.startswith(MARK):
-        raise _damaged(row.key, f"{len(data):,} bytes were read, and {row.file_bytes:,} were written")
-    file = _whole_range(store, row, data)
-    table = decode_range_slowly(data, file.end.footer.parse(), row.key)
-    file.check_rows(table, range(file.groups))
-    return file, table
-
-
-def _check_row(row: RangeRow) -> None:
-    """Refuse a row that no range can have. Raises ``Corrupted``."""
-    if row.flaw is not None:
-        raise Corrupted(f"range {row.hex_id[:16]}: {row.flaw}; run `lakeops fsck` to see what is affected")
-
-
-def _whole_range(store: ObjectStore, row: RangeRow, data: bytes, *, ordered: bool = True) -> RangeFile:
-    """A range whose bytes are all at hand, verified."""
-    file = RangeFile(store, RangeEnd(row, data[row.file_bytes - row.footer_bytes :]), ordered=ordered)
-    file.take_over(data)
-    return file
 
 
 class RangeEnd:
@@ -182,7 +53,7 @@ class RangeEnd:
 
     def __init__(self, row: RangeRow, tail: bytes) -> None:
         if sha256(tail).digest() != row.footer_digest:
-            raise _damaged(row.key, f"its last {len(tail)} bytes were read")
+            raise damaged(row.key, f"its last {len(tail)} bytes were read")
         self.row = row
         self.tail = tail
         self.footer: Footer = decode_footer(tail, row.key)
@@ -384,7 +255,7 @@ class RangeFile:
         """Bytes of the file from each place to another."""
         if not spans:
             return []
-        with _needed_by_commit(self._store, self.row.key):
+        with needed_by_commit(self._store, self.row.key):
             return self._store.get_ranges(self.row.key, [(start, end - start) for start, end in spans])
 
     @cached_property
@@ -415,7 +286,7 @@ class RangeFile:
 
     def _verify(self, index: int, data: memoryview) -> None:
         if sha256(data).digest() != self.marks[index].file_digest:
-            raise _damaged(self.row.key, f"row group {index}, {len(data)} bytes")
+            raise damaged(self.row.key, f"row group {index}, {len(data)} bytes")
 
     def _words(self, index: int, data: memoryview) -> Digests:
         """The entry digests of one row group."""
@@ -487,14 +358,8 @@ class _Held:
         self.verified = verified
 
 
-def _read(store: ObjectStore, key: str, start: int, size: int) -> bytes:
-    """Some bytes of a file, all of them where they begin it. A shorter file gives fewer."""
-    with _needed_by_commit(store, key):
-        return store.get_range(key, start, size)
-
-
 @contextmanager
-def _needed_by_commit(store: ObjectStore, key: str) -> Iterator[None]:
+def needed_by_commit(store: ObjectStore, key: str) -> Iterator[None]:
     """Says of a file that is missing that a commit needs it. At a mirror the store has said what that means there."""
     try:
         yield
@@ -506,7 +371,8 @@ def _needed_by_commit(store: ObjectStore, key: str) -> Iterator[None]:
         ) from error
 
 
-def _damaged(key: str, what: str) -> Corrupted:
+def damaged(key: str, what: str) -> Corrupted:
+    """The error for a file whose bytes are not what was written."""
     return Corrupted(
         f"{key} does not match its digest ({what}); nothing of it was used; "
         "restore it from a copy of the bucket, and run `lakeops fsck` to see what is affected"

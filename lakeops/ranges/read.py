@@ -17,7 +17,8 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, numbers
 from lakeops.ranges.changelist import ChangeList
-from lakeops.ranges.file import RangeEnd, RangeFile, fetch, fetch_range, read_end
+from lakeops.ranges.fetch import fetch, fetch_range, read_end
+from lakeops.ranges.file import RangeEnd, RangeFile
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore

@@ -11,7 +11,7 @@ from lakeops.model.records import Split, Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.changed import Changed, changed_ranges, flooded
 from lakeops.ranges.cutter import Cutter
-from lakeops.ranges.file import read_range
+from lakeops.ranges.fetch import read_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import Overlaid, digested
 from lakeops.ranges.patch import patched

@@ -24,7 +24,8 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ranges.delta import deltas
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.file import RangeFile, fetch_range
+from lakeops.ranges.fetch import fetch_range
+from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.split import cut_ends, group_ends, path_hashes

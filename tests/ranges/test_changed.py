@@ -26,7 +26,7 @@ from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changed as windows
 from lakeops.ranges.changed import Kept, changed_ranges
-from lakeops.ranges.file import fetch_ranges
+from lakeops.ranges.fetch import fetch_ranges
 from lakeops.ranges.overlay import digested
 from lakeops.ranges.split import path_hashes
 from lakeops.ranges.task import total

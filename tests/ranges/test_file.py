@@ -13,7 +13,7 @@ from lakeops.ranges import format as formats
 from lakeops.ranges.cutter import cut
 from lakeops.ranges.diff import diff
 from lakeops.ranges.digest import digest_words
-from lakeops.ranges.file import open_range, read_range
+from lakeops.ranges.fetch import open_range, read_range
 from lakeops.ranges.format import Pieces, decode_footer, read_columns
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.write import write_range

@@ -23,7 +23,7 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import group_digest, range_id
-from lakeops.ranges.file import fetch_range, open_range, prove_range, read_range
+from lakeops.ranges.fetch import fetch_range, open_range, prove_range, read_range
 from lakeops.ranges.format import RowGroup, encode_metarange, encode_range, find_table, with_table
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.outline import metadata_at

@@ -18,7 +18,7 @@ from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import format as formats
 from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.file import fetch_range
+from lakeops.ranges.fetch import fetch_range
 from lakeops.ranges.format import (
     METARANGE_SCHEMA,
     Attachment,

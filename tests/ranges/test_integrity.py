@@ -11,7 +11,7 @@ from support.rows import attempt, built, entry_table, numbered
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.ranges.cutter import Cut, with_digests
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, range_id
-from lakeops.ranges.file import open_range, read_range
+from lakeops.ranges.fetch import open_range, read_range
 from lakeops.ranges.format import encode_range
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

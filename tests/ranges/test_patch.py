@@ -14,7 +14,7 @@ from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.changed import changed_ranges
 from lakeops.ranges.cutter import with_digests
-from lakeops.ranges.file import fetch_range, open_range, read_range
+from lakeops.ranges.fetch import fetch_range, open_range, read_range
 from lakeops.ranges.patch import Patch, patched
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.verify import verify_range
