@@ -58,7 +58,7 @@ def merged_base(
     else:
         splicing = splice(base, one, other)
         other = splicing.dest
-        walk = MergeWalk(reader, *splicing.rest, other, None)
+        walk = MergeWalk(reader, *splicing.rest, other, None, ours=splicing.ours)
         found = (
             pa.concat_tables([decided.changes(), _conflicting(decided.conflicts, label)]).sort_by("path")
             for decided in walk.decisions()

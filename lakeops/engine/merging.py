@@ -94,6 +94,8 @@ def plan_merge(
     # With a list of what differs only the destination's ranges are opened, and what was exchanged is counted here.
     listed = source.changes_since(base) is not None
     differing = len(splicing.rest[1]) if listed else sum(map(len, (*splicing.taken, *splicing.rest)))
+    if listed and splicing.ours is not None:
+        differing = 0  # lists of both sides tell everything
     place = engine.for_work(differing // _READING)
     if place.in_process or not differing:
         return planned(reader, splicing, strategy)

@@ -1,7 +1,8 @@
 """Merging three metaranges: what has to change in the destination, and which paths conflict.
 
 A pure function of base, source, destination and strategy, path by path, as far as whole ranges do not settle it. Only
-ranges that the source changed are opened, and of the destination only those that base and source both do not have.
+ranges that the source changed are opened, and of the destination only those that base and source both do not have. A
+side that has a list of what it changes in the base is not opened at all.
 Equal means equal identity at one path. An absent path is a state like any other.
 
 =====  ======  =====  ========  ==================================
@@ -78,16 +79,24 @@ def three_way(
 
 def planned(reader: RangeReader, splicing: Splicing, strategy: Strategy | None) -> MergePlan:
     """The plan of a merge from what whole ranges settle of it and what paths do."""
-    plan = by_path(reader, *splicing.rest, splicing.dest, strategy)
+    plan = by_path(reader, *splicing.rest, splicing.dest, strategy, splicing.ours)
     changed = total((summary(reader, *splicing.taken), plan.summary))
     return replace(plan, summary=changed, exchanged=splicing.exchanged)
 
 
 def by_path(
-    reader: RangeReader, base: Metarange, source: Metarange, dest: Metarange, strategy: Strategy | None
+    reader: RangeReader,
+    base: Metarange,
+    source: Metarange,
+    dest: Metarange,
+    strategy: Strategy | None,
+    ours: ChangeList | None = None,
 ) -> MergePlan:
-    """The plan of a merge, from the paths that the source changed; of the destination only ranges near them matter."""
-    walk = MergeWalk(reader, base, source, dest, strategy)
+    """The plan of a merge, from the paths that the source changed; of the destination only ranges near them matter.
+
+    With ``ours``, which lists the rows that the destination changes in the base, none of its ranges is opened.
+    """
+    walk = MergeWalk(reader, base, source, dest, strategy, ours=ours)
     changes: list[pa.Table] = [STAGED_SCHEMA.empty_table()]
     conflicts: list[str] = []
     counts = np.zeros(3, np.int64)
@@ -131,7 +140,8 @@ def foretold(
     if splicing.settled:
         yield from diff(reader, *splicing.taken, prefix=prefix)
         return
-    walk = MergeWalk(reader, base, source, dest, strategy, columns=SKETCH_COLUMNS)
+    ours = dest.changes_since(base)
+    walk = MergeWalk(reader, base, source, dest, strategy, columns=SKETCH_COLUMNS, ours=ours)
     for decided in walk.decisions(prefix):
         shown = np.flatnonzero(decided.take | decided.conflict)
         if len(shown):

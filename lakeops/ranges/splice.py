@@ -32,12 +32,14 @@ class Splicing:
         taken: what was exchanged for what.
         rest: what else differs between base and source. Merging this into ``dest`` gives the whole merge.
         exchanged: the rows that ``dest`` changes in the destination. None where nobody has a list of them.
+        ours: the rows that the destination changes in the base. None where nobody has a list of them.
     """
 
     dest: Metarange
     taken: Sides
     rest: Sides
     exchanged: ChangeList | None
+    ours: ChangeList | None = None
 
     @property
     def settled(self) -> bool:
@@ -54,7 +56,7 @@ def splice(base: Metarange, source: Metarange, dest: Metarange) -> Splicing:
     unchanged = nothing_since(dest.id)
     if source.id in (base.id, dest.id):
         return Splicing(dest, nothing, nothing, unchanged)
-    listed = source.changes_since(base)
+    listed, ours = source.changes_since(base), dest.changes_since(base)
     old, new = _stretches(base, source)
     if dest.id == base.id:
         taken = listed_sides(listed, base.only(old.rows), source.only(new.rows))
@@ -65,11 +67,11 @@ def splice(base: Metarange, source: Metarange, dest: Metarange) -> Splicing:
         for which in (fits, ~fits)
     )
     if not fits.any():
-        return Splicing(dest, nothing, rest, unchanged)
+        return Splicing(dest, nothing, rest, unchanged, ours)
     replaced = _Runs(at, at + old.sizes).only(fits)
     exchanged = None if taken[1].changes is None else taken[1].changes.made_to(dest.id)
     outcome = _exchanged(dest, replaced, source, new.only(fits)).telling(exchanged)
-    return Splicing(outcome, taken, rest, exchanged)
+    return Splicing(outcome, taken, rest, exchanged, ours)
 
 
 def listed_sides(listed: ChangeList | None, before: Metarange, after: Metarange) -> Sides:

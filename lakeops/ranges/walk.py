@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakeops.model.records import Strategy
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions, among
+from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Candidates, Delta, deltas
 from lakeops.ranges.digest import same_identity
 from lakeops.ranges.file import RangeFile
@@ -59,6 +60,27 @@ def states(file: RangeFile, paths: pa.Array, delta: Delta, left: Positions, righ
             like[settled] = found.present[settled] = True
         _search(file, paths, delta, (left, right), rest[~found.present[rest]], found)
     return found
+
+
+def listed_states(ours: ChangeList, paths: pa.Array, delta: Delta, left: Positions, right: Positions) -> States:
+    """The states of some ascending paths of the destination, from a list of the rows that it changes in the base.
+
+    The other arguments are as in ``states``. Nothing is opened.
+    """
+    places = _rows_at(ours.after, paths)
+    own = pc.is_valid(places).to_numpy(zero_copy_only=False)
+    changed = own | pc.is_in(paths, value_set=ours.before.column("path")).to_numpy(zero_copy_only=False)
+    like_source: Mask = changed & ~own & (right < 0)
+    both = np.flatnonzero(own & (right >= 0))
+    if len(both):
+        mine = ours.after.select(IDENTITY_COLUMNS).take(places.take(pa.array(both)))
+        like_source[both] = same_identity(mine, delta.right.rows(right[both], IDENTITY_COLUMNS))
+    return States(~changed, like_source, np.where(changed, own, left >= 0))
+
+
+def _rows_at(table: pa.Table, paths: pa.Array) -> pa.Array:
+    """The row of each path in a table, null for those that it does not have."""
+    return pc.index_in(paths, value_set=table.column("path"))
 
 
 def _as_in_base(
@@ -158,6 +180,7 @@ class MergeWalk:
         dest: what it is merged into.
         strategy: the side that settles conflicts, if one does.
         columns: what is read of the source's rows.
+        ours: the rows that the destination changes in the base, where there is a list of them. It is not opened then.
     """
 
     def __init__(
@@ -168,6 +191,7 @@ class MergeWalk:
         dest: Metarange,
         strategy: Strategy | None,
         columns: Sequence[str] = tuple(ENTRY_SCHEMA.names),
+        ours: ChangeList | None = None,
     ) -> None:
         self.opened: int = 0
         self._reader = reader
@@ -177,8 +201,9 @@ class MergeWalk:
         self._columns = list(columns)
         self._as_base = dest.shared(base)
         self._as_source = dest.shared(source)
+        self._ours = ours
         self._open: tuple[int, RangeFile] | None = None
-        self._coming = self._ask_ahead() if reader.store.remote else iter(())
+        self._coming = self._ask_ahead() if reader.store.remote and ours is None else iter(())
 
     def decisions(self, prefix: str = "") -> Iterator[Decided]:
         """What becomes of the paths under ``prefix`` that the source changed. Reads as it is consumed."""
@@ -187,7 +212,11 @@ class MergeWalk:
             yield self._decide(delta)
 
     def sizes(self, paths: pa.Array) -> Positions:
-        """The sizes of objects that the destination has, by ascending paths."""
+        """The sizes of objects that the destination alone has, by ascending paths."""
+        if self._ours is not None:
+            after = self._ours.after
+            listed: Positions = after.column("size_bytes").take(_rows_at(after, paths)).to_numpy()
+            return listed
         owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
         found = np.zeros(len(paths), np.int64)
         for number in np.unique(owner).tolist():
@@ -198,7 +227,11 @@ class MergeWalk:
 
     def _decide(self, delta: Delta) -> Decided:
         paths, left, right = _sides(delta)
-        like_base, like_source, present = self._states(delta, paths, left, right)
+        if self._ours is not None:
+            found = listed_states(self._ours, paths, delta, left, right)
+        else:
+            found = self._states(delta, paths, left, right)
+        like_base, like_source, present = found.like_base, found.like_source, found.present
         own = ~like_base & ~like_source
         take = like_base & ~like_source
         if self._strategy is Strategy.SOURCE_WINS:
@@ -206,7 +239,7 @@ class MergeWalk:
         conflict = own if self._strategy is None else np.zeros_like(own)
         return Decided(delta, paths, left, right, take, conflict, own, present)
 
-    def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> tuple[Mask, Mask, Mask]:
+    def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> States:
         """For each path whether the destination is as the base, is as the source, and has it at all."""
         total = len(paths)
         owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
@@ -234,7 +267,7 @@ class MergeWalk:
         looks = self._reader.ahead(look, zip(map(self._file, numbers.tolist()), parts, strict=True))
         for here, found in zip(parts, looks, strict=True):
             like_base[here], like_source[here], present[here] = found.like_base, found.like_source, found.present
-        return like_base, like_source, present
+        return States(like_base, like_source, present)
 
     def _file(self, number: int) -> RangeFile:
         """A range of the destination. The next delta may begin in the one that this one ended in."""

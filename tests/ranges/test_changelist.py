@@ -26,7 +26,7 @@ from support.rows import (
 from lakeops.engine.apply import apply, merge
 from lakeops.engine.merging import plan_merge
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import Split, Strategy, Summary
+from lakeops.model.records import ChangeType, Split, Strategy, Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changelist
 from lakeops.ranges.changelist import ChangeList, nothing_since
@@ -176,10 +176,10 @@ def test_a_merge_of_scattered_changes_opens_only_what_both_changed(store):
     source = changed(store, base, scattered(base, "1"))
     dest = changed(store, base, scattered(base, "2", "last_path", 6))
     store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, None)
+    plan = three_way(RangeReader(store), base, source, dest.telling(None), None)
     both = {row.key for row in dest.at(dest.without(base))}
     assert set(store.read) <= both
-    assert plan.opened == len(store.read) <= len(both)
+    assert 0 < plan.opened == len(store.read) <= len(both)
     found = merged(store, plan, source, SMALL)
     after = applied(applied(BASE, scattered(base, "1")), scattered(base, "2", "last_path", 6))
     assert contents(store, found.metarange) == after
@@ -188,6 +188,24 @@ def test_a_merge_of_scattered_changes_opens_only_what_both_changed(store):
     store.forget()
     assert summary(RangeReader(store), dest, whole) == Summary(changed=len(scattered(base, "1")))
     assert store.read == []
+
+
+def test_a_merge_of_two_sides_with_lists_opens_nothing(store):
+    """Nor does its preview: conflicts with their sizes are told from the lists alone."""
+    base = built(store, BASE)
+    paths = base.table.column("last_path").to_pylist()[::6]
+    source = changed(store, base, scattered(base, "1") | {paths[1]: ("2", 1), paths[2]: None, paths[3]: None})
+    dest = changed(store, base, dict.fromkeys(paths[:3], ("2", 1)))
+    plain = [Metarange(side.table) for side in (base, source, dest)]
+    expected = three_way(RangeReader(store), *plain, Strategy.SOURCE_WINS)
+    shown = as_told(foretold(RangeReader(store), *plain, None))
+    assert [row["path"] for row in shown if row["type"] == ChangeType.CONFLICT] == [paths[2]]
+    store.forget()
+    plan = three_way(RangeReader(store), base, source, dest, Strategy.SOURCE_WINS)
+    assert as_told(foretold(RangeReader(store), base, source, dest, None)) == shown
+    assert plan_merge(RangeReader(store), base, source, dest, None, engine=Elsewhere(2)).conflicts == [paths[2]]
+    assert (store.read, plan.opened) == ([], 0)
+    assert (plan.changes, plan.settled, plan.summary) == (expected.changes, 1, expected.summary)
 
 
 def test_a_merge_by_reference_has_a_list_where_the_source_has_one(store):
