@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from lakeops.catalog.digests import MASK
 from lakeops.catalog.rows import DIGESTED, NULL, metadata_map, metadata_text, undecodable
 from lakeops.catalog.tables import STAGED
+from lakeops.model.arrays import array, from_numpy, in_one, scalar, text, to_numpy
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 
 COLUMNS = STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
@@ -35,7 +36,7 @@ def loadable(staged: pa.Table) -> tuple[pa.Table, int]:
     """A table of ``STAGED_SCHEMA`` as one of ``LOADED``, and the sum of its rows' digests."""
     columns = to_columns(staged)
     digests = _digests(columns)
-    numbers = pa.array(digests, pa.int64())
+    numbers = array(digests, pa.int64())
     return pa.table([*columns.columns, numbers, numbers], schema=LOADED), sum(digests) & MASK
 
 
@@ -47,7 +48,7 @@ def to_columns(staged: pa.Table) -> pa.Table:
     table = staged.select(STAGED_SCHEMA.names).cast(STAGED_SCHEMA)
     paths = table["path"]
     if len(paths) > 1 and not pc.all(pc.less(paths.slice(0, len(paths) - 1), paths.slice(1))).as_py():
-        table = _one_a_path(table, pa.array(np.arange(table.num_rows, 0, -1)))
+        table = _one_a_path(table, from_numpy(np.arange(table.num_rows, 0, -1)))
     texts = pa.chunked_array([_texts(chunk) for chunk in table["metadata"].chunks], pa.string())
     return table.set_column(table.schema.get_field_index("metadata"), COLUMNS.field("metadata"), texts)
 
@@ -67,7 +68,7 @@ def newest_rows(tables: Sequence[pa.Table]) -> pa.Table:
     if len(filled) < 2:
         return filled[0] if filled else pa.Table.from_batches([], STAGED_SCHEMA)
     ranks = np.repeat(np.arange(len(filled)), [table.num_rows for table in filled])
-    return _one_a_path(pa.concat_tables(filled), pa.array(ranks))
+    return _one_a_path(pa.concat_tables(filled), from_numpy(ranks))
 
 
 def addresses(tables: Iterable[pa.Table]) -> pa.Table:
@@ -81,10 +82,10 @@ def _digests(columns: pa.Table) -> list[int]:
     found: list[int] = []
     for batch in columns.to_batches(max_chunksize=_BATCH):
         parts = [
-            pc.if_else(batch[name], "1", "0") if name == "tombstone" else batch[name].cast(pa.string())
+            pc.if_else(batch[name], text("1"), text("0")) if name == "tombstone" else batch[name].cast(pa.string())
             for name in DIGESTED
         ]
-        texts = pc.binary_join_element_wise(*parts, pa.scalar("\0"), null_handling="replace", null_replacement=NULL)
+        texts = pc.binary_join_element_wise(*parts, text("\0"), null_handling="replace", null_replacement=NULL)
         found += map(crc32, texts.cast(pa.binary()).to_pylist())
     return found
 
@@ -94,15 +95,16 @@ def _one_a_path(table: pa.Table, rank: pa.Array) -> pa.Table:
     order = pc.sort_indices(ranked, sort_keys=[("path", "ascending"), ("_rank", "ascending")])
     paths = table["path"].take(order)
     differs = pc.not_equal(paths.slice(1), paths.slice(0, len(paths) - 1))
-    first = pa.chunked_array([pa.array([True]), *differs.chunks])
-    return table.take(order.filter(first.combine_chunks()))
+    first = pa.chunked_array([array([True], pa.bool_()), *differs.chunks])
+    return table.take(order.filter(in_one(first)))
 
 
 def _texts(maps: pa.MapArray) -> pa.Array:
-    filled = pc.greater(pc.fill_null(_lengths(maps), 0), 0)
+    sizes = _lengths(maps)
+    filled = pc.greater(pc.fill_null(sizes, scalar(0, sizes.type)), scalar(0, sizes.type))
     if not pc.any(filled).as_py():
         return pa.nulls(len(maps), pa.string())
-    texts = pa.array([metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()], pa.string())
+    texts = array([metadata_text(dict(pairs)) for pairs in maps.filter(filled).to_pylist()], pa.string())
     return pc.replace_with_mask(pa.nulls(len(maps), pa.string()), filled, texts)
 
 
@@ -120,10 +122,10 @@ def _lengths(maps: pa.MapArray) -> pa.Array:
 def _maps(texts: pa.Array, absent: pa.Array) -> pa.MapArray:
     parsed = [_parsed(text) for text in texts.drop_null().to_pylist()]
     sizes = np.zeros(len(texts) + 1, np.int32)
-    sizes[1:][texts.is_valid().to_numpy(zero_copy_only=False)] = [len(each) for each in parsed]
+    sizes[1:][to_numpy(texts.is_valid())] = [len(each) for each in parsed]
     return pa.MapArray.from_arrays(
-        pa.array(np.cumsum(sizes, dtype=np.int32)),
-        pa.array(list(chain.from_iterable(parsed)), pa.string()),
-        pa.array(list(chain.from_iterable(each.values() for each in parsed)), pa.string()),
+        from_numpy(np.cumsum(sizes, dtype=np.int32)),
+        array(list(chain.from_iterable(parsed)), pa.string()),
+        array(list(chain.from_iterable(each.values() for each in parsed)), pa.string()),
         mask=absent,
     )

@@ -166,6 +166,7 @@ class Postgres:
         import pyarrow as pa
 
         from lakeops.catalog.arrow import COLUMNS
+        from lakeops.model.arrays import no_rows
 
         above = next_prefix(prefix)
         sink = pa.BufferOutputStream()
@@ -175,7 +176,7 @@ class Postgres:
                 for piece in copy:
                     sink.write(piece)
         buffer = sink.getvalue()
-        return _parsed(buffer, COLUMNS).cast(COLUMNS) if buffer.size else COLUMNS.empty_table()
+        return _parsed(buffer, COLUMNS).cast(COLUMNS) if buffer.size else no_rows(COLUMNS)
 
 
 def _parsed(buffer: pa.Buffer, columns: pa.Schema) -> pa.Table:

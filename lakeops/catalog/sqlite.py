@@ -133,6 +133,7 @@ class Sqlite:
         import pyarrow as pa
 
         from lakeops.catalog.arrow import COLUMNS
+        from lakeops.model.arrays import array
 
         query = STAGED.select().with_only_columns(*(STAGED.c[name] for name in COLUMNS.names))
         where = (STAGED.c.repository_id == repository_id, STAGED.c.token == token, *under(STAGED.c.path, prefix))
@@ -142,7 +143,7 @@ class Sqlite:
             while rows := cursor.fetchmany(_BATCH):
                 path, tombstone, *others = zip(*rows, strict=True)
                 values = [path, list(map(bool, tombstone)), *others]
-                arrays = [pa.array(value, field.type) for value, field in zip(values, COLUMNS, strict=True)]
+                arrays = [array(value, field.type) for value, field in zip(values, COLUMNS, strict=True)]
                 batches.append(pa.record_batch(arrays, COLUMNS))
         return pa.Table.from_batches(batches, COLUMNS)
 

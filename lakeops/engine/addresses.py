@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import in_one
 from lakeops.model.errors import InvalidUri
 from lakeops.ranges.fetch import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow
@@ -56,8 +57,7 @@ def managed(namespace: str, addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
         namespace: the store's URL.
         addresses: ``string`` or ``large_string``, relative or absolute.
     """
-    if isinstance(addresses, pa.ChunkedArray):
-        addresses = addresses.chunk(0) if addresses.num_chunks == 1 else addresses.combine_chunks()
+    addresses = in_one(addresses)
     if pc.all(pc.starts_with(addresses, layout.DATA)).as_py():
         return addresses
     addresses = addresses.cast(pa.string())

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from lakeops.engine.apply import apply
 from lakeops.engine.local import LocalEngine
+from lakeops.model.arrays import no_rows, scalar, text
 from lakeops.model.records import Split
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 from lakeops.ranges.delta import deltas
@@ -63,7 +64,7 @@ def merged_base(
             pa.concat_tables([decided.changes(), _conflicting(decided.conflicts, label)]).sort_by("path")
             for decided in walk.decisions()
         )
-    changes = pa.concat_tables(chain([STAGED_SCHEMA.empty_table()], found))
+    changes = pa.concat_tables(chain([no_rows(STAGED_SCHEMA)], found))
     return apply(reader, other, changes, engine=LocalEngine(), split=split, attempt=attempt, reuse=one).metarange
 
 
@@ -72,12 +73,12 @@ def _conflicting(paths: pa.Array, label: str) -> pa.Table:
     count = len(paths)
     values = {
         "path": paths,
-        "tombstone": pa.repeat(False, count),
-        "physical_address": pa.repeat("", count),
-        "checksum": pa.repeat(label, count),
-        "size_bytes": pa.repeat(pa.scalar(0, pa.int64()), count),
-        "mtime": pa.repeat(pa.scalar(0, pa.int64()), count),
-        "content_type": pa.repeat(_NO_TYPE, count),
+        "tombstone": pa.repeat(scalar(False, pa.bool_()), count),
+        "physical_address": pa.repeat(text(""), count),
+        "checksum": pa.repeat(text(label), count),
+        "size_bytes": pa.repeat(scalar(0, pa.int64()), count),
+        "mtime": pa.repeat(scalar(0, pa.int64()), count),
+        "content_type": pa.repeat(text(_NO_TYPE), count),
         "metadata": pa.array([[]] * count, METADATA_TYPE),
     }
     return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)

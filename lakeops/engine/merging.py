@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
+from lakeops.model.arrays import no_rows, to_numpy
 from lakeops.model.errors import Transient
 from lakeops.model.records import Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
@@ -125,7 +126,7 @@ def walk(task: MergeTask, store: ObjectStore) -> Walked:
     reader = RangeReader(store)
     base, source = task.sides
     if task.dest is None:
-        nothing = to_ipc(STAGED_SCHEMA.empty_table())
+        nothing = to_ipc(no_rows(STAGED_SCHEMA))
         return Walked(task.index, nothing, (), 0, summary(reader, base, source), 0)
     plan = by_path(reader, base, source, Metarange(from_ipc(task.dest)), task.strategy)
     return Walked(task.index, to_ipc(plan.changes), tuple(plan.conflicts), plan.settled, plan.summary, plan.opened)
@@ -147,8 +148,8 @@ def _parts(
 def _borders(old: Metarange, new: Metarange, group: int) -> Iterator[list[int]]:
     """Numbers of ranges on both sides after which a stretch may end, the last of them the ends themselves."""
     place = pc.index_in(old.table.column("last_path"), value_set=new.table.column("last_path"))
-    ends = np.flatnonzero(pc.is_valid(place).to_numpy())
-    both = np.column_stack([ends, pc.drop_null(place).to_numpy().astype(np.int64)]) + 1
+    ends = np.flatnonzero(to_numpy(pc.is_valid(place)))
+    both = np.column_stack([ends, to_numpy(pc.drop_null(place)).astype(np.int64)]) + 1
     begun = 0
     for pair in both.tolist():
         if sum(pair) - begun >= group and pair != [len(old), len(new)]:

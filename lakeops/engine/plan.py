@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine
+from lakeops.model.arrays import from_numpy
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES, MOST_OF_RANGE
@@ -83,7 +84,7 @@ class Plan:
         """The size of the range files that will be read and written again."""
         if not len(self.base):
             return 0
-        return int(pc.sum(self.base.table.column("file_bytes").take(pa.array(self.touched))).as_py() or 0)
+        return int(pc.sum(self.base.table.column("file_bytes").take(from_numpy(self.touched))).as_py() or 0)
 
     def describe(self, engine: Engine) -> str:
         """What will happen, in one line for people."""

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
+from lakeops.model.arrays import from_numpy, to_numpy
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
-from lakeops.model.schema import arrow, numbers
 from lakeops.ranges.metarange import Metarange, ranges_for
 from lakeops.store.base import ObjectStore
 
@@ -120,7 +120,7 @@ def unreferenced(
             found = Unreferenced(listed.count, scratch / "found.arrow")
             with pa.ipc.new_stream(found.path, LISTED_SCHEMA, options=_LZ4) as out:
                 for rows, met in search.met(listed):
-                    free = rows.filter(arrow(~(met | _lie_under(rows.column(0), kept_places))))
+                    free = rows.filter(from_numpy(~(met | _lie_under(rows.column(0), kept_places))))
                     out.write_table(free, max_chunksize=_BATCH)
                     found.count += free.num_rows
         yield found
@@ -158,7 +158,7 @@ def distinct_ranges(metaranges: Iterable[Metarange]) -> pa.Table:
     last = Metarange.empty()
     tables, count = [last.table], 0
     for metarange in metaranges:
-        fresh = metarange.table.take(arrow(metarange.without(last)))
+        fresh = metarange.table.take(from_numpy(metarange.without(last)))
         tables, count, last = [*tables, fresh], count + fresh.num_rows, metarange
         if count > _COMPACT:
             tables, count = [_one_each(tables)], 0
@@ -257,8 +257,8 @@ def _read_and_sort_out(task: ReadTask, store: ObjectStore, *, firsts: pa.Array) 
 
 def _by_slice(addresses: pa.Array, firsts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
     """Addresses as ``binary``, by the number of their slice; those before the first slice are left out."""
-    after = numbers(pc.search_sorted(firsts, addresses, side="right")).astype(np.int16)
-    ordered = addresses.take(arrow(np.argsort(after, kind="stable"))).cast(pa.binary())
+    after = to_numpy(pc.search_sorted(firsts, addresses, side="right")).astype(np.int16)
+    ordered = addresses.take(from_numpy(np.argsort(after, kind="stable"))).cast(pa.binary())
     ends = np.cumsum(np.bincount(after, minlength=len(firsts) + 1)).tolist()
     for number, (start, stop) in enumerate(pairwise(ends)):
         if start < stop:
@@ -307,11 +307,11 @@ def _joined(database: DuckDBPyConnection, rows: pa.Table, file: Path) -> Mask:
     """Which rows of a slice are among the references in a file."""
     met = np.zeros(rows.num_rows + 1, np.bool_)
     names = pa.chunked_array([*rows.column(0).cast(pa.binary()).chunks, _END])
-    database.register("listed", pa.table([names, arrow(np.arange(len(met)))], names=["address", "row"]))
+    database.register("listed", pa.table([names, from_numpy(np.arange(len(met)))], names=["address", "row"]))
     with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
         database.register("referenced", stream)
         for batch in database.sql(_JOIN).to_arrow_reader(_BATCH):
-            met[numbers(batch.column(0))] = True
+            met[to_numpy(batch.column(0))] = True
     if not met[-1]:
         raise Transient("some of the references were lost on their way to the join; nothing was deleted; try again")
     return met[:-1]
@@ -339,5 +339,5 @@ def _stream(path: Path) -> Iterator[pa.Table]:
 def _one_each(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows of all tables, one an id: the first."""
     table = pa.concat_tables(tables).combine_chunks()
-    codes = numbers(table.column("id").combine_chunks().dictionary_encode().indices)
-    return table.take(arrow(np.unique(codes, return_index=True)[1]))
+    codes = to_numpy(table.column("id").combine_chunks().dictionary_encode().indices)
+    return table.take(from_numpy(np.unique(codes, return_index=True)[1]))

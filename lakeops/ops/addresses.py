@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.schema import text
+from lakeops.model.arrays import text
 from lakeops.ranges.bounds import ABSOLUTE
 from lakeops.store import layout
 

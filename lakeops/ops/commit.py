@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from lakeops.catalog.records import Intent
 from lakeops.model import graph
 from lakeops.model import ids as texts
+from lakeops.model.arrays import in_one
 from lakeops.model.errors import InvalidInput, KeyReused, NoChanges, ProtectedBranch, ReadOnlyRepository
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request
@@ -121,7 +122,7 @@ def _refuse_other(ctx: Context, move: Move, known: Commit, head: Commit, staged:
     What it holds counts only while the branch has it: one that was deleted and made anew has lost it.
     """
     for batch in effective(ctx, head, staged):
-        rows = staged.filter(pc.is_in(staged["path"], value_set=batch["path"].combine_chunks()))
+        rows = staged.filter(pc.is_in(staged["path"], value_set=in_one(batch["path"])))
         held = not known.expired and graph.merge_base(lookup(ctx).get, head.id, known.id) == known.id
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
+from lakeops.model.arrays import in_one, text
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary
@@ -97,7 +98,7 @@ def behind(tables: Iterable[pa.Table], after: str) -> Iterator[pa.Table]:
     """The rows of tables whose paths are behind one."""
     for table in tables:
         # Paths are compared by their bytes, as Arrow compares them.
-        kept = table.filter(pc.greater(table.column("path"), after)) if after else table
+        kept = table.filter(pc.greater(table.column("path"), text(after))) if after else table
         if kept.num_rows:
             yield kept
 
@@ -152,7 +153,7 @@ def _changed(ctx: Context, commits: tuple[Commit, Commit], partition_by: str | N
     if partition_by is not None:
         patterns["value"] = f"(?:^|/){re.escape(partition_by)}=(?P<value>[^/]+)/"
     for batch in diff(ctx.reader, *pair):
-        for group in pc.value_counts(batch["type"].combine_chunks()).to_pylist():
+        for group in pc.value_counts(in_one(batch["type"])).to_pylist():
             counts[ChangeType(group["values"])] += group["counts"]
         for name, pattern in patterns.items():
             values = pc.struct_field(pc.extract_regex(batch["path"], pattern), name)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Pinned
 from lakeops.catalog.staging import not_as_seen
+from lakeops.model.arrays import in_one, scalar
 from lakeops.model.errors import BranchMoved, InvalidInput, InvalidPath
 from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE
@@ -235,7 +236,7 @@ def branch_paths(ctx: Context, branch: str, prefix: str) -> tuple[Pinned, pa.Chu
 def tombstones(paths: pa.ChunkedArray) -> pa.Table:
     """Staged deletions of these paths."""
     nulls = {name: pa.nulls(len(paths), STAGED_SCHEMA.field(name).type) for name in STAGED_SCHEMA.names[2:]}
-    dead = pa.repeat(pa.scalar(True), len(paths))
+    dead = pa.repeat(scalar(True, pa.bool_()), len(paths))
     return pa.table({"path": paths, "tombstone": dead, **nulls}, schema=STAGED_SCHEMA)
 
 
@@ -269,7 +270,7 @@ def normalised(ctx: Context, table: pa.Table) -> pa.Table:
         check_not_managed(ctx.catalog, ctx.stores, folders, ctx.repository)
         ctx.find_policy().check_folders(folders)
     ordered = staged.sort_by("path").combine_chunks()
-    paths = ordered["path"].combine_chunks()
+    paths = in_one(ordered["path"])
     if rows > 1:
         again = pc.index(pc.equal(paths[1:], paths[:-1]), value=True).as_py()
         if again >= 0:

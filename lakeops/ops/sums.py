@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import text
 from lakeops.model.names import check_prefix
 from lakeops.model.records import Change, ChangeType, Commit
 from lakeops.ops.context import Context
@@ -140,7 +141,7 @@ def _read(tables: Iterable[pa.Table], prefix: str, most: int, folders: int, firs
             listed += changes(some.slice(0, first - len(listed)))
         everything.add(some)
         if everything.by_kind[ChangeType.CONFLICT] and len(conflicts) < MOST_CONFLICTS:
-            here = some.filter(pc.equal(some.column("type"), ChangeType.CONFLICT.value))
+            here = some.filter(pc.equal(some.column("type"), text(ChangeType.CONFLICT.value)))
             conflicts += changes(here.slice(0, MOST_CONFLICTS - len(conflicts)))
         for name, start, stop in _folders(some, prefix):
             if name not in found and len(found) == folders:

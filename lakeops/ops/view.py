@@ -15,6 +15,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
+from lakeops.model.arrays import no_rows
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.names import MAX_PATH_BYTES, check_path, check_prefix
@@ -45,7 +46,7 @@ def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.
         end = SortedPaths(rest["path"]).first_at(behind)
         yield from _lay_staged_over(batch, rest.slice(0, end))
         rest = rest.slice(end)
-    yield from _lay_staged_over(RANGE_SCHEMA.empty_table(), rest)
+    yield from _lay_staged_over(no_rows(RANGE_SCHEMA), rest)
 
 
 def _lay_staged_over(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, to_numpy
 from lakeops.ranges.digest import Digests
 
 Positions = npt.NDArray[np.int64]
@@ -122,10 +123,12 @@ class _Alignment:
         for window in (*_WINDOWS, max(len(self._left) - i, len(self._right) - j)):
             self._budget -= _LOOK
             left, right = self._left[i : i + window, 0], self._right[j : j + window, 0]
-            found = pc.index_in(pa.array(left), value_set=pa.array(right)).to_numpy(zero_copy_only=False)
-            hits = np.flatnonzero(~np.isnan(found))
-            if len(hits) and self._rows_meet(i + int(hits[0]), j + int(found[hits[0]])):
-                return int(hits[0]), int(found[hits[0]])
+            found = pc.index_in(from_numpy(left), value_set=from_numpy(right))
+            hits = np.flatnonzero(to_numpy(pc.is_valid(found)))
+            if len(hits):
+                hit, place = int(hits[0]), int(found[int(hits[0])].as_py())
+                if self._rows_meet(i + hit, j + place):
+                    return hit, place
         return len(self._left) - i, len(self._right) - j
 
     def _rows_meet(self, i: int, j: int) -> bool:
@@ -146,7 +149,7 @@ def _by_hash(left: Digests, right: Digests) -> tuple[Positions, Positions]:
     if not len(left) or not len(right):
         return np.arange(len(left)), np.arange(len(right))
     arrays = [_binary(side) for side in (left, right)]
-    known = [pc.is_in(one, value_set=other).to_numpy(zero_copy_only=False) for one, other in (arrays, arrays[::-1])]
+    known = [to_numpy(pc.is_in(one, value_set=other)) for one, other in (arrays, arrays[::-1])]
     return np.flatnonzero(~known[0]), np.flatnonzero(~known[1])
 
 

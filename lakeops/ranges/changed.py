@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import array, to_numpy
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.fetch import fetch_ranges
@@ -181,9 +182,9 @@ def _first_paths(file: RangeFile, changes: pa.Table, groups: list[int] | None) -
 
 def _borders(table: pa.Table, firsts: list[str]) -> list[int]:
     """The row at which each of these paths is or would be, and the number of rows."""
-    return [*pc.search_sorted(table.column("path"), pa.array(firsts, pa.string())).to_pylist(), table.num_rows]
+    return [*pc.search_sorted(table.column("path"), array(firsts, pa.string())).to_pylist(), table.num_rows]
 
 
 def _running(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The sum of the sizes before each row, and of all."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(table.column("size_bytes").to_numpy())])
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(to_numpy(table.column("size_bytes")))])

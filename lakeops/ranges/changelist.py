@@ -16,6 +16,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import in_one, no_rows
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.format import Attachment, decode_rows, encode_rows, not_decodable
 
@@ -122,14 +123,14 @@ class ChangeList:
 
 def nothing_since(since: str) -> ChangeList:
     """The list of no changes."""
-    return ChangeList.of(since, RANGE_SCHEMA.empty_table(), RANGE_SCHEMA.empty_table())
+    return ChangeList.of(since, no_rows(RANGE_SCHEMA), no_rows(RANGE_SCHEMA))
 
 
 def _decoded(data: bytes, count: int, key: str) -> Rows:
     rows = decode_rows(data, key)
     before, after = rows.slice(0, count), rows.slice(count)
     for side in (before, after):
-        paths = side.column("path").combine_chunks()
+        paths = in_one(side.column("path"))
         if pc.any(pc.greater_equal(paths[:-1], paths[1:])).as_py():
             raise not_decodable(key, "its list of changes is out of order")
     return before, after

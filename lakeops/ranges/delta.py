@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, no_rows, to_numpy
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.align import Positions, unshared
 from lakeops.ranges.changelist import ChangeList
@@ -87,7 +88,7 @@ class Candidates:
     def alone(cls, part: RowSpan | None, columns: list[str]) -> Candidates:
         """All rows of a part, which the other side has nothing beside. None where this side has nothing."""
         if part is None:
-            return cls(RANGE_SCHEMA.empty_table().select(columns))
+            return cls(no_rows(RANGE_SCHEMA).select(columns))
         return cls(part.read(columns), (_Piece(part, *part.digests()),))
 
     @classmethod
@@ -101,7 +102,7 @@ class Candidates:
         if not prefix or not self.pieces:
             return self
         under = pc.starts_with(self.table.column("path"), prefix)
-        return Candidates(self.table.filter(under), (self.pieces[0].only(np.flatnonzero(under.to_numpy())),))
+        return Candidates(self.table.filter(under), (self.pieces[0].only(np.flatnonzero(to_numpy(under))),))
 
     @property
     def row(self) -> RangeRow | None:
@@ -111,11 +112,11 @@ class Candidates:
     def rows(self, which: Positions, columns: list[str]) -> pa.Table:
         """Some columns of some of the rows, by ascending numbers. Columns that were left out before are read now."""
         missing = [name for name in columns if name not in self.table.column_names]
-        known = self.table.select([name for name in columns if name not in missing]).take(pa.array(which))
+        known = self.table.select([name for name in columns if name not in missing]).take(from_numpy(which))
         if not missing:
             return known
         read = [piece.part.file.take(numbers, missing) for piece, numbers in self._rows_by_piece(which)]
-        rest = pa.concat_tables([RANGE_SCHEMA.empty_table().select(missing), *read]).combine_chunks()
+        rest = pa.concat_tables([no_rows(RANGE_SCHEMA).select(missing), *read]).combine_chunks()
         return pa.table([(rest if name in missing else known).column(name) for name in columns], columns)
 
     def digests(self, which: Positions) -> Digests:
@@ -351,13 +352,13 @@ def matched(left: Candidates, right: Candidates) -> Delta:
     Both hold at least ``SKETCH_COLUMNS``. What else identities are made of is read as far as it matters.
     """
     partner = pc.index_in(left.table.column("path"), value_set=right.table.column("path"))
-    paired = np.flatnonzero(pc.is_valid(partner).to_numpy())
-    partners = pc.drop_null(partner).to_numpy().astype(np.int64)
+    paired = np.flatnonzero(to_numpy(pc.is_valid(partner)))
+    partners = to_numpy(pc.drop_null(partner)).astype(np.int64)
     differ = _sizes(left)[paired] != _sizes(right)[partners]
     alike = np.flatnonzero(~differ)
     if len(alike):
         old, new = (side.rows(rows[alike], ["checksum"]) for side, rows in ((left, paired), (right, partners)))
-        differ[alike] = pc.not_equal(old.column(0), new.column(0)).to_numpy()
+        differ[alike] = to_numpy(pc.not_equal(old.column(0), new.column(0)))
         alike = alike[~differ[alike]]
     if len(alike):
         labels = ["content_type", "metadata"]
@@ -369,7 +370,7 @@ def matched(left: Candidates, right: Candidates) -> Delta:
 
 
 def _sizes(side: Candidates) -> Positions:
-    sizes: Positions = side.table.column("size_bytes").to_numpy()
+    sizes: Positions = to_numpy(side.table.column("size_bytes"))
     return sizes
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import array, from_numpy, in_one
 from lakeops.model.records import Change, ChangeType, Summary
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.align import Positions
@@ -74,8 +75,8 @@ def written(reader: RangeReader, left: Metarange, right: Metarange) -> Iterator[
     """The paths where ``right`` has an object that ``left`` does not have there, some at a time, in no order."""
     columns = [*SKETCH_COLUMNS, "checksum"]  # most objects that differ differ in it, if not in their sizes
     for delta in deltas(reader, left, right, columns=(columns, columns)):
-        chosen = pa.array(np.concatenate([delta.added, delta.pairs[1]]))
-        yield delta.right.table.column("path").take(chosen).combine_chunks()
+        chosen = from_numpy(np.concatenate([delta.added, delta.pairs[1]]))
+        yield in_one(delta.right.table.column("path").take(chosen))
 
 
 def summary(reader: RangeReader, left: Metarange, right: Metarange) -> Summary:
@@ -133,9 +134,10 @@ def batch(delta: Delta, *, rows: bool = False) -> pa.Table:
     """A delta as one table of a diff, in path order."""
     sizes = [len(delta.added), len(delta.removed), len(delta.pairs[0])]
     parts = ((delta.right, delta.added), (delta.left, delta.removed), (delta.right, delta.pairs[1]))
-    sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(pa.array(chosen)) for side, chosen in parts])
+    sketch = pa.concat_tables([side.table.select(SKETCH_COLUMNS).take(from_numpy(chosen)) for side, chosen in parts])
     kinds = pa.DictionaryArray.from_arrays(
-        pa.array(np.repeat(np.arange(3), sizes), pa.int8()), pa.array([str(kind) for kind in CHANGE_TYPES])
+        from_numpy(np.repeat(np.arange(3, dtype=np.int8), sizes)),
+        array([str(kind) for kind in CHANGE_TYPES], pa.string()),
     )
     columns = {"type": kinds, **{name: sketch.column(name) for name in SKETCH_COLUMNS}}
     if rows:
@@ -149,9 +151,9 @@ def batch(delta: Delta, *, rows: bool = False) -> pa.Table:
 def _struct(table: pa.Table, rows: Positions) -> pa.Array:
     """Rows by number as one column; -1 gives null."""
     nullable = pa.schema([field.with_nullable(True) for field in table.schema])
-    taken = pa.table(table.columns, schema=nullable).take(pa.array(rows, pa.int64(), mask=rows < 0))
-    arrays = [column.combine_chunks() for column in taken.columns]
-    return pa.StructArray.from_arrays(arrays, fields=list(ROW_TYPE), mask=pa.array(rows < 0))
+    taken = pa.table(table.columns, schema=nullable).take(from_numpy(rows, rows < 0))
+    arrays = list(map(in_one, taken.columns))
+    return pa.StructArray.from_arrays(arrays, fields=list(ROW_TYPE), mask=from_numpy(rows < 0))
 
 
 _AT_ONCE = 50_000
@@ -225,7 +227,7 @@ def needed(
     """
     missing = wanted.only(wanted.without(known))
     if ids := list(proved):
-        proven = pc.is_in(missing.table.column("id"), value_set=pa.array(ids, pa.binary(32)))
+        proven = pc.is_in(missing.table.column("id"), value_set=array(ids, pa.binary(32)))
         missing = Metarange(missing.table.filter(pc.invert(proven)))
     others = known.only(known.without(wanted))
     others = others.only(np.flatnonzero(others.meets(missing)))

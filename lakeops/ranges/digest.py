@@ -19,6 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, in_one, scalar, to_numpy
 from lakeops.model.errors import InvalidInput
 
 Digests = npt.NDArray[np.uint64]
@@ -26,6 +27,8 @@ Digests = npt.NDArray[np.uint64]
 
 DIGEST_BYTES = 16
 _BLOCK = 65_536
+_NOTHING = scalar(b"", pa.binary())
+"""What rows are joined by."""
 _RANGE_TAG = b"lakeops range 1\n"
 _METARANGE_TAG = b"lakeops metarange 1\n"
 _IDENTITY_TEXTS = ("checksum", "content_type")
@@ -56,14 +59,14 @@ def identities(table: pa.Table) -> pa.Array:
 def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     """Row by row, whether two tables of equal length hold what a user calls the same object."""
     equal = pc.equal(identities(left), identities(right))
-    result: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False).astype(np.bool_)
+    result: npt.NDArray[np.bool_] = to_numpy(equal)
     return result
 
 
 def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     """The same of content type and user metadata alone: the rest of the identity is known to be equal."""
     equal = pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right)))
-    result: npt.NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False).astype(np.bool_)
+    result: npt.NDArray[np.bool_] = to_numpy(equal)
     return result
 
 
@@ -98,8 +101,7 @@ EMPTY_METARANGE_ID = metarange_id(())
 
 def digest_words(digests: pa.Array | pa.ChunkedArray) -> Digests:
     """Entry digests as pairs of words: quick to compare."""
-    array = digests.combine_chunks() if isinstance(digests, pa.ChunkedArray) else digests
-    return np.frombuffer(fixed_bytes(array), np.uint64).reshape(-1, 2)
+    return np.frombuffer(fixed_bytes(in_one(digests)), np.uint64).reshape(-1, 2)
 
 
 def fixed_bytes(array: pa.Array) -> memoryview:
@@ -123,17 +125,17 @@ def _canonical(table: pa.Table, texts: tuple[str, ...], numbers: tuple[str, ...]
     """
     columns = [_column(table, name).cast(pa.binary()) for name in texts]
     metadata = _column(table, "metadata")
-    offsets = metadata.offsets.to_numpy()
+    offsets = to_numpy(metadata.offsets)
     fields = [*((name, "<u4") for name in texts), *((name, "<i8") for name in numbers), ("pairs", "<u4")]
     header = np.zeros(table.num_rows, np.dtype(fields))
     for name, column in zip(texts, columns, strict=True):
-        header[name] = pc.binary_length(column).to_numpy()
+        header[name] = to_numpy(pc.binary_length(column))
     for name in numbers:
-        header[name] = _column(table, name).to_numpy()
+        header[name] = to_numpy(_column(table, name))
     header["pairs"] = np.diff(offsets)
     heads = _fixed(header.tobytes(), header.dtype.itemsize).cast(pa.binary())
     tails = [_pair_bytes(metadata, offsets)] if len(offsets) and offsets[-1] > offsets[0] else []
-    return pc.binary_join_element_wise(heads, *columns, *tails, pa.scalar(b"", pa.binary()))
+    return pc.binary_join_element_wise(heads, *columns, *tails, _NOTHING)
 
 
 def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Array:
@@ -152,23 +154,22 @@ def _pair_bytes(metadata: pa.MapArray, offsets: npt.NDArray[np.int32]) -> pa.Arr
         if not _ascending(rows, keys):
             raise InvalidInput("user metadata holds a key twice; give every key once")
     lengths = np.zeros(count, np.dtype([("key", "<u4"), ("value", "<u4")]))
-    lengths["key"] = pc.binary_length(keys).to_numpy()
-    lengths["value"] = pc.binary_length(values).to_numpy()
+    lengths["key"] = to_numpy(pc.binary_length(keys))
+    lengths["value"] = to_numpy(pc.binary_length(values))
     heads = _fixed(lengths.tobytes(), 8).cast(pa.binary())
-    joined = pc.binary_join_element_wise(heads, keys, values, pa.scalar(b"", pa.binary()))
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - first, pa.int32()), joined), b"")
+    joined = pc.binary_join_element_wise(heads, keys, values, _NOTHING)
+    return pc.binary_join(pa.ListArray.from_arrays(from_numpy(offsets - np.int32(first)), joined), _NOTHING)
 
 
 def _ascending(rows: npt.NDArray[np.int64], keys: pa.Array) -> bool:
     """Whether keys rise strictly within each row."""
-    rising = pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)).to_numpy(zero_copy_only=False)
+    rising = to_numpy(pc.less(keys.slice(0, len(keys) - 1), keys.slice(1)))
     return bool(np.all(rising | (rows[:-1] != rows[1:])))
 
 
 def _column(table: pa.Table, name: str) -> pa.Array:
     """A column as one array, refused when it holds a null."""
-    column = table.column(name)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    array = in_one(table.column(name))
     if array.null_count:
         raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
     return array

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import Corrupted, NotReplicated, ObjectNotFound
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.digest import DIGEST_BYTES, Digests, digest_words, group_digest, range_id
@@ -146,8 +147,8 @@ class RangeFile:
 
     def groups_of(self, paths: pa.Array | pa.ChunkedArray) -> Rows:
         """For each path the row group that it would be in."""
-        firsts = pa.array([path.decode() for path in self.first_paths], pa.string())
-        found: Rows = pc.search_sorted(firsts, paths, side="right").to_numpy().astype(np.int64)
+        firsts = array([path.decode() for path in self.first_paths], pa.string())
+        found: Rows = to_numpy(pc.search_sorted(firsts, paths, side="right")).astype(np.int64)
         return np.maximum(found - 1, 0)
 
     @property
@@ -163,13 +164,13 @@ class RangeFile:
     def take(self, rows: Rows, columns: list[str] | None = None) -> pa.Table:
         """The rows with these ascending numbers; only the row groups that hold them are read."""
         if not len(rows):
-            return RANGE_SCHEMA.empty_table().select(columns or RANGE_SCHEMA.names)
+            return no_rows(RANGE_SCHEMA).select(columns or RANGE_SCHEMA.names)
         owner = np.searchsorted(self.starts, rows, side="right") - 1
         groups, which = np.unique(owner, return_inverse=True)
         # Positions shift by the row groups that were left out.
         sizes = np.diff(self.starts)[groups]
         shift = self.starts[groups] - (np.cumsum(sizes) - sizes)
-        return self._columns(columns, groups.tolist()).take(pa.array(rows - shift[which]))
+        return self._columns(columns, groups.tolist()).take(from_numpy(rows - shift[which]))
 
     def read_groups(self, groups: Sequence[int], columns: list[str]) -> tuple[Rows, pa.Table]:
         """The rows of some row groups (ascending): their numbers, and some of their columns."""
@@ -197,11 +198,11 @@ class RangeFile:
     def find(self, paths: pa.Array) -> tuple[npt.NDArray[np.bool_], Rows]:
         """Which of these ascending paths are here, and at which rows; -1 for those that are not."""
         numbers, table = self.read_groups(np.unique(self.groups_of(paths)).tolist(), ["path"])
-        here = table.column(0).combine_chunks()
-        places = pc.search_sorted(here, paths).to_numpy().astype(np.int64)
-        present = here.take(pa.array(np.minimum(places, len(here) - 1)))
+        here = in_one(table.column(0))
+        places = to_numpy(pc.search_sorted(here, paths)).astype(np.int64)
+        present = here.take(from_numpy(np.minimum(places, len(here) - 1)))
         # Past the end the last path is compared, which is smaller, so it is never equal.
-        found: npt.NDArray[np.bool_] = pc.equal(present, paths).to_numpy(zero_copy_only=False)
+        found: npt.NDArray[np.bool_] = to_numpy(pc.equal(present, paths))
         return found, np.where(found, numbers[np.minimum(places, len(here) - 1)], -1)
 
     def take_over(self, data: bytes) -> None:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from lakeops.model.arrays import array, from_numpy, no_rows, to_numpy
 from lakeops.model.records import ChangeType, Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.align import Positions
@@ -97,7 +98,7 @@ def by_path(
     With ``ours``, which lists the rows that the destination changes in the base, none of its ranges is opened.
     """
     walk = MergeWalk(reader, base, source, dest, strategy, ours=ours)
-    changes: list[pa.Table] = [STAGED_SCHEMA.empty_table()]
+    changes: list[pa.Table] = [no_rows(STAGED_SCHEMA)]
     conflicts: list[str] = []
     counts = np.zeros(3, np.int64)
     settled = 0
@@ -146,10 +147,10 @@ def foretold(
         shown = np.flatnonzero(decided.take | decided.conflict)
         if len(shown):
             kinds = pa.DictionaryArray.from_arrays(
-                pa.array(_kinds(decided)[shown], pa.int8()), pa.array([str(kind) for kind in _TYPES])
+                from_numpy(_kinds(decided)[shown].astype(np.int8)), array([str(kind) for kind in _TYPES], pa.string())
             )
-            sizes = pa.array(_sizes(walk, decided, shown), pa.int64())
-            yield pa.table([kinds, decided.paths.take(pa.array(shown)), sizes], schema=DIFF_SCHEMA)
+            sizes = from_numpy(_sizes(walk, decided, shown))
+            yield pa.table([kinds, decided.paths.take(from_numpy(shown)), sizes], schema=DIFF_SCHEMA)
 
 
 def _kinds(decided: Decided) -> Positions:
@@ -166,11 +167,11 @@ def _sizes(walk: MergeWalk, decided: Decided, shown: Positions) -> Positions:
     own = decided.own[shown]
     sizes = np.zeros(len(shown), np.int64)
     new = right >= 0
-    sizes[new] = decided.delta.right.table.column("size_bytes").to_numpy()[right[new]]
+    sizes[new] = to_numpy(decided.delta.right.table.column("size_bytes"))[right[new]]
     # What the destination has unchanged is as large as in the base.
     kept = ~new & ~own
-    sizes[kept] = decided.delta.left.table.column("size_bytes").to_numpy()[left[kept]]
+    sizes[kept] = to_numpy(decided.delta.left.table.column("size_bytes"))[left[kept]]
     changed = ~new & own
     if changed.any():
-        sizes[changed] = walk.sizes(decided.paths.take(pa.array(shown[changed])))
+        sizes[changed] = walk.sizes(decided.paths.take(from_numpy(shown[changed])))
     return sizes

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput
 from lakeops.model.text import excerpt
 from lakeops.ranges.changelist import ChangeList
@@ -41,8 +42,7 @@ class SortedPaths:
     """
 
     def __init__(self, column: pa.Array | pa.ChunkedArray) -> None:
-        if isinstance(column, pa.ChunkedArray):
-            column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        column = in_one(column)
         _, offsets, values = column.buffers()
         self._size = len(column)
         self._bounds = memoryview(offsets).cast("i")[column.offset : column.offset + self._size + 1] if offsets else ()
@@ -123,7 +123,7 @@ class Metarange:
     @classmethod
     def empty(cls) -> Metarange:
         """The metarange of a commit without objects."""
-        return cls(METARANGE_SCHEMA.empty_table())
+        return cls(no_rows(METARANGE_SCHEMA))
 
     @classmethod
     def from_rows(cls, rows: Iterable[RangeRow]) -> Metarange:
@@ -172,7 +172,8 @@ class Metarange:
 
     def at(self, indices: Iterable[int]) -> list[RangeRow]:
         """The ranges with these row numbers as plain data."""
-        columns = [column.to_pylist() for column in self.table.take(pa.array(indices, pa.int64())).columns]
+        rows = from_numpy(np.fromiter(indices, np.int64))
+        columns = [column.to_pylist() for column in self.table.take(rows).columns]
         return [RangeRow(*values) for values in zip(*columns, strict=True)]
 
     def file(self, index: int) -> str:
@@ -210,7 +211,7 @@ class Metarange:
         """
         if not len(self):
             raise InvalidInput("an empty metarange has no range to route a path to")
-        found: Rows = pc.search_sorted(self.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        found: Rows = to_numpy(pc.search_sorted(self.table.column("last_path"), paths)).astype(np.int64)
         return np.minimum(found, len(self) - 1)
 
     def overlapping(self, prefix: str = "", after: str = "") -> tuple[int, int]:
@@ -228,26 +229,25 @@ class Metarange:
             return np.arange(lead, lead + size)
         middle = self.table.column("id").slice(lead, size)
         known = pc.is_in(middle, value_set=other.table.column("id").slice(lead, len(other) - lead - trail))
-        return np.flatnonzero(~known.to_numpy().astype(np.bool_)) + lead
+        return np.flatnonzero(~to_numpy(known)) + lead
 
     def meets(self, others: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether its paths overlap one of the others."""
         if not len(self) or not len(others):
             return np.zeros(len(self), np.bool_)
-        first = pc.search_sorted(others.table.column("last_path"), self.table.column("first_path"))
-        begins = others.table.column("first_path").take(pc.min_element_wise(first, len(others) - 1))
+        first = to_numpy(pc.search_sorted(others.table.column("last_path"), self.table.column("first_path")))
+        begins = others.table.column("first_path").take(from_numpy(np.minimum(first, len(others) - 1)))
         # Past the last of the others nothing overlaps, whatever range was looked at in its place.
-        overlaps = pc.and_(pc.less(first, len(others)), pc.less_equal(begins, self.table.column("last_path")))
-        found: npt.NDArray[np.bool_] = overlaps.to_numpy().astype(np.bool_)
-        return found
+        overlaps: npt.NDArray[np.bool_] = to_numpy(pc.less_equal(begins, self.table.column("last_path")))
+        return overlaps & (first < len(others))
 
     def covers(self, paths: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
         """For each path whether it is between the ends of a range."""
         inside: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         if len(self):
             owners = self.route(paths)
-            first, last = (self.table.column(name).take(pa.array(owners)) for name in ("first_path", "last_path"))
-            inside = pc.and_(pc.less_equal(first, paths), pc.less_equal(paths, last)).to_numpy().astype(np.bool_)
+            first, last = (self.table.column(name).take(from_numpy(owners)) for name in ("first_path", "last_path"))
+            inside = to_numpy(pc.and_(pc.less_equal(first, paths), pc.less_equal(paths, last)))
         return inside
 
     def behind(self, after: str) -> Metarange:
@@ -256,7 +256,7 @@ class Metarange:
 
     def only(self, which: Rows) -> Metarange:
         """Some of the ranges, by ascending row numbers."""
-        return self if len(which) == len(self) else Metarange(self.table.take(pa.array(which)))
+        return self if len(which) == len(self) else Metarange(self.table.take(from_numpy(which)))
 
     def shared(self, other: Metarange) -> npt.NDArray[np.bool_]:
         """For each range whether ``other`` has it too."""
@@ -279,7 +279,7 @@ class Metarange:
     @classmethod
     def splice(cls, parts: Iterable[pa.Table]) -> Metarange:
         """The metarange of these runs of rows, in order: slices of other metaranges' tables, and new rows."""
-        return cls(pa.concat_tables([METARANGE_SCHEMA.empty_table(), *parts]))
+        return cls(pa.concat_tables([no_rows(METARANGE_SCHEMA), *parts]))
 
     def _array(self, name: str) -> pa.Array:
         """A column in its one chunk: a look at an array takes less than one at chunks."""
@@ -287,11 +287,11 @@ class Metarange:
 
     @cached_property
     def _footer_digests(self) -> memoryview:
-        return fixed_bytes(self.table.column("footer_digest").combine_chunks())
+        return fixed_bytes(in_one(self.table.column("footer_digest")))
 
     @cached_property
     def _words(self) -> npt.NDArray[np.uint64]:
-        raw = fixed_bytes(self.table.column("id").combine_chunks())
+        raw = fixed_bytes(in_one(self.table.column("id")))
         return np.frombuffer(raw, np.uint64).reshape(-1, 4)
 
     def _shared_ends(self, other: Metarange) -> tuple[int, int]:
@@ -308,7 +308,7 @@ class Metarange:
 def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
     """Ranges as Arrow: ``METARANGE_SCHEMA``."""
     columns = zip(*(astuple(row) for row in rows), strict=True) if rows else [()] * len(METARANGE_SCHEMA)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, METARANGE_SCHEMA, strict=True)]
+    arrays = [array(values, field.type) for values, field in zip(columns, METARANGE_SCHEMA, strict=True)]
     return pa.table(arrays, schema=METARANGE_SCHEMA)
 
 

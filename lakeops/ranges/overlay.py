@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, to_numpy
 from lakeops.model.records import Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import complete, with_digests
@@ -44,7 +45,7 @@ class Overlaid:
     @property
     def before(self) -> pa.Table:
         """The rows that are no more."""
-        return self.base.take(pa.array(self.gone))
+        return self.base.take(from_numpy(self.gone))
 
 
 def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
@@ -56,18 +57,18 @@ def overlay(base: pa.Table, changes: pa.Table) -> Overlaid:
     """
     places = _places(base, changes)
     found = _found(base, changes, places)
-    dead = changes.column("tombstone").to_numpy()
+    dead = to_numpy(changes.column("tombstone"))
     rewritten = np.flatnonzero(found & ~dead)
     if len(rewritten):
-        old = base.take(pa.array(places[rewritten]))
-        rewritten = rewritten[~same_identity(old, changes.take(pa.array(rewritten)))]
+        old = base.take(from_numpy(places[rewritten]))
+        rewritten = rewritten[~same_identity(old, changes.take(from_numpy(rewritten)))]
     added = np.flatnonzero(~found & ~dead)
     removed = np.flatnonzero(found & dead)
     summary = Summary(added=len(added), removed=len(removed), changed=len(rewritten))
     if not summary.total:
         return Overlaid(base, summary, base, np.zeros(0, np.int64), base.slice(0, 0))
     written = np.union1d(added, rewritten)
-    fresh = with_digests(changes.take(pa.array(written)))
+    fresh = with_digests(changes.take(from_numpy(written)))
     gone = places[np.union1d(removed, rewritten)]
     return Overlaid(_spliced(base, fresh, places[written], gone), summary, base, gone, fresh)
 
@@ -82,15 +83,15 @@ def digested(changes: pa.Table) -> pa.Table:
 
 
 def _digests(changes: pa.Table) -> pa.Array:
-    dead = changes.column("tombstone").to_numpy()
+    dead = to_numpy(changes.column("tombstone"))
     live = np.flatnonzero(~dead)
-    digests = entry_digests(complete(changes.take(pa.array(live))))
-    return digests.take(pa.array(np.cumsum(~dead) - 1, mask=dead))
+    digests = entry_digests(complete(changes.take(from_numpy(live))))
+    return digests.take(from_numpy(np.cumsum(~dead) - 1, dead))
 
 
 def _places(base: pa.Table, changes: pa.Table) -> npt.NDArray[np.int64]:
     """Where each changed path is in ``base``, or would be inserted."""
-    found: npt.NDArray[np.int64] = pc.search_sorted(base.column("path"), changes.column("path")).to_numpy()
+    found: npt.NDArray[np.int64] = to_numpy(pc.search_sorted(base.column("path"), changes.column("path")))
     return found.astype(np.int64)
 
 
@@ -98,9 +99,9 @@ def _found(base: pa.Table, changes: pa.Table, places: npt.NDArray[np.int64]) -> 
     """Which changed paths are in ``base`` already."""
     if not base.num_rows:
         return np.zeros(changes.num_rows, np.bool_)
-    present = base.column("path").take(pa.array(np.minimum(places, base.num_rows - 1)))
+    present = base.column("path").take(from_numpy(np.minimum(places, base.num_rows - 1)))
     # Past the last row the last path is compared, which is smaller, so it is never equal.
-    equal: npt.NDArray[np.bool_] = pc.equal(present, changes.column("path")).to_numpy()
+    equal: npt.NDArray[np.bool_] = to_numpy(pc.equal(present, changes.column("path")))
     return equal
 
 
@@ -112,7 +113,7 @@ def _spliced(base: pa.Table, fresh: pa.Table, places: npt.NDArray[np.int64], gon
     keep[gone] = False
     kept = np.flatnonzero(keep)
     order = np.insert(kept, np.searchsorted(kept, places), base.num_rows + np.arange(fresh.num_rows))
-    return pa.concat_tables([base, fresh]).take(pa.array(order))
+    return pa.concat_tables([base, fresh]).take(from_numpy(order))
 
 
 def _spliced_by_slices(

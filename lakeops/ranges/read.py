@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, no_rows, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
-from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA, numbers
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.fetch import fetch, fetch_range, read_end
 from lakeops.ranges.file import RangeEnd, RangeFile
@@ -59,7 +60,7 @@ class Records:
         rows = table.combine_chunks()
         self._plain: list[Any] = [rows.column(name).chunk(0) for name in _PLAIN]
         self._metadata: Any = rows.column(_METADATA).chunk(0)
-        self._bounds = numbers(self._metadata.offsets)
+        self._bounds = to_numpy(self._metadata.offsets)
 
     def __getitem__(self, row: int) -> Entry:
         metadata = dict(self._metadata[row].as_py()) if self._bounds[row] < self._bounds[row + 1] else {}
@@ -223,7 +224,7 @@ class RangeReader:
 
     def open_each(self, ranges: Metarange, chosen: Rows) -> Iterator[RangeFile]:
         """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once, and whole where few."""
-        size = pc.sum(ranges.table.column("file_bytes").take(pa.array(chosen))).as_py() or 0
+        size = pc.sum(ranges.table.column("file_bytes").take(from_numpy(chosen))).as_py() or 0
         return self._load_each(partial(self.open, whole=size <= _FEW_BYTES), _rows(ranges, chosen))
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
@@ -393,7 +394,7 @@ class Cursor:
         """
         group = self._present_group()
         if group is None:
-            return RANGE_SCHEMA.empty_table()
+            return no_rows(RANGE_SCHEMA)
         start, stop = self._row, min(self._row + self._owed, len(group.paths))
         if below is not None and group.paths[stop - 1] >= below:
             stop = max(start, group.paths.first_at(below))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from lakeops.model.arrays import no_rows
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split, Summary
 from lakeops.model.schema import RANGE_SCHEMA
@@ -39,7 +40,7 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
     ]
     changed = changed_ranges(store, touched, changes, task.split, seen.add)
     if not touched:  # then there is no base
-        changed = iter([Changed(flooded(RANGE_SCHEMA.empty_table(), changes, seen.add))])
+        changed = iter([Changed(flooded(no_rows(RANGE_SCHEMA), changes, seen.add))])
     pieces: list[Piece] = []
     work = Work()
     for segment in task.segments:
@@ -55,8 +56,8 @@ class _Seen:
     def __init__(self, listing: bool) -> None:
         self.summary: Summary = Summary()
         self._listing = listing
-        self._before: list[pa.Table] = [RANGE_SCHEMA.empty_table()]
-        self._after: list[pa.Table] = [RANGE_SCHEMA.empty_table()]
+        self._before: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
+        self._after: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
 
     def add(self, overlaid: Overlaid) -> None:
         """The next paths."""

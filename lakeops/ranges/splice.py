@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, scalar, to_numpy
 from lakeops.ranges.changelist import ChangeList, nothing_since
 from lakeops.ranges.metarange import Metarange, Rows
 
@@ -84,7 +85,7 @@ def listed_sides(listed: ChangeList | None, before: Metarange, after: Metarange)
     """
     if listed is None:
         return before, after
-    here = listed.only(lambda paths: pa.array(before.covers(paths) | after.covers(paths)))
+    here = listed.only(lambda paths: from_numpy(before.covers(paths) | after.covers(paths)))
     return before, after.telling(here.made_to(before.id))
 
 
@@ -125,8 +126,10 @@ def _stretches(base: Metarange, source: Metarange) -> tuple[_Runs, _Runs]:
     A stretch ends at the next range that both have, or at the next path at which a range ends in both.
     """
     rows = base.without(source), source.without(base)
-    ends = [side.table.column("last_path").take(pa.array(own)) for side, own in zip((base, source), rows, strict=True)]
-    common = [pc.is_in(own, value_set=other).to_numpy().astype(np.int64) for own, other in (ends, ends[::-1])]
+    ends = [
+        side.table.column("last_path").take(from_numpy(own)) for side, own in zip((base, source), rows, strict=True)
+    ]
+    common = [to_numpy(pc.is_in(own, value_set=other)).astype(np.int64) for own, other in (ends, ends[::-1])]
     passed = [np.cumsum(ended) - ended for ended in common]
     # Ranges that both have come in one order in both. So their number before a row tells where on both sides it is.
     numbers = [own - np.arange(len(own)) + ended for own, ended in zip(rows, passed, strict=True)]
@@ -145,7 +148,7 @@ def _places(old: _Runs, new: _Runs, base: Metarange, source: Metarange, dest: Me
         _paths(source, "last_path", new.stops - 1, new.sizes),
     )
     added = old.sizes == 0
-    at[added] = pc.search_sorted(dest.table.column("last_path"), begins.filter(pa.array(added))).to_numpy()
+    at[added] = to_numpy(pc.search_sorted(dest.table.column("last_path"), begins.filter(from_numpy(added))))
     fits[added] = (at[added] < len(dest)) | _can_be_followed(dest, source)
     stop = at + old.sizes
     fits &= (new.stops < len(source)) | (new.sizes == 0) | (stop == len(dest))
@@ -166,8 +169,8 @@ def _can_be_followed(dest: Metarange, source: Metarange) -> bool:
 
 def _base_rows(old: _Runs, base: Metarange, dest: Metarange) -> tuple[Rows, Mask]:
     """Where in the destination each run of the base's rows begins, and whether all of it is there, unbroken."""
-    found = pc.index_in(base.table.column("id").take(pa.array(old.rows)), value_set=dest.table.column("id"))
-    places = np.append(pc.fill_null(found, -1).to_numpy().astype(np.int64), -1)
+    found = pc.index_in(base.table.column("id").take(from_numpy(old.rows)), value_set=dest.table.column("id"))
+    places = np.append(to_numpy(pc.fill_null(found, scalar(-1, found.type))).astype(np.int64), -1)
     stops = np.cumsum(old.sizes)
     starts = stops - old.sizes
     lacking = np.append(0, np.cumsum(places < 0))
@@ -178,12 +181,12 @@ def _base_rows(old: _Runs, base: Metarange, dest: Metarange) -> tuple[Rows, Mask
 def _paths(side: Metarange, column: str, rows: Rows, sizes: Rows | None = None) -> pa.ChunkedArray:
     """A path of each of some rows: null where there is no such row, and for runs of no rows."""
     lacking = (rows < 0) | (rows >= len(side)) | (False if sizes is None else sizes == 0)
-    return side.table.column(column).take(pa.array(rows, pa.int64(), mask=lacking))
+    return side.table.column(column).take(from_numpy(rows, lacking))
 
 
 def _rising(ones: pa.ChunkedArray, others: pa.ChunkedArray) -> Mask:
     """Whether each path comes before its other one. A null is in nobody's way."""
-    rising: Mask = pc.fill_null(pc.less(ones, others), True).to_numpy().astype(np.bool_)
+    rising: Mask = to_numpy(pc.fill_null(pc.less(ones, others), scalar(True, pa.bool_())))
     return rising
 
 
@@ -193,4 +196,4 @@ def _exchanged(dest: Metarange, replaced: _Runs, source: Metarange, runs: _Runs)
     starts[2::2], stops[:-1:2], stops[-1] = replaced.stops, replaced.starts, len(dest)
     starts[1::2], stops[1::2] = runs.starts + len(dest), runs.stops + len(dest)
     rows = pa.concat_tables([dest.table, source.table])
-    return Metarange(rows.take(pa.array(_Runs(starts, stops).rows)))
+    return Metarange(rows.take(from_numpy(_Runs(starts, stops).rows)))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakeops.model.arrays import in_one
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 
@@ -43,7 +44,7 @@ def path_hashes(paths: pa.Array | pa.ChunkedArray) -> Hashes:
         paths = paths.cast(pa.large_string())
     if isinstance(paths, pa.ChunkedArray) and paths.num_chunks > 1 and paths.nbytes < _COMBINED:
         # Rows that were spliced come in many short chunks, each of which would cost as much as a long one.
-        paths = paths.combine_chunks()
+        paths = in_one(paths)
     chunks = paths.chunks if isinstance(paths, pa.ChunkedArray) else [paths]
     out = np.empty(len(paths), np.uint64)
     done = 0

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import in_one
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
@@ -225,7 +226,7 @@ def _entries(table: pa.Table) -> Iterator[Flaw]:
 
 def _digests(table: pa.Table) -> Iterator[Flaw]:
     try:
-        differ = pc.not_equal(entry_digests(table), table["digest"].combine_chunks())
+        differ = pc.not_equal(entry_digests(table), in_one(table["digest"]))
     except InvalidInput as error:
         yield Flaw("entry_invalid", _line(error))
         return

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import from_numpy, in_one, to_numpy
 from lakeops.model.records import Strategy
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions, among
@@ -68,12 +69,12 @@ def listed_states(ours: ChangeList, paths: pa.Array, delta: Delta, left: Positio
     The other arguments are as in ``states``. Nothing is opened.
     """
     places = _rows_at(ours.after, paths)
-    own = pc.is_valid(places).to_numpy(zero_copy_only=False)
-    changed = own | pc.is_in(paths, value_set=ours.before.column("path")).to_numpy(zero_copy_only=False)
+    own = to_numpy(pc.is_valid(places))
+    changed = own | to_numpy(pc.is_in(paths, value_set=ours.before.column("path")))
     like_source: Mask = changed & ~own & (right < 0)
     both = np.flatnonzero(own & (right >= 0))
     if len(both):
-        mine = ours.after.select(IDENTITY_COLUMNS).take(places.take(pa.array(both)))
+        mine = ours.after.select(IDENTITY_COLUMNS).take(places.take(from_numpy(both)))
         like_source[both] = same_identity(mine, delta.right.rows(right[both], IDENTITY_COLUMNS))
     return States(~changed, like_source, np.where(changed, own, left >= 0))
 
@@ -103,7 +104,7 @@ def _search(
     """The states of paths that digests did not settle."""
     if not len(rest):
         return
-    here, places = file.find(paths.take(pa.array(rest)))
+    here, places = file.find(paths.take(from_numpy(rest)))
     known.present[rest] = here
     left, right = (rows[rest] for rows in sides)
     like_base = _equal(file, places, delta.left, left)
@@ -149,7 +150,7 @@ class Decided:
     @property
     def conflicts(self) -> pa.Array:
         """The paths that conflict."""
-        return self.paths.filter(pa.array(self.conflict))
+        return self.paths.filter(from_numpy(self.conflict))
 
     @property
     def settled(self) -> int:
@@ -165,9 +166,9 @@ class Decided:
         """The source's states that the destination gets: ``STAGED_SCHEMA``."""
         rows = self.right[self.take]
         dead = rows < 0
-        numbers = pa.array(rows, pa.int64(), mask=dead)
+        numbers = from_numpy(rows, dead)
         columns = [self.delta.right.table.column(name).take(numbers) for name in STAGED_SCHEMA.names[2:]]
-        return pa.table([self.paths.filter(pa.array(self.take)), pa.array(dead), *columns], schema=STAGED_SCHEMA)
+        return pa.table([self.paths.filter(from_numpy(self.take)), from_numpy(dead), *columns], schema=STAGED_SCHEMA)
 
 
 class MergeWalk:
@@ -215,14 +216,14 @@ class MergeWalk:
         """The sizes of objects that the destination alone has, by ascending paths."""
         if self._ours is not None:
             after = self._ours.after
-            listed: Positions = after.column("size_bytes").take(_rows_at(after, paths)).to_numpy()
+            listed: Positions = to_numpy(after.column("size_bytes").take(_rows_at(after, paths)))
             return listed
-        owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        owner = to_numpy(pc.search_sorted(self._dest.table.column("last_path"), paths)).astype(np.int64)
         found = np.zeros(len(paths), np.int64)
         for number in np.unique(owner).tolist():
             here = np.flatnonzero(owner == number)
-            _, rows = self._file(number).rows_at(paths.take(pa.array(here)), ["size_bytes"])
-            found[here] = rows.column(0).to_numpy()
+            _, rows = self._file(number).rows_at(paths.take(from_numpy(here)), ["size_bytes"])
+            found[here] = to_numpy(rows.column(0))
         return found
 
     def _decide(self, delta: Delta) -> Decided:
@@ -242,10 +243,10 @@ class MergeWalk:
     def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> States:
         """For each path whether the destination is as the base, is as the source, and has it at all."""
         total = len(paths)
-        owner = pc.search_sorted(self._dest.table.column("last_path"), paths).to_numpy().astype(np.int64)
+        owner = to_numpy(pc.search_sorted(self._dest.table.column("last_path"), paths)).astype(np.int64)
         inside = owner < len(self._dest)
-        firsts = self._dest.table.column("first_path").take(pa.array(owner[inside]))
-        inside[inside] = pc.less_equal(firsts, paths.filter(pa.array(inside))).to_numpy()
+        firsts = self._dest.table.column("first_path").take(from_numpy(owner[inside]))
+        inside[inside] = to_numpy(pc.less_equal(firsts, paths.filter(from_numpy(inside))))
         like_base, like_source = ~inside & (left < 0), ~inside & (right < 0)
         present = np.zeros(total, np.bool_)
         known = np.flatnonzero(inside)
@@ -262,7 +263,7 @@ class MergeWalk:
 
         def look(range_and_rows: tuple[RangeFile, Positions]) -> States:
             file, here = range_and_rows
-            return states(file, paths.take(pa.array(here)), delta, left[here], right[here])
+            return states(file, paths.take(from_numpy(here)), delta, left[here], right[here])
 
         looks = self._reader.ahead(look, zip(map(self._file, numbers.tolist()), parts, strict=True))
         for here, found in zip(parts, looks, strict=True):
@@ -295,10 +296,9 @@ def _sides(delta: Delta) -> tuple[pa.Array, Positions, Positions]:
     """The delta's paths in order, and each one's row on both sides: -1 where a side does not have it."""
     left = np.concatenate([np.full(len(delta.added), -1), delta.removed, delta.pairs[0]])
     right = np.concatenate([delta.added, np.full(len(delta.removed), -1), delta.pairs[1]])
-    in_left = pa.array(left, pa.int64(), mask=left < 0)
-    in_right = pa.array(right, pa.int64(), mask=right < 0)
+    in_left = from_numpy(left, left < 0)
+    in_right = from_numpy(right, right < 0)
     sides = ((delta.left, in_left), (delta.right, in_right))
-    paths = pc.coalesce(*(side.table.column("path").take(rows) for side, rows in sides))
-    paths = paths.combine_chunks()
+    paths = in_one(pc.coalesce(*(side.table.column("path").take(rows) for side, rows in sides)))
     order = pc.sort_indices(paths)
-    return paths.take(order), left[order.to_numpy()], right[order.to_numpy()]
+    return paths.take(order), left[to_numpy(order)], right[to_numpy(order)]

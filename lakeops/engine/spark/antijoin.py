@@ -23,8 +23,8 @@ from lakeops.engine.listed import Listed
 from lakeops.engine.spark.engine import SparkEngine
 from lakeops.engine.spark.jobs import Jobs
 from lakeops.engine.spark.worker import PackedTask, packed_tasks_of, unpack
+from lakeops.model.arrays import from_numpy, to_numpy
 from lakeops.model.errors import Transient
-from lakeops.model.schema import arrow, numbers
 from lakeops.store.base import ObjectStore
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def met(
     for number, rows in enumerate(listed.slices()):
         kept = np.ones(rows.num_rows, np.bool_)
         if number in free:
-            kept[numbers(free[number].values)] = False
+            kept[to_numpy(free[number].values)] = False
         yield rows, kept
 
 
@@ -85,8 +85,8 @@ def listed_names(batches: Iterable[pa.RecordBatch], *, store: ObjectStore) -> It
         task: NamesTask = unpack(packed, store)
         done = 0
         for names in _addresses(task):
-            rows = arrow(np.arange(done, done + len(names), dtype=np.int32))
-            number = arrow(np.full(len(names), task.index, np.int32))
+            rows = from_numpy(np.arange(done, done + len(names), dtype=np.int32))
+            number = from_numpy(np.full(len(names), task.index, np.int32))
             yield pa.record_batch([names, number, rows], names=["address", "slice", "row"])
             done += len(names)
 

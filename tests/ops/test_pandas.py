@@ -1,0 +1,74 @@
+"""No verb that short tasks call imports pandas, which takes as much CPU as the rest of a commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys
+from lakeops import Lake, MergeConflict, Split
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise AssertionError("pandas is imported")  # pyarrow bears an ImportError
+
+sys.meta_path.insert(0, Watch())
+
+lake = Lake.open()
+repo = lake.create_repository("repo", split=Split(4, 8, 32))
+main = repo.branch("main")
+assert list(main.list()) == list(main.uncommitted()) == list(repo.diff("main", "main")) == []
+with main.batch() as batch:
+    for number in range(200):
+        labels = {"number": str(number)} if number % 7 else None
+        batch.put(f"t/day={number:03}/part", str(number).encode(), metadata=labels)
+assert len(list(main.uncommitted())) == 200
+main.commit("days")
+for name in ("one", "other"):
+    branch = repo.create_branch(name, "main")
+    for number in range(3 if name == "one" else 5, 200, 20):
+        branch.put(f"t/day={number:03}/part", name.encode())
+    branch.put(f"t/{name}", b"new", metadata={"a": "b"})
+    branch.put("both", name.encode())
+    branch.delete("t/day=190/part")
+    assert len(list(branch.uncommitted())) == 13
+    branch.commit(name)
+assert len(list(repo.diff("main", "one"))) == 13
+assert len(list(repo.diff("one", "other", prefix="t/"))) == 22
+assert {entry.path for entry in main.list("t/day=00", delimiter="/")} == {f"t/day=00{digit}/" for digit in range(10)}
+assert main.stat("t/day=007/part").size_bytes == 1
+assert len(list(repo.ref("one~1").list(after="t/day=100/part"))) == 99
+repo.merge("one", "main")
+try:
+    repo.merge("other", "main")
+except MergeConflict:
+    repo.merge("other", "main", strategy="source-wins")
+else:
+    sys.exit("no conflict")
+main.revert("main", 1)
+third = repo.create_branch("third", "main")
+third.put("t/third", b"")
+third.commit("third")
+repo.cherry_pick("third", "main")
+main.put("t/staged", b"")
+main.delete_prefix("t/day=01")
+main.reset()
+main.put("t/again", b"")
+main.commit("once more")
+list(repo.log("main", prefix="t/again"))
+"""
+
+
+@pytest.mark.parametrize("where", ["sqlite", "postgres"])
+def test_short_verbs_leave_pandas_alone(request: pytest.FixtureRequest, tmp_path: Path, where: str) -> None:
+    environment = os.environ | {"LAKEOPS_HOME": str(tmp_path), "LAKEOPS_FSYNC": "false"}
+    if where == "postgres":
+        environment["LAKEOPS_DATABASE_URL"] = request.getfixturevalue("empty_postgres_url")
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
