@@ -16,7 +16,7 @@ from lakeops.engine.apply import apply
 from lakeops.engine.local import LocalEngine
 from lakeops.model.arrays import no_rows, scalar, text
 from lakeops.model.records import Split
-from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
+from lakeops.model.schema import STAGED_SCHEMA, no_metadata
 from lakeops.ranges.delta import deltas
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -79,7 +79,7 @@ def _conflicting(paths: pa.Array, label: str) -> pa.Table:
         "size_bytes": pa.repeat(scalar(0, pa.int64()), count),
         "mtime": pa.repeat(scalar(0, pa.int64()), count),
         "content_type": pa.repeat(text(_NO_TYPE), count),
-        "metadata": pa.array([[]] * count, METADATA_TYPE),
+        "metadata": no_metadata(count),
     }
     return pa.table([values[name] for name in STAGED_SCHEMA.names], schema=STAGED_SCHEMA)
 

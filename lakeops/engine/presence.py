@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
+from lakeops.model.arrays import array, from_numpy, in_one
 from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, ObjectNotFound, Transient
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.bounds import ABSOLUTE, check_entries
@@ -143,7 +144,7 @@ class ProvePlan:
     def tasks(self, group: int, terms: Terms) -> Iterator[ProveTask]:
         """The tasks, with up to ``group`` ranges each."""
         rows = Metarange(self.rows)
-        others = Metarange(self.known.table.take(pa.array(self.known.without(self.wanted))))
+        others = Metarange(self.known.table.take(from_numpy(self.known.without(self.wanted))))
         index = 0
         for start in range(0, len(rows), group):
             some = tuple(rows.rows(start, min(start + group, len(rows))))
@@ -166,17 +167,17 @@ def plan(wanted: Metarange, known: Metarange, arrived: Mapping[str, str | None])
         arrived: range files that were looked at before, and ``remember`` of what they lacked.
     """
     names = wanted.table.column("file")
-    fresh = wanted.table.filter(pc.invert(pc.is_in(names, value_set=known.table.column("file").combine_chunks())))
+    fresh = wanted.table.filter(pc.invert(pc.is_in(names, value_set=in_one(known.table.column("file")))))
     whole = [file for file, pending in arrived.items() if pending is None]
-    fresh = fresh.filter(pc.invert(pc.is_in(fresh.column("file"), value_set=pa.array(whole, pa.string()))))
+    fresh = fresh.filter(pc.invert(pc.is_in(fresh.column("file"), value_set=array(whole, pa.string()))))
     lacking = {file: pending for file, pending in arrived.items() if pending is not None}
-    looked = pc.is_in(fresh.column("file"), value_set=pa.array(list(lacking), pa.string()))
+    looked = pc.is_in(fresh.column("file"), value_set=array(list(lacking), pa.string()))
     pending = tuple(
         (file, _recalled(lacking[file] or "[]")) for file in fresh.filter(looked).column("file").to_pylist()
     )
     fresh = fresh.filter(pc.invert(looked))
-    proved = pa.chunked_array([*known.table.column("id").chunks, pa.array(_ids(whole), pa.binary(32))], pa.binary(32))
-    same = pc.is_in(fresh.column("id"), value_set=proved.combine_chunks())
+    proved = pa.chunked_array([*known.table.column("id").chunks, array(_ids(whole), pa.binary(32))], pa.binary(32))
+    same = pc.is_in(fresh.column("id"), value_set=in_one(proved))
     files = fresh.filter(same)
     return ProvePlan(
         wanted, known, fresh.filter(pc.invert(same)), tuple(Metarange(files).rows(0, files.num_rows)), pending

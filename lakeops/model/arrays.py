@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _MANY = 10_000
 """Python values that Arrow converts itself: it is much quicker, and with so many of them the import is no matter."""
@@ -48,6 +49,15 @@ def in_one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
         return values
     chunks = values.chunks or [pa.nulls(0, values.type)]
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
+def first_true(mask: pa.Array | pa.ChunkedArray) -> int | None:
+    """The position of the first true value."""
+    mask = in_one(mask)
+    if mask.null_count:
+        mask = pc.fill_null(mask, scalar(False, pa.bool_()))
+    found = np.flatnonzero(to_numpy(mask))
+    return int(found[0]) if len(found) else None
 
 
 def text(value: str) -> pa.StringScalar:

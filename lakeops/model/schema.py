@@ -5,7 +5,10 @@ Imports pyarrow, so nothing on the way to a ref, branch or log command may impor
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
+
+from lakeops.model.arrays import from_numpy
 
 METADATA_TYPE = pa.map_(pa.string(), pa.string())
 
@@ -33,3 +36,9 @@ STAGED_SCHEMA = pa.schema(
     ]
 )
 """Staged rows: an entry, or a tombstone whose other columns are null."""
+
+
+def no_metadata(rows: int) -> pa.MapArray:
+    """The user metadata of rows that have none."""
+    nothing = pa.nulls(0, pa.string())
+    return pa.MapArray.from_arrays(from_numpy(np.zeros(rows + 1, np.int32)), nothing, nothing)

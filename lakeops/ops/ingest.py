@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 
 from lakeops.engine.build import build
 from lakeops.engine.replace import replace_prefix
+from lakeops.model.arrays import array, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import MAX_PATH_BYTES, as_folder
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit
 from lakeops.model.requests import Request
-from lakeops.model.schema import ENTRY_SCHEMA, METADATA_TYPE
+from lakeops.model.schema import ENTRY_SCHEMA, no_metadata
 from lakeops.model.text import excerpt, flaw
 from lakeops.ops.addresses import joined
 from lakeops.ops.commit import check_message
@@ -74,19 +75,19 @@ def entries(listings: Iterable[Listing], source: str, folder: str) -> Iterator[p
         InvalidInput: an object has a size or time that cannot be recorded.
     """
     for batch in _gathered(listings):
-        keys = pa.array(batch.keys, pa.string())
+        keys = array(batch.keys, pa.string())
         _check_claims(keys, source)
-        paths = pc.binary_join_element_wise(folder, keys, "")
+        paths = pc.binary_join_element_wise(text(folder), keys, text(""))
         _check_paths(paths, source)
         rows = len(keys)
         columns = {
             "path": paths,
             "physical_address": joined(source, keys),
-            "checksum": pa.array(batch.marks, pa.string()),
-            "size_bytes": pa.array(batch.sizes, pa.int64()),
-            "mtime": pa.array(batch.mtimes, pa.int64()),
-            "content_type": pa.repeat(pa.scalar(DEFAULT_CONTENT_TYPE), rows),
-            "metadata": pa.repeat(pa.scalar([], METADATA_TYPE), rows),
+            "checksum": array(batch.marks, pa.string()),
+            "size_bytes": array(batch.sizes, pa.int64()),
+            "mtime": array(batch.mtimes, pa.int64()),
+            "content_type": pa.repeat(text(DEFAULT_CONTENT_TYPE), rows),
+            "metadata": no_metadata(rows),
         }
         table = pa.table(columns, schema=ENTRY_SCHEMA)
         check_entries(table)
@@ -122,7 +123,8 @@ def _check_claims(keys: pa.Array, source: str) -> None:
 
 
 def _check_paths(paths: pa.Array, source: str) -> None:
-    bad = pc.or_(pc.greater(pc.binary_length(paths), MAX_PATH_BYTES), pc.match_substring(paths, "\0"))
+    long = pc.greater(pc.binary_length(paths), scalar(MAX_PATH_BYTES, pa.int32()))
+    bad = pc.or_(long, pc.match_substring(paths, "\0"))
     if not pc.any(bad).as_py():
         return
     named = paths.filter(bad).to_pylist()

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import first_true, from_numpy, scalar, to_numpy
 from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.ids import (
     EARLIEST,
@@ -50,14 +51,14 @@ def check_entries(table: pa.Table) -> None:
         table: the columns of an entry, addresses as they are stored. No nulls but in values of metadata.
     """
     paths, size, mtime = table["path"], table["size_bytes"], table["mtime"]
-    bad = pc.invert(_has_length(paths, 1, MAX_PATH_BYTES))
+    bad = _outside(pc.binary_length(paths), 1, MAX_PATH_BYTES)
     _judge(table, "path", pc.or_(bad, pc.match_substring(paths, "\0")), check_path, named=False)
     _judge(table, "checksum", _unprintable(table["checksum"], MAX_CHECKSUM_BYTES), check_checksum)
     _judge(table, "content_type", _unprintable(table["content_type"], MAX_CONTENT_TYPE_BYTES), check_content_type)
     masks = [_bad_maps(chunk) for chunk in table["metadata"].chunks]
     _judge(table, "metadata", pa.chunked_array(masks, pa.bool_()), lambda pairs: check_metadata(_as_map(pairs)))
-    _judge(table, "size_bytes", pc.or_(pc.less(size, 0), pc.greater(size, MAX_OBJECT_BYTES)), check_size)
-    _judge(table, "mtime", pc.or_(pc.less(mtime, EARLIEST), pc.greater(mtime, LATEST)), check_mtime)
+    _judge(table, "size_bytes", _outside(size, 0, MAX_OBJECT_BYTES), check_size)
+    _judge(table, "mtime", _outside(mtime, EARLIEST, LATEST), check_mtime)
     check_addresses(table["physical_address"], paths)
 
 
@@ -68,9 +69,9 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
         keys: addresses as they are stored.
         paths: the entries' own.
     """
-    bad = pc.or_(pc.invert(proper(keys)), pc.greater(pc.binary_length(keys), MAX_ADDRESS_BYTES))
-    row = pc.index(bad, value=True).as_py()
-    if row >= 0:
+    bad = pc.or_(pc.invert(proper(keys)), _outside(pc.binary_length(keys), 0, MAX_ADDRESS_BYTES))
+    row = first_true(bad)
+    if row is not None:
         raise InvalidInput(
             f"{excerpt(paths[row].as_py())}: {excerpt(keys[row].as_py())} is not an object's address; give "
             f"data/... in this namespace, or a file://, s3://, gs:// or az:// URL, {MAX_ADDRESS_BYTES:,} bytes at most"
@@ -79,7 +80,7 @@ def check_addresses(keys: pa.ChunkedArray, paths: pa.ChunkedArray) -> None:
     if pc.all(here, min_count=0).as_py():
         return
     plain = pc.or_(here, pc.match_substring_regex(keys, _PLAIN_URL))
-    for row in np.flatnonzero(pc.invert(plain).to_numpy()).tolist():  # few: what a URL spells in a roundabout way
+    for row in np.flatnonzero(to_numpy(pc.invert(plain))).tolist():  # few: what a URL spells in a roundabout way
         try:
             split_address(keys[row].as_py())
         except InvalidUri as error:
@@ -112,8 +113,8 @@ def _judge(
     table: pa.Table, column: str, bad: pa.ChunkedArray, check: Callable[..., object], *, named: bool = True
 ) -> None:
     """Let the rule itself say what is wrong with the first bad row."""
-    row = pc.index(bad, value=True).as_py()
-    if row < 0:
+    row = first_true(bad)
+    if row is None:
         return
     value, path = table[column][row].as_py(), table["path"][row].as_py()
     try:
@@ -125,25 +126,24 @@ def _judge(
     raise InvalidInput(f"{excerpt(path)}: {column} cannot be kept")
 
 
-def _has_length(texts: pa.ChunkedArray, at_least: int, at_most: int) -> pa.ChunkedArray:
-    size = pc.binary_length(texts)
-    return pc.and_(pc.greater_equal(size, at_least), pc.less_equal(size, at_most))
+def _outside(values: pa.ChunkedArray, least: int, most: int) -> pa.ChunkedArray:
+    return pc.or_(pc.less(values, scalar(least, values.type)), pc.greater(values, scalar(most, values.type)))
 
 
 def _unprintable(texts: pa.ChunkedArray, at_most: int) -> pa.ChunkedArray:
     """Texts that are empty, too long, or hold more than printable ASCII."""
-    return pc.or_(pc.invert(_has_length(texts, 1, at_most)), pc.match_substring_regex(texts, r"[^ -~]"))
+    return pc.or_(_outside(pc.binary_length(texts), 1, at_most), pc.match_substring_regex(texts, r"[^ -~]"))
 
 
 def _bad_maps(maps: pa.MapArray) -> pa.Array:
     """For each map whether it breaks a rule of user metadata: bounds, NUL, a null value, a key twice."""
-    offsets = maps.offsets.to_numpy()
+    offsets = to_numpy(maps.offsets)
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     keys, values = maps.keys.slice(first, count), maps.items.slice(first, count)
     owners = np.repeat(np.arange(len(maps)), np.diff(offsets))
     bad = np.zeros(len(maps), np.bool_)
     if not count:
-        return pa.array(bad)
+        return from_numpy(bad)
     key_sizes, value_sizes = _sizes(keys), _sizes(values)
     wrong = (key_sizes < 1) | (key_sizes > MAX_KEY_BYTES) | _as_flags(values.is_null())
     wrong |= _as_flags(pc.match_substring(keys, "\0")) | _as_flags(pc.match_substring(values, "\0"))
@@ -151,18 +151,19 @@ def _bad_maps(maps: pa.MapArray) -> pa.Array:
     bad |= np.bincount(owners, key_sizes + value_sizes, len(maps)) > OBJECT_METADATA_BYTES
     coded = keys.dictionary_encode()
     _, where, times = np.unique(
-        owners * len(coded.dictionary) + coded.indices.to_numpy(), return_index=True, return_counts=True
+        owners * len(coded.dictionary) + to_numpy(coded.indices), return_index=True, return_counts=True
     )
     bad[owners[where[times > 1]]] = True
-    return pa.array(bad)
+    return from_numpy(bad)
 
 
 def _sizes(texts: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.asarray(pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False), np.int64)
+    sizes = pc.binary_length(texts)
+    return to_numpy(pc.fill_null(sizes, scalar(0, sizes.type))).astype(np.int64)
 
 
 def _as_flags(mask: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.asarray(pc.fill_null(mask, False).to_numpy(zero_copy_only=False), np.bool_)
+    return to_numpy(pc.fill_null(mask, scalar(False, pa.bool_())))
 
 
 def _as_map(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, from_numpy, in_one
+from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
 from lakeops.model.records import Change, ChangeType, Summary
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.align import Positions
@@ -244,6 +244,9 @@ def _moved_rows(old: Candidates, new: Candidates) -> pa.Table:
 
 
 def _objects(rows: pa.Table) -> pa.Table:
-    """One row an object."""
-    once = rows.group_by(_OBJECT, use_threads=False).aggregate([("path", "first")])
-    return once.rename_columns(NEEDED_SCHEMA.names).cast(NEEDED_SCHEMA)
+    """One row an object: the first."""
+    sides = [in_one(rows.column(name)).dictionary_encode() for name in _OBJECT]
+    if len(sides[0].dictionary) < rows.num_rows:  # an address comes twice
+        codes = np.column_stack([to_numpy(side.indices) for side in sides])
+        rows = rows.take(from_numpy(np.sort(np.unique(codes, axis=0, return_index=True)[1])))
+    return rows.select(NEEDED_SCHEMA.names).cast(NEEDED_SCHEMA)

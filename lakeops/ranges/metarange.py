@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import array, from_numpy, in_one, no_rows, to_numpy
+from lakeops.model.arrays import array, first_true, from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.errors import InvalidInput
 from lakeops.model.text import excerpt
 from lakeops.ranges.changelist import ChangeList
@@ -191,10 +191,10 @@ class Metarange:
         if not len(self):
             return None
         first, last = self._array("first_path"), self._array("last_path")
-        at = _first_true(pc.greater(first, last))
+        at = first_true(pc.greater(first, last))
         if at is not None:
             return f"range {at} ends at {excerpt(last[at].as_py())}, before it begins"
-        at = _first_true(pc.greater_equal(last[:-1], first[1:]))
+        at = first_true(pc.greater_equal(last[:-1], first[1:]))
         if at is not None:
             ends, begins = excerpt(last[at].as_py()), excerpt(first[at + 1].as_py())
             return f"range {at} ends at {ends}, but the next one begins at {begins}"
@@ -322,8 +322,3 @@ def ranges_for(objects: int, tables: Sequence[pa.Table]) -> int:
     ranges: int = sum(table.num_rows for table in tables)
     held = sum(int(pc.sum(table.column("count")).as_py() or 0) for table in tables)
     return max(1, objects * ranges // max(held, 1))
-
-
-def _first_true(mask: pa.BooleanArray) -> int | None:
-    """The position of the first true value. ``pc.index`` takes a Python value, and so would import pandas."""
-    return mask.to_pylist().index(True) if mask.true_count else None

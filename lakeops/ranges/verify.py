@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import in_one
+from lakeops.model.arrays import first_true, from_numpy, in_one, scalar, text
 from lakeops.model.errors import Corrupted, InvalidInput, LakeopsError, ObjectNotFound
 from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
@@ -149,9 +149,11 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
     done = [0, 0]
     plain = [Metarange(side.table) for side in (since, metarange)]
     for delta in deltas(reader, *plain, columns=(RANGE_SCHEMA.names, RANGE_SCHEMA.names)):
-        before, after = np.sort([*delta.removed, *delta.pairs[0]]), np.sort([*delta.added, *delta.pairs[1]])
+        before, after = (
+            np.sort(np.concatenate(rows)) for rows in ((delta.removed, delta.pairs[0]), (delta.added, delta.pairs[1]))
+        )
         for number, (side, rows) in enumerate(((delta.left, before), (delta.right, after))):
-            found = side.table.take(pa.array(rows, pa.int64()))
+            found = side.table.take(from_numpy(rows))
             if not found.equals(sides[number].slice(done[number], found.num_rows)):
                 return Flaw("changes_mismatch", "its list of changes is not what differs between its ranges and those")
             done[number] += found.num_rows
@@ -199,7 +201,7 @@ def _group_is_so(file: RangeFile, table: pa.Table, index: int) -> bool:
 
 
 def _order(paths: pa.ChunkedArray) -> Iterator[Flaw]:
-    at = _first_bad(pc.greater_equal(paths[:-1], paths[1:])) if len(paths) > 1 else None
+    at = first_true(pc.greater_equal(paths[:-1], paths[1:])) if len(paths) > 1 else None
     if at is not None:
         yield Flaw("range_order", f"{excerpt(paths[at].as_py())} is followed by {excerpt(paths[at + 1].as_py())}")
 
@@ -212,14 +214,14 @@ def _cuts(ends: Sequence[int], rows: int) -> Iterator[Flaw]:
 def _entries(table: pa.Table) -> Iterator[Flaw]:
     size = pc.binary_length(table["path"])
     rules = (
-        (pc.equal(size, 0), "has no path"),
-        (pc.greater(size, MAX_PATH_BYTES), f"has a path over {MAX_PATH_BYTES} bytes"),
+        (pc.equal(size, scalar(0, size.type)), "has no path"),
+        (pc.greater(size, scalar(MAX_PATH_BYTES, size.type)), f"has a path over {MAX_PATH_BYTES} bytes"),
         (pc.match_substring(table["path"], "\0"), "has NUL in its path"),
-        (pc.less(table["size_bytes"], 0), "has a negative size"),
-        (pc.equal(table["checksum"], ""), "has no checksum"),
+        (pc.less(table["size_bytes"], scalar(0, pa.int64())), "has a negative size"),
+        (pc.equal(table["checksum"], text("")), "has no checksum"),
     )
     for bad, why in rules:
-        if (at := _first_bad(bad)) is not None:
+        if (at := first_true(bad)) is not None:
             count = int(pc.sum(bad).as_py())
             yield Flaw("entry_invalid", f"{excerpt(table['path'][at].as_py())} {why}{_and_more(count)}", count)
 
@@ -230,18 +232,12 @@ def _digests(table: pa.Table) -> Iterator[Flaw]:
     except InvalidInput as error:
         yield Flaw("entry_invalid", _line(error))
         return
-    if (at := _first_bad(differ)) is not None:
+    if (at := first_true(differ)) is not None:
         count = int(pc.sum(differ).as_py())
         shown = excerpt(table["path"][at].as_py())
         yield Flaw(
             "entry_digest_mismatch", f"the row of {shown} is not what its digest covers{_and_more(count)}", count
         )
-
-
-def _first_bad(bad: pa.Array | pa.ChunkedArray) -> int | None:
-    """The first row that is bad."""
-    at = pc.index(bad, value=True).as_py()
-    return None if at < 0 else int(at)
 
 
 def _and_more(count: int) -> str:

@@ -278,12 +278,9 @@ def test_mapped_over_two_repositories_each_is_run_once(
 
 LOADS = {
     "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
-    "CreateRepository CreateTag DeleteRepository MirrorDiscover MoveBranch MoveTag ResetBranch Upload": {"pyarrow"},
-    "CherryPick Commit DeleteObjects Diff ExpireRefs Fsck GcSweep Import Merge MirrorPromote Revert": {
-        "pyarrow",
-        "pandas",
-    },
-    "GcMark": {"pyarrow", "pandas", "duckdb"},
+    "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Fsck GcSweep Import Merge "
+    "MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
+    "GcMark": {"pyarrow", "duckdb"},
 }
 """What operators load of the big packages. pyarrow loads pandas by itself, where that is installed, as soon as it makes
 an array of Python values. Nothing turns that off."""

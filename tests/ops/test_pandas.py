@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
+import shutil
 import sys
+from pathlib import Path
 from lakeops import Lake, MergeConflict, Split
 
 class Watch:
@@ -62,6 +64,21 @@ main.reset()
 main.put("t/again", b"")
 main.commit("once more")
 list(repo.log("main", prefix="t/again"))
+
+place = Path(sys.argv[1])
+elsewhere = Lake.open(home=str(place / "elsewhere"), database_url=f"sqlite:///{place}/elsewhere.db")
+mirror = elsewhere.create_mirror("repo", source=lake)
+for url in (repo.storage_namespace, mirror.storage_namespace):
+    assert url.startswith("file:///")
+copied = [Path(url.removeprefix("file://")) for url in (repo.storage_namespace, mirror.storage_namespace)]
+shutil.copytree(*copied, dirs_exist_ok=True)
+status = mirror.sync()
+assert status["main"].promoted == repo.branch("main").commit_id, status
+source = place / "source"
+source.mkdir()
+for number in range(40):
+    (source / f"{number:02}").write_bytes(b"1")
+repo.create_branch("imported", "main").import_objects(source.as_uri(), "there/", "import")
 """
 
 
@@ -70,5 +87,7 @@ def test_short_verbs_leave_pandas_alone(request: pytest.FixtureRequest, tmp_path
     environment = os.environ | {"LAKEOPS_HOME": str(tmp_path), "LAKEOPS_FSYNC": "false"}
     if where == "postgres":
         environment["LAKEOPS_DATABASE_URL"] = request.getfixturevalue("empty_postgres_url")
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

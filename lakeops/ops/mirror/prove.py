@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.engine import presence
+from lakeops.model.arrays import array
 from lakeops.model.errors import Corrupted, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
@@ -96,9 +97,9 @@ class _Prover:
     @classmethod
     def at(cls, ctx: Context) -> _Prover:
         metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
-        ranges = (item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES))
+        ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
         how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
-        return cls(ctx, how, frozenset(metaranges), pa.array(ranges, pa.string()))
+        return cls(ctx, how, frozenset(metaranges), array(ranges, pa.string()))
 
     def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
         """The commits that are whole, and the metarange of the last of them.
