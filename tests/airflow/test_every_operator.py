@@ -278,12 +278,13 @@ def test_mapped_over_two_repositories_each_is_run_once(
 
 LOADS = {
     "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
-    "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Fsck GcSweep Import Merge "
-    "MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
-    "GcMark": {"pyarrow", "duckdb"},
+    "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Import Merge MirrorDiscover "
+    "MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
+    "Fsck GcSweep": {"pyarrow", "pandas"},
+    "GcMark": {"pyarrow", "pandas", "duckdb"},
 }
 """What operators load of the big packages. pyarrow loads pandas by itself, where that is installed, as soon as it makes
-an array of Python values. Nothing turns that off."""
+an array of Python values. Who runs each minute avoids that (``lakeops.model.arrays``), who runs once a day does not."""
 
 LOADED = """
 import json, os, sys
