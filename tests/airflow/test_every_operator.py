@@ -278,8 +278,8 @@ def test_mapped_over_two_repositories_each_is_run_once(
 
 LOADS = {
     "CreateBranch DeleteBranch DeleteTag ProtectBranch": set(),
-    "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Import Merge MirrorDiscover "
-    "MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
+    "CherryPick Commit CreateRepository CreateTag DeleteObjects DeleteRepository Diff ExpireRefs Import Merge "
+    "MirrorDiscover MirrorPromote MoveBranch MoveTag ResetBranch Revert Upload": {"pyarrow"},
     "Fsck GcSweep": {"pyarrow", "pandas"},
     "GcMark": {"pyarrow", "pandas", "duckdb"},
 }
