@@ -29,8 +29,9 @@ from lakeops.engine.apply import apply, merge
 from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.lake import Branch, Lake, Repository
+from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids, SystemClock
-from lakeops.model.records import Commit, Split, Summary
+from lakeops.model.records import Commit, Split
 from lakeops.model.requests import Request
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ops.publish import Draft, Move, publish

@@ -23,7 +23,8 @@ from lakeops.model.words import counted, human_size
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from lakeops.model.records import Commit, StrategyName
+    from lakeops.model.changes import StrategyName
+    from lakeops.model.records import Commit
 
 ASKED = "asked"
 ANSWERED = "answered "

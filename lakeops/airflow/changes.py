@@ -10,8 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from lakeops.airflow import idempotent
+from lakeops.model.changes import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.errors import LakeopsError, MergeConflict, PreconditionFailed
-from lakeops.model.records import Change, ChangeType, Strategy, StrategyName
 from lakeops.model.text import safe
 
 if TYPE_CHECKING:

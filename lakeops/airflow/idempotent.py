@@ -19,6 +19,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from lakeops.model.changes import ChangeType, MergeResult, Strategy, StrategyName, Summary
 from lakeops.model.errors import (
     AlreadyExists,
     CommitExpired,
@@ -28,7 +29,6 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
-from lakeops.model.records import ChangeType, MergeResult, Strategy, StrategyName, Summary
 
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun

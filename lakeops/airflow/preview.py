@@ -24,6 +24,7 @@ from lakeops.airflow.changes import (
 from lakeops.airflow.failures import failing_at_once
 from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.links import address, point_to
+from lakeops.model.changes import ChangeType
 from lakeops.model.errors import (
     AlreadyExists,
     DefaultBranch,
@@ -39,7 +40,6 @@ from lakeops.model.errors import (
 )
 from lakeops.model.marks import SWEEPABLE
 from lakeops.model.names import as_folder, check_branch, check_tag
-from lakeops.model.records import ChangeType
 from lakeops.model.refs import parse_ref
 from lakeops.model.words import counted
 from lakeops.store.location import parse_location

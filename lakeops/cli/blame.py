@@ -11,7 +11,7 @@ from lakeops.cli.diff import SIGNS
 from lakeops.cli.options import Amount, ObjectUri, uri, value
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
-from lakeops.model.records import Version, Written
+from lakeops.model.changes import Version, Written
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import moment
 

@@ -11,8 +11,8 @@ import typer
 from lakeops.cli.options import flag, uri
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
+from lakeops.model.changes import Change, ChangeType, Strategy
 from lakeops.model.errors import InvalidInput
-from lakeops.model.records import Change, ChangeType, Strategy
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import counted, human_size
 

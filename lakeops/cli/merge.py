@@ -19,7 +19,7 @@ from lakeops.cli.options import (
 )
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
-from lakeops.model.records import Strategy
+from lakeops.model.changes import Strategy
 from lakeops.model.uris import LakeUri
 
 app: typer.Typer = typer.Typer(add_completion=False)

@@ -14,9 +14,10 @@ import pyarrow as pa
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.plan import Plan, plan
 from lakeops.engine.stitch import stitch
+from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Transient
-from lakeops.model.records import Split, Summary
+from lakeops.model.records import Split
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.metarange import Metarange

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.arrays import no_rows, to_numpy
+from lakeops.model.changes import Strategy, Summary
 from lakeops.model.errors import Transient
-from lakeops.model.records import Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.diff import summary

@@ -19,8 +19,9 @@ from lakeops.engine.ancestor import merged_base, needed
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.merging import plan_merge
 from lakeops.model import graph
+from lakeops.model.changes import Change, Strategy
 from lakeops.model.errors import InvalidInput, MergeConflict, NoMergeBase
-from lakeops.model.records import Change, Commit, Strategy
+from lakeops.model.records import Commit
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.resolve import lookup, watched

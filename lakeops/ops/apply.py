@@ -10,7 +10,8 @@ from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
 from lakeops.engine.plan import Plan
-from lakeops.model.records import Commit, Split, Summary
+from lakeops.model.changes import Summary
+from lakeops.model.records import Commit, Split
 from lakeops.ops.context import Context
 from lakeops.ranges.merge import MergePlan
 from lakeops.ranges.write import MetarangeFile, write_metarange

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from lakeops.catalog.records import Staged
 from lakeops.model.arrays import in_one, text
+from lakeops.model.changes import Change, ChangeType, Strategy, StrategyName, Summary
 from lakeops.model.errors import CommitExpired
 from lakeops.model.names import check_prefix
-from lakeops.model.records import Change, ChangeType, Commit, Entry, Strategy, StrategyName, Summary
+from lakeops.model.records import Commit, Entry
 from lakeops.model.requests import check_amount
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lakeops.model import graph
+from lakeops.model.changes import Change, MergeResult, Strategy, StrategyName, Summary
 from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, NoChanges, RefNotFound
 from lakeops.model.ids import check_commit_metadata, make_commit
 from lakeops.model.names import COMMIT_ID
-from lakeops.model.records import Change, Commit, MergeResult, Strategy, StrategyName, Summary
+from lakeops.model.records import Commit
 from lakeops.model.refs import parse_ref
 from lakeops.model.requests import Request, check_amount
 from lakeops.model.text import excerpt

@@ -17,11 +17,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchState, Intent, Publish
+from lakeops.model.changes import Summary
 from lakeops.model.clock import pause, retrying, stopwatch
 from lakeops.model.errors import BranchMoved, DirtyBranch
 from lakeops.model.hooks import HookEvent
 from lakeops.model.ids import make_commit
-from lakeops.model.records import Commit, Summary
+from lakeops.model.records import Commit
 from lakeops.model.requests import Request, check_key
 from lakeops.ops.companions import Ahead, GoAlone
 from lakeops.ops.context import Context

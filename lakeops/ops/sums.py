@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrays import text
+from lakeops.model.changes import Change, ChangeType
 from lakeops.model.names import check_prefix
-from lakeops.model.records import Change, ChangeType, Commit
+from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.diff import since_merge_base_tables
 from lakeops.ops.resolve import overtaken, resolve_both, resolve_commit, watched

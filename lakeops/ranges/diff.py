@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
-from lakeops.model.records import Change, ChangeType, Summary
+from lakeops.model.changes import Change, ChangeType, Summary
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.align import Positions
 from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Candidates, Delta, candidates, deltas, matched

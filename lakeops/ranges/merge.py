@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakeops.model.arrays import array, from_numpy, no_rows, to_numpy
-from lakeops.model.records import ChangeType, Strategy, Summary
+from lakeops.model.changes import ChangeType, Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.align import Positions
 from lakeops.ranges.changelist import ChangeList

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrays import from_numpy, to_numpy
-from lakeops.model.records import Summary
+from lakeops.model.changes import Summary
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.cutter import complete, with_digests
 from lakeops.ranges.digest import entry_digests, same_identity

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from lakeops.model.arrays import no_rows
+from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids
-from lakeops.model.records import Split, Summary
+from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges.changed import Changed, changed_ranges, flooded
 from lakeops.ranges.cutter import Cutter

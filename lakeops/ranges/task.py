@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lakeops.model.records import Split, Summary
+from lakeops.model.changes import Summary
+from lakeops.model.records import Split
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.write import Work
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrays import from_numpy, in_one, to_numpy
-from lakeops.model.records import Strategy
+from lakeops.model.changes import Strategy
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.align import Positions, among
 from lakeops.ranges.changelist import ChangeList

@@ -8,8 +8,9 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from lakeops.model.changes import Change
 from lakeops.model.errors import LakeopsError, StoreUnavailable
-from lakeops.model.records import Change, Commit
+from lakeops.model.records import Commit
 from lakeops.ops.sums import Size, Sums
 from lakeops.store.in_flight import in_flight
 

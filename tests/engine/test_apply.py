@@ -26,8 +26,9 @@ from support.rows import (
 from lakeops.engine.apply import Applied, apply
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.plan import plan
+from lakeops.model.changes import Summary
 from lakeops.model.errors import Corrupted, InvalidInput, Transient
-from lakeops.model.records import Split, Summary
+from lakeops.model.records import Split
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.rewrite import run_task

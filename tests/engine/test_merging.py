@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from support.rows import THOROUGH, Groups, applied, built, change_sets, numbered, repositories
 
 from lakeops.engine.merging import plan_merge
+from lakeops.model.changes import Strategy
 from lakeops.model.errors import Transient
-from lakeops.model.records import Strategy
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.read import RangeReader
 

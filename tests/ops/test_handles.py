@@ -111,7 +111,7 @@ def test_a_type_checker_sees_the_signature(tmp_path):
         text=True,
         check=False,
     )
-    choices = "Literal['source-wins'] | Literal['dest-wins'] | lakeops.model.records.Strategy | None"
+    choices = "Literal['source-wins'] | Literal['dest-wins'] | lakeops.model.changes.Strategy | None"
     options = f"strategy: {choices} =, message: str | None ="
     assert done.stdout.count(f"source: str, destination: str, *, {options}") == 2
     assert "def (prefix: str | None =, path: str | None =, *, pinned: " in done.stdout

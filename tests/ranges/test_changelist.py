@@ -25,8 +25,9 @@ from support.rows import (
 
 from lakeops.engine.apply import apply, merge
 from lakeops.engine.merging import plan_merge
+from lakeops.model.changes import ChangeType, Strategy, Summary
 from lakeops.model.errors import Corrupted
-from lakeops.model.records import ChangeType, Split, Strategy, Summary
+from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changelist
 from lakeops.ranges.changelist import ChangeList, nothing_since

@@ -19,7 +19,8 @@ from support.rows import (
 )
 
 from lakeops.engine.apply import merge
-from lakeops.model.records import Split, Strategy
+from lakeops.model.changes import Strategy
+from lakeops.model.records import Split
 from lakeops.ranges.diff import DIFF_SCHEMA, changes, diff
 from lakeops.ranges.merge import foretold, three_way
 from lakeops.ranges.read import RangeReader

@@ -21,7 +21,8 @@ from support.rows import (
 )
 
 from lakeops.engine.apply import Applied, apply, merge
-from lakeops.model.records import Split, Strategy, Summary
+from lakeops.model.changes import Strategy, Summary
+from lakeops.model.records import Split
 from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader

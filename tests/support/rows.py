@@ -16,7 +16,8 @@ from support.budget import examples
 
 from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
-from lakeops.model.records import Split, Summary
+from lakeops.model.changes import Summary
+from lakeops.model.records import Split
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader, entries

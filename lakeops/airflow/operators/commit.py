@@ -27,7 +27,8 @@ from lakeops.store.location import parse_location
 if TYPE_CHECKING:
     from lakeops.airflow.task import TaskRun
     from lakeops.lake import Branch, Repository
-    from lakeops.model.records import Change, Commit, StrategyName
+    from lakeops.model.changes import Change, StrategyName
+    from lakeops.model.records import Commit
 
 OnEmpty = Literal["succeed", "skip", "fail"]
 """What a task does that finds nothing to change."""

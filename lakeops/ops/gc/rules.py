@@ -9,10 +9,11 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
+from lakeops.model.changes import Change
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidRules, NotAsSeen, RefNotFound
 from lakeops.model.marks import parse_grace
-from lakeops.model.records import TAG_PROTECTION, Change, Protection, Ref
+from lakeops.model.records import TAG_PROTECTION, Protection, Ref
 from lakeops.model.rules import Rules, parse_rules, read_rules
 from lakeops.ops.branch import delete_tag, drop_branch
 from lakeops.ops.context import Context, pages

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lakeops.model.changes import Change
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
-from lakeops.model.records import Change, Commit, Entry
+from lakeops.model.records import Commit, Entry
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import translated

@@ -15,11 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from lakeops.catalog.records import Staged
+from lakeops.model.changes import Change, ChangeType
 from lakeops.model.errors import CloneConflict, InvalidInput, InvalidRef, NoChanges
 from lakeops.model.ids import check_commit_metadata
 from lakeops.model.names import check_path
 from lakeops.model.progress import ByteCounter
-from lakeops.model.records import DEFAULT_CONTENT_TYPE, Change, ChangeType, Commit, Entry
+from lakeops.model.records import DEFAULT_CONTENT_TYPE, Commit, Entry
 from lakeops.model.requests import Request
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt

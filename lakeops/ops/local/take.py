@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from lakeops.model.changes import Change
 from lakeops.model.clock import Ids
 from lakeops.model.errors import CloneConflict, InvalidInput, InvalidPath
 from lakeops.model.progress import ByteCounter
-from lakeops.model.records import Change, Commit, Entry
+from lakeops.model.records import Commit, Entry
 from lakeops.model.text import excerpt
 from lakeops.model.words import human_size
 from lakeops.ops.context import Context

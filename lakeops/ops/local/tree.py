@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lakeops.model.changes import Change, ChangeType
 from lakeops.model.ids import algorithm_of
 from lakeops.model.progress import ByteCounter
-from lakeops.model.records import Change, ChangeType, Entry
+from lakeops.model.records import Entry
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.local.index import RACY_NS, Index, Known
