@@ -8,6 +8,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.model.arrays import array, no_rows
 from lakeops.model.errors import InvalidInput, Transient
 
 LISTED_SCHEMA = pa.schema(
@@ -56,13 +57,13 @@ class Listed:
             self.count += rows.num_rows
             last = names[-1].as_py()
         self._together = max(1, -(-len(firsts) // SLICES))
-        self.firsts: pa.Array = pa.array(firsts[:: self._together], pa.large_string())
+        self.firsts: pa.Array = array(firsts[:: self._together], pa.large_string())
 
     def slices(self) -> Iterator[pa.Table]:
         """The rows of every slice: ``LISTED_SCHEMA``. Raises ``Transient`` when it is another listing by now."""
         parts = _slices(self._listing())
         for first in self.firsts.to_pylist():
-            rows = pa.concat_tables([LISTED_SCHEMA.empty_table(), *islice(parts, self._together)])
+            rows = pa.concat_tables([no_rows(LISTED_SCHEMA), *islice(parts, self._together)])
             if not rows.num_rows or rows.column(0)[0].as_py() != first:
                 raise Transient("the listing changed while it was read; nothing was deleted; try again")
             yield rows

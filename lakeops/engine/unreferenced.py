@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
-from lakeops.model.arrays import from_numpy, to_numpy
+from lakeops.model.arrays import array, from_numpy, to_numpy
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange, ranges_for
 from lakeops.store.base import ObjectStore
@@ -65,7 +65,7 @@ _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _JOIN = "select row from referenced join listed using (address)"
 """DuckDB builds its hash table from the right side: a slice has a bounded size, and its references have not."""
 
-_END = pa.array([b"\0"], pa.binary())
+_END = array([b"\0"], pa.binary())
 """An address that no object has. It stands at the end of each file of references and in each slice.
 
 A slice that does not meet it was joined with a part of its references, and nothing in it counts as unreferenced.
@@ -175,7 +175,7 @@ def _in_order(listing: Listing, scratch: Path) -> Listed:
         database.register("listed", pa.RecordBatchReader.from_batches(LISTED_SCHEMA, listed.batches()))
         for batch in database.sql("from listed order by physical_address").to_arrow_reader(_BATCH):
             names = batch.column(0)
-            before = pa.concat_arrays([pa.array([last], names.type), names.slice(0, len(names) - 1)])
+            before = pa.concat_arrays([array([last], names.type), names.slice(0, len(names) - 1)])
             out.write_table(checked(batch.filter(pc.not_equal(names, before))))
             last = names[-1].as_py()
     ordered = Listed(partial(_stream, path))
@@ -251,8 +251,22 @@ class _SortedOut:
 
 
 def _read_and_sort_out(task: ReadTask, store: ObjectStore, *, firsts: pa.Array) -> _SortedOut:
-    parts = [part for row in task.rows for part in _by_slice(referenced_by(row, store), firsts)]
+    # A range has a few dozen addresses of each slice, and each batch that is written and joined has a fixed price.
+    several = _joined_small(referenced_by(row, store) for row in task.rows)
+    parts = [part for addresses in several for part in _by_slice(addresses, firsts)]
     return _SortedOut(task.index, len(task.rows), parts)
+
+
+def _joined_small(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """The values of arrays, those of small ones together."""
+    held: list[pa.Array] = []
+    for one in arrays:
+        if held and sum(map(len, held)) + len(one) > _BATCH:
+            yield pa.concat_arrays(held)
+            held = []
+        held.append(one)
+    if held:
+        yield pa.concat_arrays(held)
 
 
 def _by_slice(addresses: pa.Array, firsts: pa.Array) -> Iterator[tuple[int, pa.Array]]:
@@ -325,8 +339,8 @@ def _lie_under(addresses: pa.ChunkedArray, prefixes: tuple[str, ...]) -> Mask:
     raw = addresses.cast(pa.binary())
     found = np.zeros(len(addresses), np.bool_)
     for size, same in by_size.items():
-        beneath = pc.is_in(pc.binary_slice(raw, 0, size), value_set=pa.array(same, pa.binary()))
-        found |= beneath.to_numpy().astype(np.bool_)
+        beneath = pc.is_in(pc.binary_slice(raw, 0, size), value_set=array(same, pa.binary()))
+        found |= to_numpy(beneath)
     return found
 
 
