@@ -80,8 +80,8 @@ def changed_ranges(
     changes: pa.Table,
     split: Split,
     on_overlaid: OnOverlaid,
-) -> Iterator[Changed]:
-    """Each of some ranges with its changes, in order.
+) -> Iterator[list[Changed]]:
+    """Each of some ranges with its changes, in order, a window at a time.
 
     Args:
         store: the namespace.
@@ -99,9 +99,9 @@ def changed_ranges(
         mine = changes.slice(done, sum(counts))
         done += mine.num_rows
         if len(window) == 1 and mine.num_rows > _CHANGES:
-            yield Changed(flooded(files[0].read(), mine, on_overlaid))
+            yield [Changed(flooded(files[0].read(), mine, on_overlaid))]
         else:
-            yield from _together(files, counts, mine, split, on_overlaid)
+            yield list(_together(files, counts, mine, split, on_overlaid))
 
 
 def flooded(base: pa.Table, changes: pa.Table, on_overlaid: OnOverlaid) -> Iterator[Fresh]:

@@ -8,8 +8,9 @@ range would be cut into. Where the range itself would end elsewhere, there is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
@@ -37,12 +38,20 @@ class Patch:
         file: the range as it was.
         parts: the row groups, in order.
         row: what the metarange will say. What tells of the new file is empty.
+        fresh: those of them that are new, encoded, where ``encoded_together`` has done that.
     """
 
     file: RangeFile
     parts: tuple[Origin, ...]
     digests: tuple[bytes, ...]
     row: RangeRow
+    fresh: tuple[_Group, ...] | None = None
+
+    @property
+    def new(self) -> list[tuple[pa.Table, bytes]]:
+        """The rows of each new row group, and their digest."""
+        both = zip(self.parts, self.digests, strict=True)
+        return [(part, digest) for part, digest in both if not isinstance(part, int)]
 
     def described(self) -> RangeRow:
         """The metarange row, not written yet."""
@@ -59,10 +68,7 @@ class Patch:
 
     def _grafted(self) -> tuple[bytes, int]:
         kept = outline(self.file.tail)
-        fresh = [
-            (part, digest) for part, digest in zip(self.parts, self.digests, strict=True) if not isinstance(part, int)
-        ]
-        written = _written([part for part, _ in fresh], [digest for _, digest in fresh]) if fresh else iter(())
+        written = iter(_written([self]) if self.fresh is None else self.fresh)
         pieces: list[bytes | memoryview] = [MARK]
         groups: list[GroupOutline] = []
         marks: list[RowGroup] = []
@@ -212,14 +218,34 @@ class _Patching:
         return np.concatenate(ends)
 
 
-def _written(tables: list[pa.Table], digests: list[bytes]) -> Iterator[_Group]:
-    """Row groups, encoded."""
-    data, size = encode_range(tables, digests)
+def encoded_together(patches: Sequence[Patch | None], known: Callable[[Patch], bool]) -> list[Patch | None]:
+    """The same patches with their new row groups encoded, except of those that are ``known``.
+
+    One writer encodes them all, because each takes as long as some hundreds of rows.
+    """
+    wanted = [patch for patch in patches if patch is not None and not known(patch)]
+    try:
+        written = iter(_written(wanted))
+    except NotOutlined:
+        return list(patches)
+    encoded = (replace(patch, fresh=tuple(islice(written, len(patch.new)))) for patch in wanted)
+    return [patch if patch is None or known(patch) else next(encoded) for patch in patches]
+
+
+def _written(patches: Sequence[Patch]) -> list[_Group]:
+    """The new row groups of patches, encoded."""
+    new = [one for patch in patches for one in patch.new]
+    if not new:
+        return []
+    data, size = encode_range([table for table, _ in new], [digest for _, digest in new])
     tail = data[-size:]
     outlined = outline(tail)
-    marks = decode_footer(tail, "a new range").groups
-    for mark, group in zip(marks, outlined.groups, strict=True):
-        yield _Group(memoryview(data)[mark.start : mark.end], mark, group, (outlined.head, outlined.tail))
+    marks = decode_footer(tail, "new row groups").groups
+    around = (outlined.head, outlined.tail)
+    return [
+        _Group(memoryview(data)[mark.start : mark.end], mark, group, around)
+        for mark, group in zip(marks, outlined.groups, strict=True)
+    ]
 
 
 def _check(tail: bytes, marks: list[RowGroup], rows: int) -> None:

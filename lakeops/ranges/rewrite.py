@@ -16,7 +16,7 @@ from lakeops.ranges.cutter import Cutter
 from lakeops.ranges.fetch import read_range
 from lakeops.ranges.metarange import RangeRow
 from lakeops.ranges.overlay import Overlaid, digested
-from lakeops.ranges.patch import patched
+from lakeops.ranges.patch import Patch, encoded_together, patched
 from lakeops.ranges.split import Hashes
 from lakeops.ranges.task import Piece, Segment, Task, TaskResult, TaskRows, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
@@ -39,9 +39,10 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
         for row, count in zip(segment.rows, segment.changes[: len(segment.rows)], strict=True)
         if count
     ]
-    changed = changed_ranges(store, touched, changes, task.split, seen.add)
+    windows = changed_ranges(store, touched, changes, task.split, seen.add)
     if not touched:  # then there is no base
-        changed = iter([Changed(flooded(no_rows(RANGE_SCHEMA), changes, seen.add))])
+        windows = iter([[Changed(flooded(no_rows(RANGE_SCHEMA), changes, seen.add))]])
+    changed = _patched(windows, task, writer)
     pieces: list[Piece] = []
     work = Work()
     for segment in task.segments:
@@ -49,6 +50,17 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
         pieces += run.pieces(changed)
         work += run.work
     return TaskResult(task.index, tuple(pieces), seen.summary, work + writer.work, *seen.rows())
+
+
+def _patched(
+    windows: Iterable[list[Changed]], task: Task, writer: RangeWriter
+) -> Iterator[tuple[Changed, Patch | None]]:
+    """Changed ranges, and each as a patch where it can be one. New row groups of a window are encoded together."""
+    segment = task.segments[-1]
+    last = segment.rows[-1] if segment.last and segment.rows else None
+    for window in windows:
+        patches = [patched(one, task.split, last=one.file is not None and one.file.row == last) for one in window]
+        yield from zip(window, encoded_together(patches, writer.knows), strict=True)
 
 
 class _Seen:
@@ -80,16 +92,15 @@ class _Rewriting:
     def __init__(self, segment: Segment, split: Split, writer: RangeWriter, store: ObjectStore) -> None:
         self.work = Work()
         self._segment = segment
-        self._split = split
         self._cutter = Cutter(split)
         self._writer = writer
         self._store = store
 
-    def pieces(self, changed: Iterator[Changed]) -> Iterator[Piece]:
+    def pieces(self, changed: Iterator[tuple[Changed, Patch | None]]) -> Iterator[Piece]:
         """The segment's pieces. Ranges that were not touched and are not needed to re-synchronise are in none.
 
         Args:
-            changed: the touched ranges, from this segment's first on.
+            changed: the touched ranges, from this segment's first on, and what they are as patches.
         """
         segment = self._segment
         start = 0
@@ -99,7 +110,7 @@ class _Rewriting:
                 continue
             if not self._cutter.open:
                 start, written = index, []
-            written += self._written(index, next(changed)) if count else self._cut(self._untouched(index))
+            written += self._written(index, *next(changed)) if count else self._cut(self._untouched(index))
             if not self._cutter.open:
                 stop = min(index + 1, len(segment.rows))
                 yield Piece(segment.start + start, segment.start + stop, tuple(written))
@@ -109,14 +120,12 @@ class _Rewriting:
                 written.append(self._writer.write(self._cutter.rest()))
             yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), carry)
 
-    def _written(self, index: int, changed: Changed) -> list[RangeRow]:
+    def _written(self, index: int, changed: Changed, patch: Patch | None) -> list[RangeRow]:
         """The ranges that base range ``index`` brings to an end, written."""
         if self._segment.rows:
             self._count(index)
-        if not self._cutter.open:
-            patch = patched(changed, self._split, last=self._segment.last and index == len(self._segment.rows) - 1)
-            if patch is not None:
-                return [self._writer.write(patch)]
+        if not self._cutter.open and patch is not None:
+            return [self._writer.write(patch)]
         return self._cut(changed.rows())
 
     def _cut(self, rows: Iterable[tuple[pa.Table, Hashes | None]]) -> list[RangeRow]:

@@ -121,6 +121,10 @@ class RangeWriter:
         self._attempt = attempt
         self._known = {row.id: row for row in known}
 
+    def knows(self, rows: WholeRange) -> bool:
+        """Whether a known range is the same."""
+        return rows.described().id in self._known
+
     def write(self, rows: WholeRange) -> RangeRow:
         """The metarange row of these rows, written unless a known range is the same."""
         described = rows.described()

@@ -12,10 +12,12 @@ from support.rows import THOROUGH, applied, attempt, built, byte_order, numbered
 from lakeops.engine.build import build
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
+from lakeops.ranges import patch as patching
 from lakeops.ranges.changed import changed_ranges
 from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.fetch import fetch_range, open_range, read_range
-from lakeops.ranges.patch import Patch, patched
+from lakeops.ranges.outline import NotOutlined
+from lakeops.ranges.patch import Patch, encoded_together, patched
 from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.verify import verify_range
 from lakeops.ranges.write import write_range
@@ -45,7 +47,7 @@ def within(base, index):
 
 def patch_of(store, row, staged, split=SPLIT, *, last=False, on_overlaid=lambda _: None) -> Patch | None:
     """The patch of one range with changes, if there is one."""
-    (changed,) = changed_ranges(store, [(row, staged.num_rows)], staged, split, on_overlaid)
+    ((changed,),) = changed_ranges(store, [(row, staged.num_rows)], staged, split, on_overlaid)
     return patched(changed, split, last=last)
 
 
@@ -192,6 +194,37 @@ def test_what_follows_a_range_that_its_paths_end_is_no_part_of_it(store, base):
 def test_many_changes_are_no_case_for_a_patch(store, base):
     paths = within(base, 1)
     assert try_patch(store, base, 1, {f"{paths[0]}!{number:02}": ("9", 9) for number in range(21)}) is None
+
+
+def test_new_row_groups_of_several_ranges_are_encoded_together(store, base, monkeypatch):
+    """To the bytes that each would have alone. Those of a range that is known are not encoded."""
+    patches = [try_patch(store, base, index, {within(base, index)[3]: ("9", 9)}) for index in range(len(base))]
+    patches[2] = None
+    alone = [patch and patch.encoded() for patch in patches]
+    calls = []
+    encode_range = patching.encode_range
+    monkeypatch.setattr(patching, "encode_range", lambda *args: calls.append(args) or encode_range(*args))
+    some = encoded_together(patches, lambda patch: patch is patches[1])
+    assert [sum(map(len, args)) for args in calls] == [2 * sum(len(patch.new) for patch in (patches[0], *patches[3:]))]
+    assert [patch and patch.fresh is not None for patch in some] == [True, False, None, *[True] * (len(some) - 3)]
+    calls.clear()
+    together = [patch and patch.encoded() for number, patch in enumerate(some) if number != 1]
+    assert together == [alone[0], *alone[2:]]
+    assert calls == []
+    assert encoded_together([None], lambda _: False) == [None]
+
+
+def test_new_row_groups_that_no_outline_fits_are_encoded_with_their_ranges(store, base, monkeypatch):
+    def refuse(_: bytes) -> None:
+        raise NotOutlined("as of another version of the writer")
+
+    patches = [try_patch(store, base, index, {within(base, index)[3]: ("9", 9)}) for index in range(4)]
+    monkeypatch.setattr(patching, "outline", refuse)
+    assert encoded_together(patches, lambda _: False) == patches
+    rows = [write_range(store, patch, attempt()) for patch in patches]
+    changes = {within(base, index)[3]: ("9", 9) for index in range(4)}
+    expected = built(store, applied(REPOSITORY, changes), SPLIT)
+    assert [row.id for row in rows] == [expected.row(index).id for index in range(4)]
 
 
 def test_a_file_of_another_writer_is_encoded_anew(store, base, monkeypatch):
