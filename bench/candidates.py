@@ -101,6 +101,7 @@ def _spooled(path: Path) -> Iterator[pa.Table]:
 
 
 def _lakeops(folder: Path) -> Callable[[], int]:
+    import duckdb  # noqa: F401 - both sides have loaded it before the clock starts
     import pyarrow as pa
     import pyarrow.parquet as pq
 
