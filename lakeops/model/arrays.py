@@ -8,6 +8,7 @@ arrays by what is here. ``tests/ops/test_pandas.py`` runs the verbs and finds ou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -72,18 +73,13 @@ def scalar(value: object, kind: pa.DataType) -> pa.Scalar:
 
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Python values as an Arrow array, with None for null: what ``pa.array`` gives, and its errors."""
-    if len(values) <= _MANY:
-        filled, missing = [value for value in values if value is not None], None
-        if len(filled) < len(values):
-            missing = np.array([value is None for value in values], np.bool_)
-        try:
-            found = _texts(values, filled, kind, missing)
-            if found is None:
-                found = _numbers(values, filled, kind, missing)
-        except (UnicodeEncodeError, OverflowError):
-            found = None
-        if found is not None:
-            return found
+    python = _python(kind)
+    if python and len(values) <= _MANY and all(value is None or type(value) is python for value in values):
+        missing = np.array([value is None for value in values], np.bool_)
+        with suppress(UnicodeEncodeError, OverflowError):
+            found = (_texts if python in (str, bytes) else _numbers)(values, kind, missing if missing.any() else None)
+            if found is not None:
+                return found
     return pa.array(values, kind)
 
 
@@ -92,44 +88,36 @@ def no_rows(schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def _texts(
-    values: Sequence[Any], filled: list[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None
-) -> pa.Array | None:
-    """Texts and bytes of any length. None where ``kind`` or one of the values is something else."""
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        if not all(type(value) is str for value in filled):
-            return None
-        encoded = [value.encode() if value is not None else b"" for value in values]
-    elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-        if not all(type(value) is bytes for value in filled):
-            return None
-        encoded = [value or bytes(kind.byte_width if pa.types.is_fixed_size_binary(kind) else 0) for value in values]
-    else:
-        return None
-    known, data = None if missing is None else _bits(~missing), pa.py_buffer(b"".join(encoded))
-    if pa.types.is_fixed_size_binary(kind):
-        if any(len(value) != kind.byte_width for value in encoded):
-            return None
-        return pa.Array.from_buffers(kind, len(values), [known, data])
-    large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    if not large and ends[-1] > np.iinfo(np.int32).max:
-        return None
-    bounds = pa.py_buffer(ends.astype(np.int64 if large else np.int32))
-    return pa.Array.from_buffers(kind, len(values), [known, bounds, data])
+def _python(kind: pa.DataType) -> type | None:
+    """What values of a type are in Python. None for types that are left to Arrow."""
+    types = pa.types
+    if types.is_string(kind) or types.is_large_string(kind):
+        return str
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return bytes
+    return int if types.is_integer(kind) else bool if types.is_boolean(kind) else None
 
 
-def _numbers(
-    values: Sequence[Any], filled: list[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None
-) -> pa.Array | None:
-    """Whole numbers and truth values. None where ``kind`` or one of the values is something else."""
-    number = pa.types.is_integer(kind)
-    if not (number or pa.types.is_boolean(kind)) or not all(
-        type(value) is (int if number else bool) for value in filled
-    ):
+def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array | None:
+    """Texts or bytes. None where they do not fit into ``kind``."""
+    fixed, nothing = pa.types.is_fixed_size_binary(kind), b""
+    if fixed:
+        nothing = bytes(kind.byte_width)
+    raw = [nothing if value is None else value.encode() if isinstance(value, str) else value for value in values]
+    known, data = None if missing is None else _bits(~missing), pa.py_buffer(b"".join(raw))
+    if fixed:
+        fits = all(len(value) == kind.byte_width for value in raw)
+        return pa.Array.from_buffers(kind, len(values), [known, data]) if fits else None
+    bounds = np.int64 if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else np.int32
+    ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
+    if ends[-1] > np.iinfo(bounds).max:
         return None
-    dense = [0 if value is None else value for value in values] if missing is not None else values
-    return from_numpy(np.array(dense, kind.to_pandas_dtype()), missing)
+    return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(ends.astype(bounds)), data])
+
+
+def _numbers(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array:
+    """Whole numbers or truth values."""
+    return from_numpy(np.array([value or 0 for value in values], kind.to_pandas_dtype()), missing)
 
 
 def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import to_numpy
+from lakeops.model.arrays import first_true
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
@@ -149,12 +149,10 @@ def check_ascending(paths: pa.Array | pa.ChunkedArray, after: str | None = None)
     for chunk in chunks:
         if not len(chunk):
             continue
-        falls = np.flatnonzero(~to_numpy(pc.less(chunk.slice(0, len(chunk) - 1), chunk.slice(1))))
-        if len(falls) or (after is not None and chunk[0].as_py() <= after):
-            wrong = int(falls[0]) + 1 if len(falls) else 0
-            raise InvalidInput(
-                f"paths must be unique and sorted by their bytes; they are not at {chunk[wrong].as_py()!r}"
-            )
+        at = first_true(pc.greater_equal(chunk.slice(0, len(chunk) - 1), chunk.slice(1)))
+        if at is not None or (after is not None and chunk[0].as_py() <= after):
+            wrong = chunk[0 if at is None else at + 1].as_py()
+            raise InvalidInput(f"paths must be unique and sorted by their bytes; they are not at {wrong!r}")
         after = chunk[-1].as_py()
 
 

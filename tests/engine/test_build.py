@@ -68,6 +68,18 @@ def test_nulls_are_refused(store):
         build(store, [holed], SMALL, attempt())
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_null_among_paths_is_refused(store, at):
+    """Not by an error of Arrow, which is nobody's to catch."""
+    table = entry_table({"a": ("0", 0), "b": ("0", 0), "c": ("0", 0)})
+    schema = pa.schema([field.with_nullable(True) for field in table.schema])
+    paths = ["a", "b", "c"]
+    paths[at] = None
+    holed = table.cast(schema).set_column(0, "path", pa.array(paths, pa.string()))
+    with pytest.raises(InvalidInput, match="path"):
+        build(store, [holed], SMALL, attempt())
+
+
 def test_digests_may_be_passed_through(store):
     table = synthetic.entries(np.arange(100, dtype=np.uint64))
     known = with_digests(table)

@@ -92,6 +92,12 @@ def test_values_of_python(data, kind):
     assert [scalar(value, kind) for value in values] == [pa.scalar(value, kind) for value in values]
 
 
+def test_bytes_of_another_width_are_refused():
+    for value in (b"", b"12", b"1234"):
+        with pytest.raises(pa.ArrowInvalid):
+            array([value, None], pa.binary(3))
+
+
 def test_many_values_of_python(monkeypatch):
     monkeypatch.setattr("lakeops.model.arrays._MANY", 3)
     for values in (["a", None, "b"], ["a", None, "b", "c"]):
