@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
-from lakeops.model.arrays import array, from_numpy, to_numpy
+from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange, ranges_for
 from lakeops.store.base import ObjectStore
@@ -252,12 +252,12 @@ class _SortedOut:
 
 def _read_and_sort_out(task: ReadTask, store: ObjectStore, *, firsts: pa.Array) -> _SortedOut:
     # A range has a few dozen addresses of each slice, and each batch that is written and joined has a fixed price.
-    several = _joined_small(referenced_by(row, store) for row in task.rows)
-    parts = [part for addresses in several for part in _by_slice(addresses, firsts)]
+    batches = _in_batches(referenced_by(row, store) for row in task.rows)
+    parts = [part for addresses in batches for part in _by_slice(addresses, firsts)]
     return _SortedOut(task.index, len(task.rows), parts)
 
 
-def _joined_small(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+def _in_batches(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
     """The values of arrays, those of small ones together."""
     held: list[pa.Array] = []
     for one in arrays:
@@ -353,5 +353,5 @@ def _stream(path: Path) -> Iterator[pa.Table]:
 def _one_each(tables: Sequence[pa.Table]) -> pa.Table:
     """The rows of all tables, one an id: the first."""
     table = pa.concat_tables(tables).combine_chunks()
-    codes = to_numpy(table.column("id").combine_chunks().dictionary_encode().indices)
+    codes = to_numpy(in_one(table.column("id")).dictionary_encode().indices)
     return table.take(from_numpy(np.unique(codes, return_index=True)[1]))

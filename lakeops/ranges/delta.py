@@ -370,8 +370,7 @@ def matched(left: Candidates, right: Candidates) -> Delta:
 
 
 def _sizes(side: Candidates) -> Positions:
-    sizes: Positions = to_numpy(side.table.column("size_bytes"))
-    return sizes
+    return to_numpy(side.table.column("size_bytes"))
 
 
 def _other_rows(side: Candidates, rows: Positions) -> Positions:

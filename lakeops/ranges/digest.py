@@ -58,16 +58,12 @@ def identities(table: pa.Table) -> pa.Array:
 
 def same_identity(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     """Row by row, whether two tables of equal length hold what a user calls the same object."""
-    equal = pc.equal(identities(left), identities(right))
-    result: npt.NDArray[np.bool_] = to_numpy(equal)
-    return result
+    return to_numpy(pc.equal(identities(left), identities(right)))
 
 
 def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     """The same of content type and user metadata alone: the rest of the identity is known to be equal."""
-    equal = pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right)))
-    result: npt.NDArray[np.bool_] = to_numpy(equal)
-    return result
+    return to_numpy(pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right))))
 
 
 def group_digest(digests: pa.Array | pa.ChunkedArray) -> bytes:

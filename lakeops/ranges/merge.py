@@ -141,8 +141,7 @@ def foretold(
     if splicing.settled:
         yield from diff(reader, *splicing.taken, prefix=prefix)
         return
-    ours = dest.changes_since(base)
-    walk = MergeWalk(reader, base, source, dest, strategy, columns=SKETCH_COLUMNS, ours=ours)
+    walk = MergeWalk(reader, base, source, dest, strategy, columns=SKETCH_COLUMNS, ours=splicing.ours)
     for decided in walk.decisions(prefix):
         shown = np.flatnonzero(decided.take | decided.conflict)
         if len(shown):

@@ -149,9 +149,8 @@ def list_flaw(reader: RangeReader, metarange: Metarange, since: Metarange) -> Fl
     done = [0, 0]
     plain = [Metarange(side.table) for side in (since, metarange)]
     for delta in deltas(reader, *plain, columns=(RANGE_SCHEMA.names, RANGE_SCHEMA.names)):
-        before, after = (
-            np.sort(np.concatenate(rows)) for rows in ((delta.removed, delta.pairs[0]), (delta.added, delta.pairs[1]))
-        )
+        before = np.sort(np.concatenate((delta.removed, delta.pairs[0])))
+        after = np.sort(np.concatenate((delta.added, delta.pairs[1])))
         for number, (side, rows) in enumerate(((delta.left, before), (delta.right, after))):
             found = side.table.take(from_numpy(rows))
             if not found.equals(sides[number].slice(done[number], found.num_rows)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -200,8 +201,6 @@ class MergeWalk:
         self._dest = dest
         self._strategy = strategy
         self._columns = list(columns)
-        self._as_base = dest.shared(base)
-        self._as_source = dest.shared(source)
         self._ours = ours
         self._open: tuple[int, RangeFile] | None = None
         self._coming = self._ask_ahead() if reader.store.remote and ours is None else iter(())
@@ -216,8 +215,7 @@ class MergeWalk:
         """The sizes of objects that the destination alone has, by ascending paths."""
         if self._ours is not None:
             after = self._ours.after
-            listed: Positions = to_numpy(after.column("size_bytes").take(_rows_at(after, paths)))
-            return listed
+            return to_numpy(after.column("size_bytes").take(_rows_at(after, paths)))
         owner = to_numpy(pc.search_sorted(self._dest.table.column("last_path"), paths)).astype(np.int64)
         found = np.zeros(len(paths), np.int64)
         for number in np.unique(owner).tolist():
@@ -228,20 +226,18 @@ class MergeWalk:
 
     def _decide(self, delta: Delta) -> Decided:
         paths, left, right = _sides(delta)
-        if self._ours is not None:
-            found = listed_states(self._ours, paths, delta, left, right)
-        else:
-            found = self._states(delta, paths, left, right)
-        like_base, like_source, present = found.like_base, found.like_source, found.present
-        own = ~like_base & ~like_source
-        take = like_base & ~like_source
+        found = self._states(delta, paths, left, right)
+        own = ~found.like_base & ~found.like_source
+        take = found.like_base & ~found.like_source
         if self._strategy is Strategy.SOURCE_WINS:
             take |= own
         conflict = own if self._strategy is None else np.zeros_like(own)
-        return Decided(delta, paths, left, right, take, conflict, own, present)
+        return Decided(delta, paths, left, right, take, conflict, own, found.present)
 
     def _states(self, delta: Delta, paths: pa.Array, left: Positions, right: Positions) -> States:
         """For each path whether the destination is as the base, is as the source, and has it at all."""
+        if self._ours is not None:
+            return listed_states(self._ours, paths, delta, left, right)
         total = len(paths)
         owner = to_numpy(pc.search_sorted(self._dest.table.column("last_path"), paths)).astype(np.int64)
         inside = owner < len(self._dest)
@@ -269,6 +265,14 @@ class MergeWalk:
         for here, found in zip(parts, looks, strict=True):
             like_base[here], like_source[here], present[here] = found.like_base, found.like_source, found.present
         return States(like_base, like_source, present)
+
+    @cached_property
+    def _as_base(self) -> Mask:
+        return self._dest.shared(self._sides[0])
+
+    @cached_property
+    def _as_source(self) -> Mask:
+        return self._dest.shared(self._sides[1])
 
     def _file(self, number: int) -> RangeFile:
         """A range of the destination. The next delta may begin in the one that this one ended in."""
