@@ -6,7 +6,6 @@ it takes to start. Spark has to promise half the time, for what is estimated is 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 
@@ -14,6 +13,7 @@ from lakeops.engine.base import Engine, R, T
 from lakeops.engine.local import LocalEngine
 from lakeops.engine.spark.engine import SparkEngine, tasks_for
 from lakeops.engine.spark.session import is_local
+from lakeops.machine import cores as usable_cores
 from lakeops.settings import Settings
 from lakeops.store.base import ObjectStore
 
@@ -57,13 +57,13 @@ class ChoosingEngine:
     Args:
         local: for work that is not worth the way.
         spark: for the rest, if it has a master or a session is active in this process.
-        cores: how many this machine has.
+        cores: how many this process may use.
     """
 
     def __init__(self, local: LocalEngine, spark: SparkEngine, *, cores: int | None = None) -> None:
         self._local = local
         self._spark = spark
-        self._cores = cores or os.cpu_count() or 1
+        self._cores = cores or usable_cores()
 
     @property
     def name(self) -> str:

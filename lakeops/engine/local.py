@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from lakeops.engine.base import R, T
+from lakeops.machine import cores
 from lakeops.store.base import ObjectStore
 from lakeops.store.in_flight import IN_FLIGHT
 from lakeops.store.nearby import giving_way
@@ -21,12 +21,12 @@ class LocalEngine:
     """Runs tasks in a pool of threads.
 
     Args:
-        threads: how many; as many as there are cores by default. Each holds a range or two in memory, and on a local
-            disk more of them get into each other's way.
+        threads: how many; as many as there are cores for this process by default. Each holds a range or two in
+            memory, and on a local disk more of them get into each other's way.
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads: int = threads or os.cpu_count() or 1
+        self.threads: int = threads or cores()
 
     @property
     def name(self) -> str:

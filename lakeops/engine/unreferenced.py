@@ -8,7 +8,6 @@ belongs in, and DuckDB joins every slice with its file. On Spark the executors r
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ import pyarrow.compute as pc
 from lakeops.engine.addresses import ReadTask, managed, read_tasks, referenced_by
 from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.listed import LISTED_SCHEMA, Listed, Listing, checked
+from lakeops.machine import cores
 from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
 from lakeops.model.errors import EngineUnavailable, LakeopsError, Transient
 from lakeops.ranges.metarange import Metarange, ranges_for
@@ -289,7 +289,7 @@ def _database(scratch: Path) -> Iterator[DuckDBPyConnection]:
 
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY,
-        "threads": min(THREADS, os.cpu_count() or 1),
+        "threads": min(THREADS, cores()),
         "temp_directory": str(scratch / "spilled"),
         "preserve_insertion_order": False,
         "autoinstall_known_extensions": False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
@@ -13,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakeops.machine import cores
 from lakeops.model.arrays import from_numpy, no_rows, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
@@ -141,7 +141,7 @@ class RangeCache:
 S = TypeVar("S")
 T = TypeVar("T")
 
-_AHEAD_NEAR = min(os.cpu_count() or 1, 4)
+_AHEAD_NEAR = min(cores(), 4)
 """Loads that are under way at once where only cores limit them. Each may hold a range of either side in memory."""
 
 _FEW_BYTES = 32 * 1024 * 1024
@@ -184,7 +184,7 @@ class RangeReader:
     """
 
     def __init__(self, store: ObjectStore, cache: RangeCache | None = None) -> None:
-        self._slots = Slots(os.cpu_count() or 1)
+        self._slots = Slots(cores())
         self.store = giving_way(store, self._slots) if store.remote else store
         self._cache = cache or RangeCache()
 

@@ -1,0 +1,63 @@
+import os
+
+import pytest
+
+from lakeops import machine
+from lakeops.engine.choose import ChoosingEngine, local_seconds
+from lakeops.engine.local import LocalEngine
+from lakeops.engine.spark.engine import SparkEngine
+
+V1_QUOTA, V1_PERIOD = "cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    """A container on a machine of 64 cores: takes the files that tell it of its limits, by name."""
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+
+    def told(files: dict[str, str]) -> None:
+        (tmp_path / "cpu").mkdir()
+        for name, text in files.items():
+            (tmp_path / name).write_text(text)
+
+    return told
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 64),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "250000 100000\n"}, 3),
+        ({"cpu.max": "10000 100000\n"}, 1),
+        ({"cpu.max": "9900000 100000\n"}, 64),
+        ({"cpu.max": "\n"}, 64),
+        ({"cpu.max": "200000 0\n"}, 64),
+        ({V1_QUOTA: "400000\n", V1_PERIOD: "100000\n"}, 4),
+        ({V1_QUOTA: "-1\n", V1_PERIOD: "100000\n"}, 64),
+        ({V1_QUOTA: "400000\n"}, 64),
+    ],
+)
+def test_a_containers_quota_is_what_counts(container, files, expected):
+    container(files)
+    assert machine.cores() == expected
+
+
+def test_engines_have_a_thread_for_each_core_that_they_may_use(container):
+    container({"cpu.max": "200000 100000\n"})
+    assert LocalEngine().threads == 2
+    engine = ChoosingEngine(LocalEngine(), SparkEngine("local[64]"))
+    # Sixty-four cores would do this in a fifteenth of the time, and Spark would not be worth while.
+    assert local_seconds(20_000, 64) < 2 < local_seconds(20_000, 2)
+    assert engine.for_work(20_000).name == "on spark"
+
+
+def test_one_core_of_a_bigger_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5}, raising=False)
+    assert machine.cores() == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    assert machine.cores() == 12
