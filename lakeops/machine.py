@@ -1,8 +1,11 @@
-"""How many cores this process may use: a container is often given fewer than its machine has."""
+"""What this process takes of its machine: cores, of which a container is often given few, and threads of numpy."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -10,6 +13,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 _QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
 """Files with a quota and the period that it is for, by control groups of version 2 and of version 1."""
+
+_BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+"""What OpenBLAS reads, of which the first one counts."""
 
 
 def cores() -> int:
@@ -20,6 +26,23 @@ def cores() -> int:
     affinity = getattr(os, "sched_getaffinity", None)  # macOS has none
     here = len(affinity(0)) if affinity else os.cpu_count() or 1
     return min([here, *(quota for names in _QUOTAS if (quota := _quota(names)))])
+
+
+@contextmanager
+def without_blas_threads() -> Iterator[None]:
+    """Let numpy start no threads for linear algebra, if it is imported inside the block and nobody said how many.
+
+    There would be one for each core, and each waits busily for the first 80 ms. lakeops multiplies no matrices. Who
+    does that in the same process wants the threads, so this is for processes that only run lakeops.
+    """
+    if "numpy" in sys.modules or any(name in os.environ for name in _BLAS_THREADS):
+        yield
+        return
+    os.environ[_BLAS_THREADS[0]] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_BLAS_THREADS[0], None)  # children may want them
 
 
 def _quota(names: tuple[str, ...]) -> int | None:

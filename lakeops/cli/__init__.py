@@ -12,6 +12,8 @@ import os
 import sys
 from pathlib import Path
 
+from lakeops.machine import without_blas_threads
+
 
 def main() -> None:
     """Run the command line that the process was started with, and leave with its exit code."""
@@ -21,7 +23,8 @@ def main() -> None:
         _open_streams()
         from lakeops.cli.app import app
 
-        app(prog_name="lakeops")
+        with without_blas_threads():
+            app(prog_name="lakeops")
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         sys.exit(130)
 

@@ -19,6 +19,7 @@ from support.airflow_tasks import kill_at, with_garbage
 from support.scenes import tree
 
 from lakeops import Lake, Repository
+from lakeops.machine import cores
 from lakeops.model.errors import RepositoryNotFound
 
 sdk = pytest.importorskip("airflow.sdk")
@@ -329,6 +330,45 @@ def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake: Lake, pla
     found = {name.removeprefix("Lakeops").removesuffix("Operator"): set(modules) for name, *modules in lines}
     wanted = {name: modules for names, modules in LOADS.items() for name in names.split()}
     assert found == wanted
+
+
+THREADS = """
+import json, os, sys
+from types import SimpleNamespace
+from lakeops.airflow import operators
+
+instance = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=1)
+task = operators.LakeopsCommitOperator(task_id="t", **json.load(sys.stdin))
+assert "numpy" not in sys.modules
+task.execute({"ti": instance, "task": task, "logical_date": None})
+assert "numpy" in sys.modules
+print("THREADS", len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(cores() < 2 or not Path("/proc/self/task").exists(), reason="one core has one thread anyway")
+def test_a_task_starts_no_threads_for_linear_algebra(lake: Lake, place: Path, tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.operator == "Commit")
+
+    def threads(asked: dict[str, str]) -> int:
+        name = f"threads-{len(asked)}"
+        case.prepare(lake, name)
+        environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")} | asked
+        arguments = {"repo": name, **case.given(place), "outlets": []}  # no events, so no server of Airflow is asked
+        done = subprocess.run(
+            [sys.executable, "-c", THREADS],
+            input=json.dumps(arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout.split("THREADS")[1])
+
+    assert threads({"OPENBLAS_NUM_THREADS": "2"}) == threads({}) + 1
 
 
 FLAGS = {

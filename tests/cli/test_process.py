@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from lakeops.machine import cores
+
 R = "lakefs://flights"
 HEAVY = {"pyarrow", "numpy", "pandas", "boto3", "botocore", "alembic", "airflow", "pyspark", "rich", "fsspec"}
 QUICK = {
@@ -75,6 +77,31 @@ def test_a_ref_command_takes_little_time(process, flights):
         assert process("branch", "list", R).returncode == 0
         took.append(spent() - before)
     assert min(took) < MAX_CPU_SECONDS
+
+
+COUNT = """
+import atexit, os, sys
+atexit.register(lambda: print("THREADS", len(os.listdir("/proc/self/task")), file=sys.stderr))
+from lakeops.cli import main
+main()
+"""
+
+
+@pytest.mark.skipif(cores() < 2 or not Path("/proc/self/task").exists(), reason="one core has one thread anyway")
+def test_no_threads_for_linear_algebra(flights, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
+    def threads(asked: str) -> int:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", asked)
+        if not asked:
+            monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+        args = [sys.executable, "-c", COUNT, "diff", f"{R}/main", f"{R}/dev"]
+        done = subprocess.run(args, capture_output=True, text=True, check=True, timeout=60)
+        return int(done.stderr.split("THREADS")[1])
+
+    alone = threads("1")
+    assert threads("2") == alone + 1, "who asks for them has them"
+    assert threads("") == alone
 
 
 def test_streams_and_exit_codes(process, flights):

@@ -1,4 +1,5 @@
 import os
+import sys
 
 import pytest
 
@@ -61,3 +62,41 @@ def test_one_core_of_a_bigger_machine(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 12)
     assert machine.cores() == 12
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    """A process that has not imported numpy, and in which nobody said how many threads it shall have."""
+    monkeypatch.delitem(sys.modules, "numpy")
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def told() -> str | None:
+    return os.environ.get("OPENBLAS_NUM_THREADS")
+
+
+@pytest.mark.usefixtures("unset")
+def test_numpy_is_told_to_start_no_threads_and_children_are_not():
+    with pytest.raises(KeyError), machine.without_blas_threads():
+        assert told() == "1"
+        raise KeyError
+    assert told() is None
+
+
+@pytest.mark.usefixtures("unset")
+@pytest.mark.parametrize("name", ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"])
+def test_who_said_how_many_threads_numpy_has_is_heard(monkeypatch, name):
+    monkeypatch.setenv(name, "7")
+    with machine.without_blas_threads():
+        assert os.environ[name] == "7"
+        assert told() in ("7", None)
+    assert os.environ[name] == "7"
+
+
+def test_nothing_changes_where_numpy_is_imported_already(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    import numpy as np  # noqa: F401 - by whoever wants its threads
+
+    with machine.without_blas_threads():
+        assert told() is None

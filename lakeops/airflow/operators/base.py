@@ -15,6 +15,7 @@ from lakeops.airflow.hook import LakeopsHook
 from lakeops.airflow.lineage import Trace
 from lakeops.airflow.links import LakeopsBranchLink, address, host
 from lakeops.airflow.task import LakeopsTask, TaskRun
+from lakeops.machine import without_blas_threads
 from lakeops.model.errors import MergeConflict
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class LakeopsOperator(LakeopsTask, BaseOperator):
         if self._tells_by_itself:
             # Airflow makes an event for each outlet at every success, and this task may publish nothing.
             self.outlets: list[Any] = []
-        with failing_at_once(self.arguments()), self._killable():
+        with failing_at_once(self.arguments()), self._killable(), without_blas_threads():
             self.check_values()
             hook = LakeopsHook(self.lakeops_conn_id)
             with hook.get_conn() as lake, hook.naming(lake):
