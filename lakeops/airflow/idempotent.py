@@ -286,14 +286,17 @@ def create_branch(repository: Repository, name: str, source: str, run: TaskRun, 
     whatever it holds with ``exist_ok``.
 
     Raises:
-        AlreadyExists: the branch holds somebody else's commits.
+        AlreadyExists: the branch holds somebody else's commits, or a tag has the name.
         RefNotFound: there is no ``source``.
         NoMergeBase: the branch that exists shares no history with ``source``.
     """
     try:
         return repository.create_branch(name, source=source)
-    except AlreadyExists:
-        branch = repository.branch(name)
+    except AlreadyExists as taken:
+        try:
+            branch = repository.branch(name)
+        except RefNotFound:
+            raise taken from None  # a tag has the name
         foreign = None if exist_ok else next(_foreign(repository, name, source, run), None)
         if foreign is None:
             return branch

@@ -309,19 +309,31 @@ _NEW_MOVE_AND_RECORD = insert(REFLOG).add_cte(
 def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
     """A statement that inserts a ref, unless its name is taken or its commit is not live: all in one look.
 
+    A branch's name is no tag's either. Who reads by it would get the branch, though a tag is said to stay where it is.
+
     Parameters ``repository``, ``ref``, ``commit``, ``row_digest``, and what is in ``more``: further columns of the
     table.
     """
     here: BindParameter[str] = bindparam("repository")
     name: BindParameter[str] = bindparam("ref", type_=table.c.name.type)
-    taken = exists().where(table.c.repository_id == here, table.c.name == name)
+    taken = [exists().where(one.c.repository_id == here, one.c.name == name) for one in (BRANCH, TAG)]
     values = {"repository_id": COMMIT.c.repository_id, "name": name, "commit_id": COMMIT.c.id, **more}
     values[DIGEST] = bindparam(DIGEST, type_=table.c[DIGEST].type)
     live = select(*values.values()).where(
-        COMMIT.c.repository_id == here, COMMIT.c.id == bindparam("commit"), COMMIT.c.expired.is_(False), ~taken
+        COMMIT.c.repository_id == here,
+        COMMIT.c.id == bindparam("commit"),
+        COMMIT.c.expired.is_(False),
+        *(~each for each in taken),
     )
     statement = insert(table).from_select(list(values), live)
     return statement.execution_options(preserve_rowcount=True)  # psycopg forgets it with the cursor
+
+
+def _taken(table: Table, other: Table, values: Mapping[str, str]) -> str:
+    """What is said of a name of ``table`` that ``other`` has."""
+    wanted, found = (("branch" if one is BRANCH else "tag") for one in (table, other))
+    also = "" if other is table else f", so no {wanted} can be called so"
+    return f"{found} {values['ref']!r} exists already in repository {values['repository']!r}{also}"
 
 
 class Transitions:
@@ -383,11 +395,11 @@ class Transitions:
             AlreadyExists, CommitExpired, RefNotFound.
         """
         row = {"repository_id": values["repository"], "name": values["ref"], "commit_id": values["commit"], **more}
-        taken = select(table.c.name).where(table.c.repository_id == values["repository"], table.c.name == values["ref"])
         while not conn.execute(new, {**values, DIGEST: row_digest(table, row)}).rowcount:
-            if conn.execute(taken).first():
-                word = "branch" if table is BRANCH else "tag"
-                raise AlreadyExists(f"{word} {values['ref']!r} exists already in repository {values['repository']!r}")
+            for other in (BRANCH, TAG):
+                mine = (other.c.repository_id == values["repository"], other.c.name == values["ref"])
+                if conn.execute(select(other.c.name).where(*mine)).first():
+                    raise AlreadyExists(_taken(table, other, values))
             # One that passes was restored between the two looks, or the name became free.
             check_live(conn, values["repository"], [values["commit"]])
         note_insert(conn, table, row)

@@ -49,7 +49,7 @@ def diff(
     """Show what changed, path by path.
 
     One branch: its uncommitted changes. Two refs: what the second one changed since their merge base, that is, what
-    merging it into the first one would do.
+    merging it into the first one would do. Between two refs commits are compared.
     """
     if right is None and (two_way or strategy):
         raise InvalidInput(f"{'--two-way' if two_way else '--strategy'} needs two refs")
@@ -69,6 +69,8 @@ def diff(
         session.stream(counts.count(shown), change_line)
     for line in counts.lines():
         session.note(*line)
+    if right is not None:
+        session.note_left_out([ref for ref in dict.fromkeys((old, new)) if repository.ref(ref).is_dirty])
 
 
 class ChangeCounts:

@@ -39,6 +39,7 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
     ref, prefix = _ref(session, source)
     with session.progress("Cloning", size=IN_BYTES):
         done = ref.clone(directory, prefix)
+    session.note_left_out([ref.id] if ref.is_dirty else [])
     session.answer(done, ["Cloned ", (done.uri, "green"), f" to {directory}: ", _amount(done.taken)])
 
 

@@ -60,10 +60,7 @@ def merge(
                 squash=squash,
                 allow_empty=allow_empty,
             )
-    if result.source_uncommitted:
-        session.note(
-            ("Uncommitted changes of ", "yellow"), (ref, "green"), (" were left out; commit and merge them.", "yellow")
-        )
+    session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
     if result.up_to_date:
         session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
         return

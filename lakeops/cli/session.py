@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, wraps
 from itertools import chain, islice
@@ -154,6 +154,12 @@ class Session(Output):
         name, ref = left.only_ref()
         other = ref_in(name, str(right))
         return self.lake.repository(name), ref, other
+
+    def note_left_out(self, dirty: Sequence[str], advice: str = "") -> None:
+        """Say of branches with uncommitted changes that a command left these out."""
+        names = [part for ref in dirty for part in ((" and ", "yellow"), (ref, "green"))][1:]
+        if names:
+            self.note(("Uncommitted changes of ", "yellow"), *names, (f" were left out{advice}.", "yellow"))
 
     # --- the person at the terminal ---
 

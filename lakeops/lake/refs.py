@@ -8,7 +8,7 @@ from typing import Final
 from lakeops.lake.verbs import folder_verb, ops, ref_verb, verb
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import resolve_commit
+from lakeops.ops.resolve import is_dirty, resolve_commit
 
 
 class Readable:
@@ -33,6 +33,11 @@ class Readable:
     def commit_id(self) -> str:
         """The id of ``head``."""
         return self.head.id
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it is a branch with uncommitted changes. Diffs, merges, blame and clones leave these out."""
+        return is_dirty(self._ctx, self.id)
 
     def exists(self, path: str) -> bool:
         """Whether there is an object at a path."""

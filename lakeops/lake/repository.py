@@ -160,7 +160,7 @@ class Repository:
 
         Raises:
             InvalidName: the name breaks the rules.
-            AlreadyExists: a branch has the name.
+            AlreadyExists: a branch or a tag has the name.
             RefNotFound, CommitExpired: there is no such commit to begin at.
             ReadOnlyRepository: the repository takes no changes.
         """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lakeops.catalog.hooks import Hooks
 from lakeops.catalog.records import BranchState, Pinned
 from lakeops.model import graph
-from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward
+from lakeops.model.errors import AlreadyExists, BranchMoved, InvalidName, NotForward, RefNotFound
 from lakeops.model.hooks import HookEvent
 from lakeops.model.names import check_branch, check_tag
 from lakeops.model.records import CHECK_PROTECTION, TAG_PROTECTION, Commit, PassedCheck, Ref
@@ -24,7 +24,7 @@ def create_branch(ctx: Context, name: str, source: str) -> Ref:
     """A new branch at what ``source`` means now.
 
     Raises:
-        InvalidName, AlreadyExists: the name breaks the rules, or there is such a branch.
+        InvalidName, AlreadyExists: the name breaks the rules, or a branch or a tag has it.
         RefNotFound, CommitExpired: there is no such commit to read.
         ReadOnlyRepository: the repository takes no changes.
     """
@@ -170,8 +170,11 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
         known = replay(ctx, move) or commit
     try:
         return _make_tag(ctx, name, known.id)
-    except AlreadyExists:
-        tag = ctx.catalog.tag(ctx.repository_id, name)
+    except AlreadyExists as taken:
+        try:
+            tag = ctx.catalog.tag(ctx.repository_id, name)
+        except RefNotFound:
+            raise taken from None  # a branch has the name
         if tag.commit_id != known.id:
             raise
         return tag

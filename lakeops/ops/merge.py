@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 
 from lakeops.model import graph
 from lakeops.model.changes import Change, MergeResult, Strategy, StrategyName, Summary
-from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, NoChanges, RefNotFound
+from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, NoChanges
 from lakeops.model.ids import check_commit_metadata, make_commit
-from lakeops.model.names import COMMIT_ID
 from lakeops.model.records import Commit
-from lakeops.model.refs import parse_ref
 from lakeops.model.requests import Request, check_amount
 from lakeops.model.text import excerpt
 from lakeops.ops.ancestor import Sides, check_strategy, decide, foretell, sides_of_merge
@@ -21,7 +19,15 @@ from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
 from lakeops.ops.publish import Attempt, Draft, Move, Published, publish, read_first, require_clean
-from lakeops.ops.resolve import check_name, lookup, overtaken, require_branch, require_stageable, resolve_commit
+from lakeops.ops.resolve import (
+    check_name,
+    is_dirty,
+    lookup,
+    overtaken,
+    require_branch,
+    require_stageable,
+    resolve_commit,
+)
 from lakeops.ranges.write import MetarangeFile
 
 
@@ -76,7 +82,7 @@ def merge(
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
     move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
-    seen = read_first(ctx, move, lambda: (resolve_commit(ctx, source), _is_dirty(ctx, source)))
+    seen = read_first(ctx, move, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
     if isinstance(seen, Published):
         return _result(ctx, seen.commit, None)
     ours, left_out = seen
@@ -125,7 +131,7 @@ def preview_merge(
     ours, left_out, head = ctx.catalog.in_snapshot(
         lambda: (
             resolve_commit(ctx, source),
-            _is_dirty(ctx, source),
+            is_dirty(ctx, source),
             resolve_commit(ctx, require_branch(ctx, destination)),
         )
     )
@@ -153,17 +159,6 @@ def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
 
 MOST_AHEAD = 16
 """Ranges that are read before a merge's turn has come."""
-
-
-def _is_dirty(ctx: Context, source: str) -> bool:
-    """Whether a ref expression is the name of a branch on which something is staged."""
-    expression = parse_ref(source)
-    if not expression.is_name or COMMIT_ID.fullmatch(source):
-        return False
-    try:
-        return ctx.catalog.has_staged(ctx.repository_id, source)
-    except RefNotFound:  # a tag, or the beginning of a commit id
-        return False
 
 
 def _result(ctx: Context, commit: Commit, summary: Summary | None) -> MergeResult:

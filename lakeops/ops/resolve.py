@@ -158,6 +158,16 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
         return of_commit(commit)
 
 
+def is_dirty(ctx: Context, ref: str) -> bool:
+    """Whether a ref expression is the name of a branch with uncommitted changes."""
+    if not parse_ref(ref).is_name or COMMIT_ID.fullmatch(ref):
+        return False
+    try:
+        return ctx.catalog.has_staged(ctx.repository_id, ref)
+    except RefNotFound:  # a tag, or the beginning of a commit id
+        return False
+
+
 def require_branch(ctx: Context, name: str) -> str:
     """The name, when it is a branch's. Raises ``RefNotFound``, or ``InvalidRef`` for an expression."""
     return ctx.catalog.branch(ctx.repository_id, check_name(name)).id

@@ -230,6 +230,13 @@ def test_a_branch_with_somebody_elses_commits_is_not_taken(flights: Repository, 
     assert other_run(create(exist_ok=True))["commit_id"] == made["id"]
 
 
+def test_a_name_that_a_tag_has_is_refused(flights: Repository, run: Run) -> None:
+    flights.create_tag("dev", "main")
+    for exist_ok in (False, True):
+        with pytest.raises(AirflowFailException, match=r"already_exists: tag 'dev' exists already"):
+            run(create(exist_ok=exist_ok))
+
+
 def test_a_branch_that_lags_behind_its_source_is_taken(flights: Repository, run: Run) -> None:
     head = run(create())["commit_id"]
     flights.branch("main").put("b", b"1")

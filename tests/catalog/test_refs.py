@@ -25,14 +25,17 @@ def test_names_are_sorted_by_their_bytes(catalog):
     assert sorted(NAMES, key=str.encode) == NAMES
     for name in reversed(NAMES):
         branch(catalog, name)
-        catalog.create_tag(REPO, name, FIRST.id, actor="ada")
     catalog.delete_branch(REPO, "ab", actor="ada")
     branch(catalog, "ab")
     every = sorted([*NAMES, "main"], key=str.encode)
     assert [ref.id for ref in catalog.branches(REPO)] == every
-    assert [ref.id for ref in catalog.tags(REPO)] == NAMES
-    for index, name in enumerate(NAMES):
-        assert [ref.id for ref in catalog.tags(REPO, after=name, limit=2)] == NAMES[index + 1 : index + 3]
+    tags = [f"{name}-t" for name in NAMES]
+    for name in reversed(tags):
+        catalog.create_tag(REPO, name, FIRST.id, actor="ada")
+    tags.sort(key=str.encode)
+    assert [ref.id for ref in catalog.tags(REPO)] == tags
+    for index, name in enumerate(tags):
+        assert [ref.id for ref in catalog.tags(REPO, after=name, limit=2)] == tags[index + 1 : index + 3]
     for prefix in ("a", "a_", "A", "%", "é", "😀", "\U0010ffff"):
         expected = [name for name in every if name.startswith(prefix)]
         assert [ref.id for ref in catalog.branches(REPO, prefix=prefix)] == expected
@@ -79,6 +82,24 @@ def test_a_name_that_is_taken_is_said_before_anything_of_the_commit(catalog):
     for commit in (FIRST, a_commit("never published")):
         with pytest.raises(AlreadyExists, match="branch 'dev' exists already"):
             branch(catalog, "dev", commit)
+
+
+def test_a_branch_and_a_tag_do_not_share_a_name(catalog):
+    """Who reads by the name would get the branch, in place of what the tag was to keep."""
+    catalog.create_tag(REPO, "v1", FIRST.id, actor="ada")
+    branch(catalog, "dev")
+    with pytest.raises(
+        AlreadyExists, match=r"tag 'v1' exists already in repository '.*', so no branch can be called so"
+    ):
+        branch(catalog, "v1")
+    with pytest.raises(
+        AlreadyExists, match=r"branch 'dev' exists already in repository '.*', so no tag can be called so"
+    ):
+        catalog.create_tag(REPO, "dev", FIRST.id, actor="ada")
+    catalog.delete_tag(REPO, "v1", actor="ada")
+    catalog.delete_branch(REPO, "dev", actor="ada")
+    branch(catalog, "v1")
+    assert catalog.create_tag(REPO, "dev", FIRST.id, actor="ada").commit_id == FIRST.id
 
 
 def test_deleting_a_branch_retires_its_staging(catalog):

@@ -351,3 +351,26 @@ def test_version(run):
 
     assert run.ok("--version") == f"lakeops {__version__}\n"
     assert run.json("--version") == {"version": __version__}
+
+
+def test_a_diff_of_two_refs_says_that_it_leaves_uncommitted_changes_out(run, conflict):
+    refs = ("lakefs://flights/main", "lakefs://flights/left")
+    assert "left out" not in run("diff", *refs).stderr
+    for branch in ("left", "main"):
+        conflict.branch(branch).put("staged", b"1")
+    for more in ([], ["--two-way"]):
+        shown = run("diff", *refs, *more)
+        assert "Uncommitted changes of main and left were left out." in shown.stderr
+        assert "staged" not in shown.stdout
+    assert "changes of left were" in run("diff", "lakefs://flights/main@", "lakefs://flights/left").stderr
+    assert "left out" not in run("diff", *(f"{ref}@" for ref in refs)).stderr
+    assert "left out" not in run("diff", "lakefs://flights/left").stderr, "they are what is shown"
+
+
+def test_a_clone_says_that_it_leaves_uncommitted_changes_out(run, conflict, tmp_path):
+    conflict.branch("left").put("staged", b"1")
+    assert (
+        "Uncommitted changes of left were left out." in run("local", "clone", f"{R}/left/", str(tmp_path / "a")).stderr
+    )
+    assert "left out" not in run("local", "clone", f"{R}/left@/", str(tmp_path / "b")).stderr
+    assert not (tmp_path / "a" / "staged").exists()

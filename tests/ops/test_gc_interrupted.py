@@ -163,7 +163,7 @@ def test_everything_that_happens_during_a_collection_is_kept(repo, faults, clock
                 lambda: main.commit("during"),
                 lambda: here.merge("dev", "main", strategy="source-wins"),
                 lambda: here.create_branch("during", source="main~2"),
-                lambda: here.create_tag("during", "main~1"),
+                lambda: here.create_tag("during-tag", "main~1"),
                 lambda: main.revert("main~2"),
             ):
                 try:
