@@ -30,10 +30,10 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Let any text be printed, whatever the terminal's encoding and even if nobody listens."""
-    for name in ("stdout", "stderr"):
+    """Let any text be printed, whatever the terminal's encoding, and take a missing stream for an empty file."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever started the process
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - open until the end
-        else:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - open until the end
+        elif mode == "w":
             stream.reconfigure(errors="backslashreplace")

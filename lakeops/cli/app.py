@@ -12,14 +12,14 @@ import sys
 import traceback
 from collections.abc import Iterator, MutableMapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 import typer.main
 from typer.core import TyperGroup
 
 from lakeops.cli.options import Json, Unreadable
-from lakeops.cli.output import Output, StdoutClosed, Styled
+from lakeops.cli.output import Output, StdoutClosed, StdoutFailed, Styled
 from lakeops.model.errors import LakeopsError, MergeConflict
 from lakeops.model.text import masked
 from lakeops.version import __version__
@@ -164,10 +164,14 @@ class Root(TyperGroup):
             out.flush()
             if code == INTERRUPTED:
                 out.fail({"kind": "interrupted", "message": "interrupted"})
+        except SystemExit as left:  # also raised by typer and rich, for a help page that nobody reads
+            code = PIPE_CLOSED if isinstance(left.__context__, BrokenPipeError) else left.code
         except Exception as error:  # noqa: BLE001 - the last place that can turn it into a message
-            _drop_unwritten()
+            lost = _drop_unwritten(sys.stdout)
+            if lost and isinstance(error, OSError):  # typer writes help pages itself
+                error = StdoutFailed(error.strerror)
             code = _report(out, error)
-            _drop_unwritten()
+        _drop_unwritten(sys.stderr)
         sys.exit(code or 0)
 
 
@@ -207,9 +211,14 @@ def _set_back(name: str, value: str | None) -> None:
 
 def _report(out: Output, error: Exception) -> int:
     try:
-        return _explain(out, error)
+        code = _explain(out, error)
+        out.flush()
     except StdoutClosed:
         return PIPE_CLOSED
+    except StdoutFailed:  # the report, as JSON, had to go there
+        _drop_unwritten(sys.stdout)
+        return _explain(Output(as_json=False), error)
+    return code
 
 
 def _explain(out: Output, error: Exception) -> int:
@@ -217,6 +226,10 @@ def _explain(out: Output, error: Exception) -> int:
     match error:
         case StdoutClosed():
             raise error
+        case StdoutFailed():
+            words = f"stdout cannot be written: {error}; what the command has done is done"
+            Output(as_json=False).fail({"message": words})
+            return 1
         case Unreadable(__cause__=Exception() as cause):
             return _explain(out, cause)
         case LakeopsError():
@@ -249,18 +262,23 @@ def _usage(error: typer.TyperException) -> str:
     return message if context is None else f"{message} Try '{context.command_path} --help'."
 
 
-def _drop_unwritten() -> None:
-    """Drop what stdout did not take (a closed pipe, a full disk), so that the interpreter ends without a word.
+def _drop_unwritten(stream: TextIO) -> bool:
+    """Drop what a stream did not take (a closed pipe, a full disk), so that the interpreter ends without a word.
 
     The interpreter flushes once more at its end. It would overrule the exit code when that fails again.
+
+    Returns:
+        Whether there was something to drop.
     """
     try:
-        sys.stdout.flush()
+        stream.flush()
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:
-            os.dup2(nowhere, sys.stdout.fileno())
-        except OSError:  # a stdout without a file behind it, as in an embedding program
+            os.dup2(nowhere, stream.fileno())
+        except OSError:  # a stream without a file behind it, as in an embedding program
             pass
         finally:
             os.close(nowhere)
+        return True
+    return False

@@ -35,5 +35,4 @@ def gateway(
         session.answer(
             {"url": url, "signed": keys is not None, "write": write}, [f"Serving s3://REPO/REF/PATH at {url} ({how})."]
         )
-        session.flush()
-        server.run(sockets=[opened])
+        session.serve(server, opened)

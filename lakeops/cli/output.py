@@ -42,6 +42,10 @@ class StdoutClosed(Exception):
     """The program that reads stdout has ended, as in ``lakeops log ... | head``."""
 
 
+class StdoutFailed(Exception):
+    """Stdout does not take what is written: its disk is full, for example."""
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person watches this stream."""
     return stream.isatty()
@@ -187,10 +191,11 @@ class Output:
 
     def binary(self, chunks: Iterable[bytes]) -> None:
         """Copy bytes to stdout as they are."""
-        with _pipe():
-            sys.stdout.flush()
-            for chunk in chunks:
+        self.flush()
+        for chunk in chunks:
+            with _pipe():
                 sys.stdout.buffer.write(chunk)
+        with _pipe():
             sys.stdout.buffer.flush()
 
     def flush(self) -> None:
@@ -201,10 +206,11 @@ class Output:
     # --- everything else, on stderr ---
 
     def message(self, *pieces: Styled) -> None:
-        """Print a line on stderr, after what was printed so far."""
+        """Print a line on stderr, after what was printed so far. A stderr that takes nothing stops no command."""
         self.flush()
-        sys.stderr.write(paint(pieces, sys.stderr) + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.write(paint(pieces, sys.stderr) + "\n")
+            sys.stderr.flush()
 
     def note(self, *pieces: Styled) -> None:
         """Print a line on stderr, unless JSON is asked for."""
@@ -251,6 +257,8 @@ def _pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise StdoutClosed from None
+    except OSError as error:
+        raise StdoutFailed(error.strerror or str(error)) from None
 
 
 def _draw(header: Sequence[str], rows: Sequence[Sequence[Styled]]) -> None:

@@ -10,7 +10,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, wraps
 from itertools import chain, islice
 from types import TracebackType
@@ -28,6 +28,10 @@ from lakeops.model.uris import LakeUri
 from lakeops.model.words import human_size
 
 if TYPE_CHECKING:
+    from socket import socket
+
+    from uvicorn import Server
+
     from lakeops.lake import Branch, Lake, Ref, Repository
 
 P = ParamSpec("P")
@@ -181,6 +185,7 @@ class Session(Output):
         Raises:
             InvalidInput: nobody can be asked.
             Abort: the answer is no.
+            KeyboardInterrupt: the answer is Ctrl+C.
         """
         if self.yes or (optional and not self.can_ask):
             return False
@@ -189,8 +194,19 @@ class Session(Output):
                 show()
             raise InvalidInput(f"{question} Nobody can be asked here; pass --yes to do it")
         show()
-        typer.confirm(question, abort=True, err=True)
+        try:
+            typer.confirm(question, abort=True, err=True)
+        except typer.Abort as left:
+            if isinstance(left.__context__, KeyboardInterrupt):  # typer takes it for a no
+                raise KeyboardInterrupt from None
+            raise
         return True
+
+    def serve(self, server: Server, socket: socket) -> None:
+        """Print what was answered so far, and answer requests until Ctrl+C, which is how a server ends."""
+        self.flush()
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[socket])
 
     @contextmanager
     def progress(self, label: str, *, size: bool | Container[str] = False) -> Iterator[Report]:

@@ -37,8 +37,7 @@ def ui(
     with socket, Lake.open(must_exist=True) as lake:
         words = f"The lake is at {address} until you press Ctrl+C. Nobody logs in, and only this machine reaches it."
         session.answer({"address": address}, [words])
-        session.flush()
         if browser and is_terminal(sys.stdout):
             webbrowser.open(address)
         server = uvicorn.Server(uvicorn.Config(application(lake), log_level="warning", server_header=False))
-        server.run(sockets=[socket])
+        session.serve(server, socket)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import resource
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,57 @@ def test_a_full_disk(process, flights, monkeypatch, unbuffered):
     assert done.stderr.count(b"\n") <= 2
 
 
+@pytest.mark.parametrize("args", [["--help"], ["commit", "--help"], ["--version"]])
+def test_nobody_reads_the_help(process, args):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as broken:
+        done = process(*args, stdout=broken)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_does_not_undo_a_commit(process, flights, monkeypatch, unbuffered, options):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
+    with Path("/dev/full").open("wb") as full:
+        done = process("commit", f"{R}/dev", "-m", "kept", *options, stdout=full)
+        failed = process("log", f"{R}/nosuch", *options, stdout=full)
+        shown = process("--help", stdout=full)
+        read = process("fs", "cat", f"{R}/main/raw/a.csv", stdout=full)
+    assert flights.ref("dev").head.message == "kept"
+    said = b"Error: stdout cannot be written: No space left on device; what the command has done is done\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    assert (read.returncode, read.stderr) == (1, said)
+    assert unbuffered or (shown.returncode, shown.stderr) == (1, said)
+    assert (failed.returncode, failed.stderr.count(b"\n")) == (4, 1), "what went wrong is said on stderr"
+    assert b"nosuch" in failed.stderr
+
+
+def test_an_error_that_nobody_can_read_has_its_exit_code(process, flights):
+    with Path("/dev/full").open("wb") as full:
+        assert process("log", f"{R}/nosuch", stderr=full).returncode == 4
+        assert process("merge", f"{R}/dev", f"{R}/main", stderr=full).returncode == 0, "there is a note to be read"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("log", f"{R}/main"),
+        ("diff", f"{R}/dev"),
+        ("fs", "rm", "-r", f"{R}/dev/raw/", "--yes"),
+        ("repo", "delete", R),
+        ("fs", "upload", "-s", "-", f"{R}/dev/empty"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_no_stdin_at_all(flights, args):
+    command = ["/bin/sh", "-c", '"$@" <&-', "sh", sys.executable, "-m", "lakeops", *args]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert b"unexpected" not in done.stderr
+    assert done.returncode == (2 if args[0] == "repo" else 0), done.stderr
+
+
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_ctrl_c(flights, options):
     """An upload that waits for its stdin is interrupted as a person would do it."""
@@ -178,6 +231,24 @@ def test_ctrl_c(flights, options):
         assert json.loads(out)["error"]["kind"] == "interrupted"
     else:
         assert err == b"Error: interrupted\n"
+
+
+def test_ctrl_c_is_no_answer_to_a_question(flights):
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "lakeops", "branch", "delete", f"{R}/dev"]
+    with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, stderr=slave) as running:
+        os.close(slave)
+        shown = b""
+        while b"[y/N]" not in shown:
+            shown += os.read(master, 65536)
+        while running.poll() is None:  # a signal just before the process waits for the answer is not seen by it
+            running.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                running.wait(5)
+    assert running.returncode == 130
+    assert b"interrupted" in os.read(master, 65536)
+    os.close(master)
+    assert flights.ref("dev").exists("raw/c.csv")
 
 
 def test_the_console_script_and_the_module_are_the_same(process, home):

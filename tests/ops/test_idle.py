@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lakeops.model.mirrors import RefKind
+
 RULES = {
     "default_retention_days": 90,
     "branches": [{"branch_id": "*", "expire_after_days": 10}, {"branch_id": "keep-*"}],
@@ -79,7 +81,9 @@ def test_a_tag_of_a_branchs_name_does_not_keep_it_young(ruled, clock):
     clock.advance(days=9)
     ruled.branch("busy").put("a", b"1")
     other = ruled.branch("busy").commit("elsewhere")
-    ruled.create_tag("dev", other.id)
+    catalog, repository = ruled._ctx.catalog, ruled._ctx.repository_id
+    move = (repository, "dev", None, other.id, "create-tag", "ada")  # older versions allowed such a tag
+    catalog.database.write(lambda conn: catalog._record_move(conn, *move, kind=RefKind.TAG))
     clock.advance(days=1)
     assert ("branch", "dev") in names(ruled.gc.idle_refs())
 
