@@ -16,8 +16,10 @@ from __future__ import annotations
 import io
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -27,7 +29,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 
-from lakeops.model.errors import InvalidUri, NotAsSeen, NotFound, ObjectNotFound, PathTaken, PreconditionFailed
+from lakeops.model.errors import (
+    InvalidInput,
+    InvalidUri,
+    NotAsSeen,
+    NotFound,
+    ObjectNotFound,
+    PathTaken,
+    PreconditionFailed,
+)
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.files import appearing
 
@@ -37,6 +47,12 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake
     from lakeops.lake.ref_cache import RefCache
     from lakeops.settings import Settings
+
+_OPTIONS = ("home", "database_url", "lake", "conn_id")
+_FSSPEC_OPTIONS = {
+    "add_aliases", "add_docs", "asynchronous", "listings_expiry_time", "loop", "max_paths", "skip_instance_cache",
+    "use_listings_cache",
+}  # fmt: skip
 
 SPOOL_BYTES = 8 << 20
 """What one written file takes in memory before it goes to a temporary file."""
@@ -51,6 +67,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         lake: an open lake, in place of both.
         conn_id: an Airflow connection of type ``lakeops``, in place of them.
         **options: fsspec's own.
+
+    Raises:
+        InvalidInput: an option is unknown, so another lake than the one that was meant would be read.
     """
 
     protocol: ClassVar[str | tuple[str, ...]] = (
@@ -69,6 +88,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         conn_id: str | None = None,
         **options: Any,
     ) -> None:
+        _check_options(options)
         super().__init__(**options)
         self._home, self._database_url, self._lake = home, database_url, lake
         self._caches: dict[tuple[str, str], RefCache] = {}
@@ -441,3 +461,11 @@ def _file(repository: str, ref: str, entry: Entry) -> dict[str, Any]:
         "physical_address": entry.physical_address,
         "metadata": dict(entry.metadata),
     }
+
+
+def _check_options(options: Iterable[str]) -> None:
+    """Refuse options that change nothing. Raises ``InvalidInput``."""
+    for name in sorted({*options} - _FSSPEC_OPTIONS):
+        near = get_close_matches(name, _OPTIONS, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
+        raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")

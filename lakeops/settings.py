@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import stat
 import tempfile
 import tomllib
@@ -128,7 +129,7 @@ class Settings(BaseSettings):
         return (
             init_settings,
             env_settings,
-            *(TomlConfigSettingsSource(settings_cls, file, _table(file)) for file in _files()),
+            *(_TomlFile(settings_cls, file, _table(file)) for file in _files()),
         )
 
     @classmethod
@@ -147,8 +148,8 @@ class Settings(BaseSettings):
         except InvalidSettings:  # a ValueError too
             raise
         except (ValueError, OSError) as error:
-            # What a parser says may repeat a line, and a line may hold a password.
-            raise InvalidSettings(f"cannot read settings: a file is not TOML ({type(error).__name__})") from None
+            # What a parser says may repeat a value, and a value may be a password.
+            raise InvalidSettings(f"cannot read settings ({type(error).__name__})") from None
 
     @property
     def credentials(self) -> Credentials | None:
@@ -197,7 +198,7 @@ def strangers() -> Iterator[tuple[str, str]]:
 def strange_keys() -> Iterator[tuple[str, str]]:
     """Keys of settings files that are no settings, with the file. Raises ``InvalidSettings``."""
     for file in _files():
-        found: Any = tomllib.loads(file.read_text())
+        found: Any = _parsed(file)
         for key in _table(file):
             found = found.get(key, {})
         for name in sorted({*found} - {*Settings.model_fields}):
@@ -223,6 +224,24 @@ def _files() -> Iterator[Path]:
         own = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "lakeops" / FILE
         if own.is_file():
             yield own
+
+
+class _TomlFile(TomlConfigSettingsSource):
+    """A settings file as a source of settings. One that is not TOML is an error that says where."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:  # noqa: ANN401 - pydantic's own type
+        return _parsed(file_path)
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    """What a settings file has. Raises ``InvalidSettings`` with its place and no word of it: that may be a password."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidSettings(f"settings file {str(file)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        place = re.search(r"at (line \d+, column \d+|end of document)", str(error))
+        raise InvalidSettings(f"settings file {str(file)!r} is not TOML{f', {place[0]}' if place else ''}") from None
 
 
 def _table(file: Path) -> tuple[str, ...]:

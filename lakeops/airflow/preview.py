@@ -132,7 +132,7 @@ def _revert(lake: Lake, repository: Repository, given: Given) -> Preview:  # noq
     except InvalidRef:  # its message should name the ref as it was given
         tally = DiffSummary.of(branch.revert_changes(given["ref"], given["parent_number"]))
     if tally.counts[ChangeType.CONFLICT]:
-        raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)))
+        raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)), replayed=True)
     if not tally.total:
         raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
     return Preview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lakeops.cli.options import Amount, uri, value
+from lakeops.cli.options import AMOUNT, uri, value
 from lakeops.cli.output import SHORT_ID
 from lakeops.cli.session import Session, command
 from lakeops.model.records import AuditRecord
@@ -25,7 +25,7 @@ def audit(
     since: Annotated[str | None, value("--since", "TIME", "Not before this, such as 2026-01-31.")] = None,
     until: Annotated[str | None, value("--until", "TIME", "Before this.")] = None,
     actor: Annotated[str | None, value("--actor", "NAME", "Only what this user or database login did.")] = None,
-    amount: Amount = None,
+    amount: Annotated[int | None, value(AMOUNT, "N", "At most this many records.", min=0)] = None,
 ) -> None:
     """Show who changed what, newest first: of one repository, or of all."""
     repository = None if where is None else where.only_repository()

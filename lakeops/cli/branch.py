@@ -197,7 +197,7 @@ def reset(
         count = branch.reset(prefix, path, pinned=pinned if asked else None)
     session.answer(
         {**Ref(branch.id, branch.commit_id).to_json(), "reset": count},
-        ["Branch ", (branch.id, "green"), f" reset: {counted(count, 'uncommitted change')} dropped"],
+        ["Branch ", (branch.id, "green"), f" reset: {counted(count, 'staged path')} dropped"],
     )
 
 

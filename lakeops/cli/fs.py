@@ -22,7 +22,7 @@ import typer
 from lakeops.cli.options import Metadata, ObjectUri, SkipSpecial, flag, parse_metadata, uri, value
 from lakeops.cli.output import Output, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
-from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
+from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.names import as_folder, check_path
 from lakeops.model.progress import ByteCounter
 from lakeops.model.records import CommonPrefix, Entry
@@ -155,17 +155,21 @@ def download(
     """Download objects to files.
 
     Files of the same name are replaced, each in one step. An object that differs from what was recorded is an error,
-    and its file stays as it was.
+    and its file stays as it was. Empty objects that only stand for a folder, as raw/, are left out of one.
     """
+    from lakeops.ops.local.names import check_names, is_marker
+
     repository_id, ref, path = source.with_prefix() if recursive else source.with_path()
     handle = session.lake.repository(repository_id).ref(ref)
     with session.progress("Downloading", size=True) as report:
         if recursive:
             prefix, root = as_folder(path), Path(destination)
-            found = [entry for entry in handle.list(prefix) if not isinstance(entry, CommonPrefix)]
+            found = [entry for entry in handle.list(prefix) if isinstance(entry, Entry) and not is_marker(entry)]
             if not found:
                 raise ObjectNotFound(f"no objects under {excerpt(prefix)} at {excerpt(ref)}")
-            downloads = [Download(entry, root, below(root, entry.path.removeprefix(prefix))) for entry in found]
+            names = [entry.path.removeprefix(prefix) for entry in found]
+            downloads = [Download(entry, root, below(root, name)) for entry, name in zip(found, names, strict=True)]
+            check_names(names, folds=False)
         else:
             with _naming_the_option(path):
                 entry = handle.stat(path)
@@ -249,13 +253,14 @@ def transfer(
     """What ``move`` returned for every item, in the items' order.
 
     After a failure, or Ctrl-C, no move begins, and those that run stop at their next read. The failure is raised, and
-    a note says how many items were moved.
+    a note says how many items were moved. It advises to run again only if that may help.
     """
     from lakeops.store.in_flight import in_parallel
 
-    def failing(moved: int) -> None:
+    def failing(moved: int, error: BaseException) -> None:
         if len(items) > 1:
-            out.note(f"Stopped after {counted(moved, 'file')} of {len(items):,}; run it again to go on.")
+            advice = "; run it again to go on" if isinstance(error, Transient) else ""
+            out.note(f"Stopped after {counted(moved, 'file')} of {len(items):,}{advice}.")
 
     return in_parallel(items, move, parallelism=parallelism, failing=failing, stop=counter.stop)
 

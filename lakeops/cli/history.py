@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -226,9 +227,13 @@ def reflog(
 ) -> None:
     """Show where branches and tags pointed before, newest first."""
     name = None if where.ref is None else where.only_ref()[1]
-    moves = session.lake.repository(where.repository).reflog(name, limit=amount)
+    repository = session.lake.repository(where.repository)
+    moves = iter(repository.reflog(name, limit=amount))
+    first = next(moves, None)
+    if name is not None and first is None and amount:
+        repository.ref(name).commit_id  # noqa: B018 - raises when there was never such a ref
     with session.paged():
-        for move in moves:
+        for move in moves if first is None else chain([first], moves):
             was = f" (was {move.old[:SHORT_ID]})" if move.old and move.new else ""
             to = move.new or move.old or ""
             session.answer(

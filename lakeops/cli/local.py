@@ -41,6 +41,8 @@ def clone(session: Session, source: Followable, directory: Place = HERE) -> None
         done = ref.clone(directory, prefix)
     session.note_left_out([ref.id] if ref.is_dirty else [])
     session.answer(done, ["Cloned ", (done.uri, "green"), f" to {directory}: ", _amount(done.taken)])
+    if not done.taken and prefix:
+        session.note(f"There is nothing under {prefix!r} at {ref.id!r} yet.")
 
 
 @command(app, "init", example="local init lakefs://flights/main/raw/ raw/")

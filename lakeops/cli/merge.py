@@ -65,7 +65,8 @@ def merge(
         session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
         return
     summary = result.summary
-    done: list[Styled] = ["Merged ", ref, " into ", (name, "green"), ": commit ", (result.reference or "", "yellow")]
+    merged = "Merged before, under the same key: " if result.repeated else "Merged "
+    done: list[Styled] = [merged, ref, " into ", (name, "green"), ": commit ", (result.reference or "", "yellow")]
     would: list[Styled] = ["This would merge ", ref, " into ", (name, "green"), "; nothing was published"]
     session.answer(
         result,

@@ -177,14 +177,18 @@ def delete(session: Session, uri: RepositoryUri) -> None:
     session.confirm(f"Delete mirror {record.id!r}?", show)
     source_told = mirror.delete()
     if not source_told:
-        session.note(
-            ("Note:", "yellow"),
-            f" the source could not be told. It keeps commits for {configuration.registration!r} until you run "
-            "`lakeops mirror drop` there.",
-        )
+        note_untold(session, "could not be told", configuration.registration)
     session.answer(
         {**record.to_json(), "source_told": source_told},
         ["Mirror ", (f"lakefs://{record.id}", "green"), " deleted; its objects stay in ", record.storage_namespace],
+    )
+
+
+def note_untold(session: Session, why: str, registration: str) -> None:
+    """Say what is left at the source of a mirror that is gone, and how to end it."""
+    session.note(
+        ("Note:", "yellow"),
+        f" the source {why}. It keeps commits for {registration!r} until you run `lakeops mirror drop` there.",
     )
 
 

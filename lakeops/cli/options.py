@@ -83,7 +83,8 @@ ParentNumber = Annotated[
     int | None,
     typer.Option("--parent-number", "-m", metavar="N", help="Of a merge commit: the parent to compare with, from 1."),
 ]
-Amount = Annotated[int | None, value("--amount -n", "N", "At most this many commits.", min=0)]
+AMOUNT = "--amount -n"
+Amount = Annotated[int | None, value(AMOUNT, "N", "At most this many commits.", min=0)]
 SkipSpecial = Annotated[
     bool, flag("--skip-special", "Leave out links, pipes, devices and names that are not UTF-8. Otherwise refuse them.")
 ]

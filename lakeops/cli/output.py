@@ -29,6 +29,9 @@ Styled = str | tuple[str, str]
 SHORT_ID = 16
 """How many characters of a commit id are shown where the line has little room. Error messages show as many."""
 
+_LAST_COLUMN = 20
+"""Cells that a table's last column has on any terminal."""
+
 
 class Jsonable(Protocol):
     """A record of the public contract."""
@@ -262,15 +265,24 @@ def _pipe() -> Iterator[None]:
 
 
 def _draw(header: Sequence[str], rows: Sequence[Sequence[Styled]]) -> None:
-    """Print a table on stdout, no wider than the terminal. The last column takes what is left and may wrap."""
-    from rich.console import Console  # late: only tables on a terminal need it
+    """Print a table on stdout, as wide as the terminal. The last column takes what is left and may wrap.
+
+    A terminal that is too narrow for the others breaks their lines, so that nothing of a name or an id is lost.
+    """
+    from rich.cells import cell_len  # late: only tables on a terminal need it
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
     for title in header[:-1]:
-        table.add_column(title, no_wrap=True, overflow="ellipsis")
+        table.add_column(title, no_wrap=True)
     table.add_column(header[-1], overflow="fold")
     for row in rows:
         table.add_row(*(Text(plain(cell), style="" if isinstance(cell, str) else cell[1]) for cell in row))
-    Console().print(table, highlight=False)
+    *widths, last = (
+        max(map(cell_len, column)) for column in zip(header, *(map(plain, row) for row in rows), strict=True)
+    )
+    console = Console()
+    console.width = max(console.width, sum(width + 3 for width in widths) + min(last, _LAST_COLUMN))
+    console.print(table, highlight=False)

@@ -9,10 +9,12 @@ import typer
 from lakeops.cli.options import Metadata, RepositoryUri, parse_metadata, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
+from lakeops.model.errors import NotAMirror
 from lakeops.model.words import counted, moment
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
+    from lakeops.model.mirrors import Mirror as MirrorRecord
     from lakeops.model.owner import Owner
 
 app: typer.Typer = typer.Typer(help="Create, list and delete repositories.", add_completion=False)
@@ -100,13 +102,26 @@ def adopt(session: Session, uri: RepositoryUri) -> None:
 def delete(session: Session, uri: RepositoryUri) -> None:
     """Forget a repository: its branches, tags and history. Its objects stay where they are."""
     repository = session.repository(uri)
-    session.confirm(f"Delete repository {repository.id!r}?", lambda: _show_deletion(session, repository))
+    followed = _mirror(session, repository)
+    session.confirm(f"Delete repository {repository.id!r}?", lambda: _show_deletion(session, repository, followed))
     session.lake.delete_repository(repository.id)
     namespace = repository.storage_namespace
     session.answer(
         repository.record,
         ["Repository ", (f"lakefs://{repository.id}", "green"), " deleted; its objects stay in ", namespace],
     )
+    if followed is not None:
+        from lakeops.cli.mirror import note_untold
+
+        note_untold(session, "was not told, as `lakeops mirror delete` does", followed.registration)
+
+
+def _mirror(session: Session, repository: Repository) -> MirrorRecord | None:
+    """How a repository follows a source, if it does."""
+    try:
+        return session.lake.mirror(repository.id).configuration
+    except NotAMirror:
+        return None
 
 
 def _show_owner(session: Session, namespace: str, owner: Owner | None) -> None:
@@ -118,8 +133,10 @@ def _show_owner(session: Session, namespace: str, owner: Owner | None) -> None:
     session.message("It will no longer collect garbage there. Go on if that catalog is gone, or if it is the copy.")
 
 
-def _show_deletion(session: Session, repository: Repository) -> None:
+def _show_deletion(session: Session, repository: Repository, followed: MirrorRecord | None) -> None:
     branches = counted(sum(1 for _ in repository.branches()), "branch")
     tags = counted(sum(1 for _ in repository.tags()), "tag")
     session.message("This forgets ", (f"lakefs://{repository.id}", "red"), f" with {branches}, {tags} and all history.")
     session.message("Objects stay in ", repository.storage_namespace)
+    if followed is not None:
+        session.message("It is a mirror; `lakeops mirror delete` also lets its source know.")

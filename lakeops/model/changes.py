@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -118,12 +118,14 @@ class MergeResult:
     """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge.
 
     ``source_uncommitted``: the source is a branch with uncommitted changes, which the merge left out.
+    ``repeated``: an earlier call under the same idempotency key made the commit, and this one changed nothing.
     """
 
     reference: str | None
     up_to_date: bool
     summary: Summary
     source_uncommitted: bool = False
+    repeated: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """The contract's ``merge`` record."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from lakeops.model.hooks import Hook
 
@@ -253,9 +253,19 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class CommonPrefix:
-    """A folder of a listing with a delimiter: every object below it is summed up as this one row."""
+    """A folder of a listing with a delimiter: every object below it is summed up as this one row.
+
+    It has an object's attributes, which are None: a listing can be read without telling the two apart.
+    """
 
     path: str
+
+    physical_address: ClassVar[None] = None
+    checksum: ClassVar[None] = None
+    size_bytes: ClassVar[None] = None
+    mtime: ClassVar[None] = None
+    metadata: ClassVar[None] = None
+    content_type: ClassVar[None] = None
 
     @property
     def path_type(self) -> str:
@@ -266,13 +276,13 @@ class CommonPrefix:
         """The contract's ``object`` record of a common prefix: the object's own keys are null."""
         return {
             "path": self.path,
-            "path_type": "common_prefix",
-            "physical_address": None,
-            "checksum": None,
-            "size_bytes": None,
-            "mtime": None,
-            "metadata": None,
-            "content_type": None,
+            "path_type": self.path_type,
+            "physical_address": self.physical_address,
+            "checksum": self.checksum,
+            "size_bytes": self.size_bytes,
+            "mtime": self.mtime,
+            "metadata": self.metadata,
+            "content_type": self.content_type,
         }
 
 

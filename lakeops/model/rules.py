@@ -173,9 +173,12 @@ class Rules(_Checked):
 def read_rules(text: str) -> Rules:
     """The rules that a JSON text holds. Raises ``InvalidRules``."""
     try:
-        return parse_rules(json.loads(text, object_pairs_hook=_no_repeats))
+        given = json.loads(text, object_pairs_hook=_no_repeats)
+    except InvalidRules:  # a ValueError too
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidRules(f"retention rules are a JSON object, and this is not JSON: {error}") from None
+    return parse_rules(given)
 
 
 def parse_rules(given: object) -> Rules:

@@ -187,7 +187,9 @@ def sides_of_merge(
     return Sides(tuple(bases), source, destination)
 
 
-def decide(ctx: Context, sides: Sides, strategy: Strategy | None, names: tuple[str, str]) -> Decision:
+def decide(
+    ctx: Context, sides: Sides, strategy: Strategy | None, names: tuple[str, str], *, replayed: bool = False
+) -> Decision:
     """What to change in the destination, path by path. Raises ``MergeConflict`` with all conflicting paths."""
     new, here = _metaranges(ctx, sides)
     base = ancestor(ctx, sides.bases, sides.source, sides.destination)
@@ -195,7 +197,7 @@ def decide(ctx: Context, sides: Sides, strategy: Strategy | None, names: tuple[s
     engine = ctx.engine if base.is_commit else LocalEngine()
     plan = plan_merge(base.reader, base.metarange, new, here, strategy, engine=engine)
     if plan.conflicts:
-        raise MergeConflict(*names, plan.conflicts)
+        raise MergeConflict(*names, plan.conflicts, replayed)
     return Decision(plan, (*base.commits, sides.source))
 
 

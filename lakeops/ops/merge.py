@@ -84,7 +84,7 @@ def merge(
     move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
     seen = read_first(ctx, move, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
     if isinstance(seen, Published):
-        return _result(ctx, seen.commit, None)
+        return _result(ctx, seen)
     ours, left_out = seen
 
     def plan(attempt: Attempt) -> Draft:
@@ -110,7 +110,7 @@ def merge(
         )
     except UpToDate:
         return MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
-    return replace(_result(ctx, published.commit, published.summary), source_uncommitted=left_out)
+    return replace(_result(ctx, published), source_uncommitted=left_out)
 
 
 def preview_merge(
@@ -161,8 +161,9 @@ MOST_AHEAD = 16
 """Ranges that are read before a merge's turn has come."""
 
 
-def _result(ctx: Context, commit: Commit, summary: Summary | None) -> MergeResult:
-    return MergeResult(commit.id, up_to_date=False, summary=summary or summary_of(ctx, commit))
+def _result(ctx: Context, made: Published) -> MergeResult:
+    summary = made.summary or summary_of(ctx, made.commit)
+    return MergeResult(made.commit.id, up_to_date=False, summary=summary, repeated=made.by_key)
 
 
 MOST_REVERTED = 1000
@@ -345,7 +346,7 @@ def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
         for base, source in replay.steps:
             sides = Sides((base,), source, head)
             with overtaken(ctx, (base, source, attempt.head)):
-                decision = decide(ctx, sides, None, replay.names)
+                decision = decide(ctx, sides, None, replay.names, replayed=True)
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=attempt.started)
             rests_on.update((commit.id, commit) for commit in decision.rests_on)
             head = _unpublished_commit(attempt.head, metarange)  # what the next step changes; nobody else ever sees it

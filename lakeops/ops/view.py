@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 from typing import Protocol
@@ -113,7 +114,7 @@ def read(ctx: Context, ref: str, path: str, *, verify: bool | None = None) -> by
 
 def read_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> bytes:
     """The contents of an entry from an earlier ``stat`` or ``list``, checked like those of ``read``."""
-    with ctx.explaining_missing():
+    with _naming(ctx, entry):
         return recorded.read(*_recorded(ctx, entry, verify))
 
 
@@ -136,8 +137,23 @@ def open_entry(ctx: Context, entry: Entry, *, verify: bool | None = None) -> rec
 
     The ref may mean another commit by now. The file is checked like that of ``open``.
     """
-    with ctx.explaining_missing():
+    with _naming(ctx, entry):
         return recorded.open_object(*_recorded(ctx, entry, verify))
+
+
+@contextmanager
+def _naming(ctx: Context, entry: Entry) -> Iterator[None]:
+    """While this lasts, a missing file is an error that says which object it was to hold."""
+    try:
+        with ctx.explaining_missing():
+            yield
+    except ObjectNotFound as error:
+        if type(error) is not ObjectNotFound:
+            raise
+        raise ObjectNotFound(
+            f"the contents of object {excerpt(entry.path)} are missing: {error.message}; "
+            "`lakeops fsck --data` finds all such objects"
+        ) from None
 
 
 def presign(ctx: Context, ref: str, path: str, expires: int = 900) -> str:

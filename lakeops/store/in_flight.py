@@ -103,7 +103,7 @@ def in_parallel(
     work: Callable[[T], R],
     *,
     parallelism: int = PARALLELISM,
-    failing: Callable[[int], None] = lambda _: None,
+    failing: Callable[[int, BaseException], None] = lambda _moved, _error: None,
     stop: Callable[[], None] = lambda: None,
 ) -> list[R]:
     """What ``work`` returned for every item, in the items' order. After a failure no other work begins.
@@ -112,7 +112,7 @@ def in_parallel(
         items: what to work on.
         work: called in a thread for each item.
         parallelism: how many threads there are at most.
-        failing: told after a failure how many items are done, before the failure is raised.
+        failing: told after a failure how many items are done, and the failure, before that is raised.
         stop: called at the end, and after a failure or Ctrl-C, so that work under way may end early.
     """
     pool = ThreadPoolExecutor(max(1, min(parallelism, len(items))), thread_name_prefix="in-parallel")
@@ -123,7 +123,7 @@ def in_parallel(
     finally:
         stop()
         pool.shutdown(cancel_futures=True)
-    if failed is not None:
-        failing(sum(1 for future in futures if not future.cancelled() and not future.exception()))
+    if failed is not None and (error := failed.exception()):
+        failing(sum(1 for future in futures if not future.cancelled() and not future.exception()), error)
         failed.result()
     return [future.result() for future in futures]

@@ -91,6 +91,25 @@ def test_hostile_paths_in_a_folder(run, flights, outside, path):
     assert outside() == before, "nothing is written at all"
 
 
+def test_an_object_and_its_folder_cannot_both_be_files(run, flights, outside):
+    for path in ("q", "q/r", "s"):
+        flights.branch("dev").put("both/" + path, b"x")
+    before = outside()
+    result = run("fs", "download", f"{R}/dev/both/", "out", "--recursive")
+    assert result.exit_code == 2
+    assert "'q' cannot be a file and the folder of 'q/r'" in result.stderr
+    assert "again" not in result.stderr
+    assert outside() == before
+
+
+def test_objects_that_stand_for_folders_are_left_out(run, flights):
+    """Consoles of stores and Hadoop make them."""
+    for path in ("raw/", "raw/empty/"):
+        flights.branch("dev").put(path, b"")
+    assert len(run.json("fs", "download", f"{R}/dev/raw/", "out", "-r")) == 3
+    assert sorted(path.name for path in Path("out").iterdir()) == ["a.csv", "b.csv", "c.csv"]
+
+
 @pytest.mark.parametrize("path", HOSTILE)
 def test_hostile_paths_one_by_one(run, flights, outside, path):
     flights.branch("dev").put(path, b"owned")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 R = "lakefs://flights"
@@ -185,3 +187,54 @@ def test_a_folder_without_its_option_is_told_the_option(run, unchanged, verb):
     assert (result.exit_code, "no object 'raw/'" in result.stderr) == (4, True)
     assert result.stderr.endswith("; a folder needs --recursive\n")
     assert "--recursive" not in run("fs", verb[0], f"{R}/dev/nosuch", *verb[1:]).stderr
+
+
+def test_a_conflict_is_told_of_options_that_the_command_has(run, conflict):
+    merging = run("merge", f"{R}/left", f"{R}/right")
+    assert "source-wins" in merging.stderr
+    picking = run("cherry-pick", f"{R}/left", f"{R}/right")
+    conflict.branch("left").put("raw/a.csv", b"again")
+    conflict.branch("left").commit("again")
+    reverting = run("branch", "revert", f"{R}/left", "left~1")
+    for result in (picking, reverting):
+        assert result.exit_code == 3
+        assert "source-wins" not in result.stderr
+        assert "change these paths yourself" in result.stderr
+
+
+def test_an_object_whose_file_is_gone_is_named(run, flights):
+    address = flights.ref("main").stat("raw/a.csv").physical_address
+    Path(address.removeprefix("file://")).unlink()
+    error = run.error("fs", "cat", f"{R}/main/raw/a.csv")
+    assert (error["kind"], error["exit_code"]) == ("object_not_found", 4)
+    assert error["message"].startswith(
+        f"the contents of object 'raw/a.csv' are missing: there is no object '{address}'"
+    )
+    assert "lakeops fsck --data" in error["message"]
+
+
+def test_a_ref_that_never_was_has_no_reflog(run, flights):
+    assert run.error("reflog", f"{R}/nosuch")["kind"] == "ref_not_found"
+    assert run.ok("reflog", f"{R}/main", "-n", "0") == ""
+    flights.delete_branch("dev")
+    assert "delete" in run.ok("reflog", f"{R}/dev").splitlines()[0]
+
+
+def test_a_place_of_a_deleted_repository_is_refused_under_each_name_alike(run, lake, home):
+    place = (home / "place").as_uri()
+    repository = lake.create_repository("first", place)
+    repository.branch("main").put("a", b"1")
+    run.ok("repo", "delete", "lakefs://first", "--yes")
+    for name in ("first", "second"):
+        error = run.error("repo", "create", f"lakefs://{name}", place)
+        assert error["kind"] == "namespace_taken"
+        assert "choose an empty location" in error["message"]
+
+
+def test_a_merge_under_a_used_key_says_so(run, flights):
+    flights.branch("dev").commit("day 3")
+    keyed = ("merge", f"{R}/dev", f"{R}/main", "--idempotency-key", "k")
+    first = run.ok(*keyed)
+    assert first.startswith("Merged dev into main")
+    again = run.ok(*keyed)
+    assert again == first.replace("Merged ", "Merged before, under the same key: ")

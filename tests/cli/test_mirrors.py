@@ -119,6 +119,18 @@ def test_fail_over_shows_what_is_lost_and_needs_a_yes(run, two):
     run.ok("commit", "lakefs://flights-eu/main", "-m", "on", "--allow-empty-commit")
 
 
+def test_a_mirror_that_is_deleted_as_a_repository_leaves_a_word_at_its_source(run, two):
+    create(run, two)
+    registered = run.json("mirror", "sync", "lakefs://flights-eu")
+    assert registered
+    assert "mirror delete" in run("repo", "delete", "lakefs://flights-eu").stderr
+    note = run("repo", "delete", "lakefs://flights-eu", "--yes").stderr
+    [left] = two.source.catalog.history("flights").mirrors
+    assert f"keeps commits for {left!r} until you run `lakeops mirror drop` there" in note
+    run.ok("repo", "create", "lakefs://plain")
+    assert "source" not in run("repo", "delete", "lakefs://plain", "--yes").stderr
+
+
 def test_a_mirror_is_forgotten_also_when_its_source_is_gone(run, two, home, tmp_path, monkeypatch):
     create(run, two)
     assert run.error("mirror", "delete", "lakefs://flights-eu")["kind"] == "invalid_input"

@@ -103,6 +103,10 @@ def test_a_file_that_is_no_toml_shows_no_line_of_it(place: Path) -> None:
     with pytest.raises(InvalidSettings) as caught:
         Settings.load()
     assert "s3cr3t" not in str(caught.value)
+    assert f"settings file '{place / 'lakeops.toml'}' is not TOML, at line 1, column 43" in str(caught.value)
+    (place / "lakeops.toml").write_bytes(b'committer = "\xff"\n')
+    with pytest.raises(InvalidSettings, match=r"lakeops.toml' is not TOML$"):
+        Settings.load()
 
 
 def test_the_command_line_names_a_file(run, tmp_path: Path) -> None:

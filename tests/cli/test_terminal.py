@@ -57,6 +57,16 @@ def test_a_table_fits_the_terminal(terminal, flights):
         assert any("flights" in line for line in lines)
 
 
+@pytest.mark.parametrize("width", [10, 30, 50])
+def test_a_narrow_terminal_loses_nothing(terminal, flights, width):
+    flights.create_branch("a-branch-with-a-name-that-is-rather-long")
+    shown = COLOUR.sub("", terminal("branch", "list", R, width=width)[0])
+    for ref in flights.branches():
+        assert ref.id in shown
+        assert ref.commit_id[:16] in shown
+    assert all(title in shown for title in ("Branch", "Commit", "Last commit", "By"))
+
+
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_colours_can_be_switched_off(terminal, conflict, environment):
     for args in (["log", f"{R}/main"], ["log", f"{R}/nosuch"]):

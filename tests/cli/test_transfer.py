@@ -9,7 +9,7 @@ import pytest
 
 from lakeops.cli.fs import transfer
 from lakeops.cli.output import Output
-from lakeops.model.errors import InvalidInput
+from lakeops.model.errors import InvalidInput, StoreUnavailable
 from lakeops.model.progress import ByteCounter
 
 
@@ -42,7 +42,16 @@ def test_a_failure_stops_what_is_under_way(counter, capsys):
 
     with pytest.raises(InvalidInput, match="bad file"):
         transfer(Output(False), ["endless", "bad", *["never begun"] * 100], move, counter, 2)
-    assert capsys.readouterr().err == "Stopped after 0 files of 102; run it again to go on.\n"
+    assert capsys.readouterr().err == "Stopped after 0 files of 102.\n"
+
+
+def test_what_passes_is_worth_another_run(counter, capsys):
+    def move(_item):
+        raise StoreUnavailable("no answer")
+
+    with pytest.raises(StoreUnavailable):
+        transfer(Output(False), ["a", "b"], move, counter, 1)
+    assert capsys.readouterr().err == "Stopped after 0 files of 2; run it again to go on.\n"
 
 
 def test_progress_adds_up(counter, reports, tmp_path):

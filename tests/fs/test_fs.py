@@ -28,7 +28,7 @@ from support.statements import ours, statements
 
 from lakeops import Lake, Repository, Settings, Split
 from lakeops.fs import LakeopsFileSystem
-from lakeops.model.errors import Corrupted
+from lakeops.model.errors import Corrupted, InvalidInput
 
 
 @pytest.fixture
@@ -48,6 +48,15 @@ def test_the_other_scheme_opens_the_same(repo: Repository, fs: LakeopsFileSystem
     assert repo.branch("main").read("a") == fs.cat("lakeops://repo/main/a") == fs.cat("lakefs://repo/main/a") == b"1"
     found, path = fsspec.url_to_fs("lakeops://team@repo/main/a")
     assert (found.conn_id, path) == ("team", "repo/main/a")
+
+
+def test_an_option_that_changes_nothing_is_refused(tmp_path: Path) -> None:
+    """It would read another lake than the one that was meant."""
+    with pytest.raises(InvalidInput, match="no option 'hme'; did you mean 'home'"):
+        pd.read_csv("lakefs://repo/main/a.csv", storage_options={"hme": str(tmp_path)})
+    with pytest.raises(InvalidInput, match="'s3_endpoint_url'; there are home, database_url"):
+        fsspec.filesystem("lakefs", s3_endpoint_url="http://x")
+    fsspec.filesystem("lakefs", home=str(tmp_path), use_listings_cache=False, skip_instance_cache=True)
 
 
 def test_a_file_that_must_be_new_takes_no_other_one_s_place(repo: Repository, fs: LakeopsFileSystem) -> None:

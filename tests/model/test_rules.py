@@ -118,6 +118,7 @@ def test_bad_rules_are_refused_with_the_place(name):
         ("[" * 100_000, "not JSON"),
         ('{"default_retention_days": 1, "default_retention_days": 2}', "'default_retention_days' twice"),
         ('{"default_retention_days": NaN}', "is nan"),
+        ('{"default_retention_day": 1}', "^(?!.*not JSON).*default_retention_day"),
     ],
 )
 def test_bad_text_is_refused(text, words):

@@ -111,7 +111,9 @@ def test_folders_are_summed_up(repo: Repository, fill) -> None:
     fill(repo, "main", **{"raw/a/1": "", "raw/a/2": "", "raw/b": "", "top": ""})
     main = repo.branch("main")
     assert [item.path for item in main.list(delimiter="/")] == ["raw/", "top"]
-    assert list(main.list("raw/", delimiter="/"))[0] == CommonPrefix("raw/a/")
+    folder = list(main.list("raw/", delimiter="/"))[0]
+    assert folder == CommonPrefix("raw/a/")
+    assert {name for name in main.stat("top").to_json() if getattr(folder, name) is not None} == {"path", "path_type"}
     main.delete("raw/a/1")
     main.delete("raw/a/2")
     assert [item.path for item in main.list("raw/", delimiter="/")] == ["raw/b"]

@@ -8,26 +8,32 @@ from typing import Any
 from lakeops.model.errors.base import LakeopsError
 from lakeops.model.text import excerpt
 
+_SETTLE = "change one side, or settle the merge with the strategy source-wins or dest-wins"
+
 
 class MergeConflict(LakeopsError):
-    """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order."""
+    """Both sides changed the same paths. Nothing was published. ``conflicts`` lists every path, in order.
+
+    ``replayed`` when it is no merge but a revert or a cherry-pick, which has no strategy to settle it.
+    """
 
     kind = "merge_conflict"
     exit_code = 3
 
-    def __init__(self, source: str, destination: str, conflicts: list[str]) -> None:
+    def __init__(self, source: str, destination: str, conflicts: list[str], replayed: bool = False) -> None:
         self.source = source
         self.destination = destination
         self.conflicts = conflicts
+        self.replayed = replayed
         shown = ", ".join(conflicts[:3]) + (", ..." if len(conflicts) > 3 else "")
         paths = "path" if len(conflicts) == 1 else "paths"
         super().__init__(
             f"{source!r} conflicts with {destination!r} on {len(conflicts)} {paths}: {shown}; "
-            "change one side, or settle a merge with the strategy source-wins or dest-wins"
+            + ("change these paths yourself" if replayed else _SETTLE)
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.source, self.destination, self.conflicts))
+        return (type(self), (self.source, self.destination, self.conflicts, *([True] if self.replayed else [])))
 
     @property
     def conflict_count(self) -> int:
@@ -51,7 +57,7 @@ class CloneConflict(MergeConflict):
         LakeopsError.__init__(
             self,
             f"{changed} changed in {source!r} and at {destination!r}: {shown}; none of them was replaced. Put your "
-            "version aside and pull, or give it up with --force",
+            "version aside and pull, or give it up: pull and checkout take --force",
         )
 
 
