@@ -215,7 +215,7 @@ def run_task(task: ProveTask, store: ObjectStore) -> ProveResult:
         if row.file in proved:
             return row.file, ()
         try:
-            _check_rows(table, task.terms.policy or AddressPolicy(store.url))
+            check_rows(table, task.terms.policy or AddressPolicy(store.url))
         except (InvalidInput, AddressRefused) as error:
             return absent(row, refused=error.message)
         except (Corrupted, pa.ArrowInvalid) as error:
@@ -239,7 +239,7 @@ def absent(row: RangeRow, *, damage: str | None = None, refused: str | None = No
     )
 
 
-def _check_rows(table: pa.Table, policy: AddressPolicy) -> None:
+def check_rows(table: pa.Table, policy: AddressPolicy) -> None:
     """Check the rows of a range that somebody else wrote: digests say that they are his, and nothing of what they hold.
 
     Raises ``InvalidInput``, ``AddressRefused``, ``pyarrow.ArrowInvalid``.

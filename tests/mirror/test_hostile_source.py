@@ -2,44 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.mirrors import Pair, check_whole
+from support.mirrors import Pair, check_whole, forge, point, write
 
 from lakeops.catalog.rows import commit_values
 from lakeops.catalog.tables import BRANCH, COMMIT, REPOSITORY, RETENTION
 from lakeops.model.errors import Corrupted, LakeopsError, RecordRefused
-from lakeops.model.ids import commit_id
-from lakeops.model.records import Commit
-
-
-def write(pair: Pair, statement: Any) -> None:
-    """What somebody with the right to write does to the source's catalog."""
-    with pair.here.catalog.database.engine.begin() as conn:
-        conn.execute(statement)
-
-
-def forge(pair: Pair, branch: str, honest: bool = True, **changes: Any) -> Commit:
-    """Put a changed commit in place of a branch's head; its id is right for what it says, when ``honest``."""
-    head = pair.repo.ref(branch).commit
-    changed = replace(head, **changes)
-    if honest:
-        told = {name: getattr(changed, name) for name in ("committer", "message", "meta_range_id", "creation_date")}
-        changed = replace(changed, id=commit_id(**told, metadata=changed.metadata, parents=changed.parents))
-    if changed.id != head.id:
-        write(pair, COMMIT.insert().values(commit_values("flights", changed)))
-    else:
-        here = (COMMIT.c.repository_id == "flights", COMMIT.c.id == head.id)
-        write(pair, COMMIT.update().where(*here).values(commit_values("flights", changed)))
-    point(pair, branch, changed.id)
-    return changed
-
-
-def point(pair: Pair, branch: str, head: str) -> None:
-    write(pair, BRANCH.update().where(BRANCH.c.name == branch).values(commit_id=head))
-
 
 FORGERIES: dict[str, dict[str, Any]] = {
     "another message": {"honest": False, "message": "changed"},

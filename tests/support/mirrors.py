@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +14,10 @@ from support.unruly import Unruly
 
 from lakeops import Lake, Mirror, Repository, Settings, Split
 from lakeops.catalog.open import open_catalog
+from lakeops.catalog.rows import commit_values
+from lakeops.catalog.tables import BRANCH, COMMIT
 from lakeops.engine.local import LocalEngine
+from lakeops.model.ids import commit_id
 from lakeops.model.records import Commit
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore
@@ -109,6 +112,33 @@ def replicator(repo: Repository, mirror: Mirror, random: Random) -> Unruly:
     return Unruly(plain.at(repo.storage_namespace), plain.at(mirror.storage_namespace), random)
 
 
+def write(pair: Pair, statement: Any) -> None:
+    """What somebody with the right to write does to the source's catalog."""
+    with pair.here.catalog.database.engine.begin() as conn:
+        conn.execute(statement)
+
+
+def forge(pair: Pair, branch: str, honest: bool = True, **changes: Any) -> Commit:
+    """Put a changed commit in place of a branch's head; its id is right for what it says, when ``honest``."""
+    head = pair.repo.ref(branch).commit
+    changed = replace(head, **changes)
+    if honest:
+        told = {name: getattr(changed, name) for name in ("committer", "message", "meta_range_id", "creation_date")}
+        changed = replace(changed, id=commit_id(**told, metadata=changed.metadata, parents=changed.parents))
+    if changed.id != head.id:
+        write(pair, COMMIT.insert().values(commit_values("flights", changed)))
+    else:
+        here = (COMMIT.c.repository_id == "flights", COMMIT.c.id == head.id)
+        write(pair, COMMIT.update().where(*here).values(commit_values("flights", changed)))
+    point(pair, branch, changed.id)
+    return changed
+
+
+def point(pair: Pair, branch: str, head: str) -> None:
+    """Let a branch of the source's catalog point elsewhere."""
+    write(pair, BRANCH.update().where(BRANCH.c.name == branch).values(commit_id=head))
+
+
 def read_whole(store: ObjectStore, namespace: str, commit: Commit) -> dict[str, bytes]:
     """Path to contents of a commit, every file and every object opened anew, sizes and checksums compared.
 
@@ -131,8 +161,8 @@ def read_whole(store: ObjectStore, namespace: str, commit: Commit) -> dict[str, 
 
 def check_whole(pair: Pair) -> None:
     """Everything that the mirror shows is there, and is what the source committed."""
-    for commit_id in set(pair.heads().values()):
-        commit = pair.there.catalog.commit("flights", commit_id)
-        theirs = pair.here.catalog.commit("flights", commit_id)
+    for one in set(pair.heads().values()):
+        commit = pair.there.catalog.commit("flights", one)
+        theirs = pair.here.catalog.commit("flights", one)
         assert (commit.parents, commit.meta_range_id) == (theirs.parents, theirs.meta_range_id)
         read_whole(pair.store, pair.mirror.storage_namespace, commit)

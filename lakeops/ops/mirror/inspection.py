@@ -11,7 +11,7 @@ only what had not arrived at the last inspection.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from lakeops.catalog.records import NOTHING, Pending
@@ -22,6 +22,7 @@ from lakeops.model.ids import etags_are_md5
 from lakeops.model.mirrors import SAMPLE, Mirror, MirrorRef, MirrorState, Missing, Remaining
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.mirror.change_lists import list_error
 from lakeops.ops.resolve import lookup
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -95,6 +96,10 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     files = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
     objects = [one for proof in proofs for one in proof.missing]
+    flaw = _list_flaw(ctx, ref, commit, wanted) if all(proof.complete for proof in proofs) else None
+    if flaw is not None:
+        arrived = {proof.file: remember(proof) for proof in proofs}
+        return replace(Inspection.without_metarange(commit, flaw), arrived=arrived)
     missing += [Missing(one.address, one.path, one.size_bytes) for one in objects]
     return Inspection(
         {proof.file: remember(proof) for proof in proofs if is_memorable(proof)},
@@ -104,6 +109,13 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
         tuple(missing[:SAMPLE]),
         _first_flaw(ref, commit, proofs),
     )
+
+
+def _list_flaw(ctx: Context, ref: MirrorRef, commit: Commit, wanted: Metarange) -> LakeopsError | None:
+    error = list_error(ctx, RangeReader(ctx.readable), commit, wanted)
+    if isinstance(error, RecordRefused):
+        return RecordRefused(f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}: {error.message}")
+    return error
 
 
 def _check_rows(planned: ProvePlan) -> None:

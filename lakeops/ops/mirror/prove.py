@@ -24,6 +24,7 @@ from lakeops.model.arrays import array
 from lakeops.model.errors import Corrupted, NotFound
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
+from lakeops.ops.mirror.change_lists import disagreement, list_error
 from lakeops.ops.mirror.inspection import terms
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -61,7 +62,7 @@ def prove(ctx: Context) -> Proved:
     commits = ctx.catalog.history(ctx.repository_id).commits
     newest_first = sorted(unproved & _below(commits), key=lambda one: (-commits[one].generation, one))
     older = [commits[one] for one in newest_first]
-    prover = _Prover.at(ctx)
+    prover = _Prover.at(ctx, commits)
     known = prover.newest_live(commits)
     proved = 0
     for start in range(0, len(older), STEP):
@@ -87,19 +88,27 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Prover:
-    """Looks for what commits need. The store's metadata files are listed once for it."""
+    """Looks for what commits need. The store's metadata files are listed once for it.
+
+    ``followers`` are the live children of each commit.
+    """
 
     ctx: Context
     terms: presence.Terms
     metaranges: frozenset[str]
     ranges: pa.Array
+    followers: Mapping[str, Sequence[Commit]]
 
     @classmethod
-    def at(cls, ctx: Context) -> _Prover:
+    def at(cls, ctx: Context, commits: Mapping[str, Commit]) -> _Prover:
         metaranges = (item.key.removeprefix(layout.METARANGES) for item in ctx.store.list(layout.METARANGES))
         ranges = [item.key.removeprefix(layout.RANGES) for item in ctx.store.list(layout.RANGES)]
         how = terms(ctx, ctx.catalog.mirror(ctx.repository_id))
-        return cls(ctx, how, frozenset(metaranges), array(ranges, pa.string()))
+        followers: dict[str, list[Commit]] = {}
+        for commit in commits.values():
+            for parent in () if commit.expired else commit.parents:
+                followers.setdefault(parent, []).append(commit)
+        return cls(ctx, how, frozenset(metaranges), array(ranges, pa.string()), followers)
 
     def along(self, commits: Sequence[Commit], known: Metarange) -> tuple[list[str], Metarange]:
         """The commits that are whole, and the metarange of the last of them.
@@ -112,7 +121,7 @@ class _Prover:
         found = []
         for commit in commits:
             wanted = self._listed(commit)
-            if wanted is not None and self._is_whole(wanted, seen):
+            if wanted is not None and self._is_whole(wanted, seen) and self._is_told_rightly(commit, wanted):
                 found.append(commit.id)
                 seen = _Known(wanted)
         return found, seen.known
@@ -146,6 +155,14 @@ class _Prover:
             else:
                 known.broken.add(proof.file)
         return not files & known.broken
+
+    def _is_told_rightly(self, commit: Commit, wanted: Metarange) -> bool:
+        """Whether its list of changes, and the lists of commits after it, say what is so."""
+        reader = RangeReader(self.ctx.store)
+        if list_error(self.ctx, reader, commit, wanted) is not None:
+            return False
+        after = filter(None, map(self._listed, self.followers.get(commit.id, ())))
+        return all(disagreement(reader, one, wanted) is None for one in after)
 
 
 def _below(commits: Mapping[str, Commit]) -> set[str]:
