@@ -171,7 +171,8 @@ class Tags(Transitions):
         values = {"repository": repository_id, "ref": name, "commit": commit_id}
 
         def work(conn: Connection) -> Ref:
-            repository = lock_repository(conn, repository_id)
+            # Alone: PostgreSQL does not see a branch of this name whose transaction has not ended.
+            repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="create-tag")
             check_hooks(repository, "create-tag", name, hooks)
             self._insert_ref(conn, TAG, _NEW_TAG, values, {})

@@ -1,7 +1,8 @@
 """The branch that a transition stages to, with all that decides whether it may, in one statement.
 
-Each put asks twice: before the upload, and in the transaction that links it. On PostgreSQL that transaction takes a
-statement for each lock, because nobody may rely on what is protected before the repository is locked.
+Each put asks twice: before the upload whether it may be staged, and in the transaction that links it. On PostgreSQL
+that transaction takes a statement for each lock, because nobody may rely on what is protected before the repository is
+locked.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _TO_HEAD = (
 )
 _HERE = f"WHERE {REPOSITORY.name}.id = :repository"
 # The repository's columns come last: of two columns of one name, the last one is the row's attribute.
+_ALLOWED = Lookup((PROTECTION.c.pattern, BRANCH.c.name, *_OF_REPOSITORY), _FROM + _HERE)
 _ALONE = Lookup((PROTECTION.c.pattern, *BRANCH.c, *_OF_REPOSITORY), _FROM + _HERE)
 _WITH_HEAD = Lookup((PROTECTION.c.pattern, *BRANCH.c, *COMMIT_COLUMNS, *_OF_REPOSITORY), _FROM + _TO_HEAD + _HERE)
 
@@ -79,13 +81,23 @@ def find_stageable(conn: Connection, repository_id: str, name: str) -> tuple[Bra
     return state, commit_record(head)
 
 
+def check_stageable(conn: Connection, repository_id: str, name: str) -> None:
+    """Refuse a branch that may not be staged to. Raises as ``lock_stageable``."""
+    _allowed(conn, _ALLOWED, repository_id, name)
+
+
 def _found(conn: Connection, query: Lookup, repository_id: str, name: str) -> tuple[AnyRow, BranchState]:
     """The repository's row, with everything else before it, and the branch."""
+    row = _allowed(conn, query, repository_id, name)
+    return row, branch_record(row[_BRANCH])
+
+
+def _allowed(conn: Connection, query: Lookup, repository_id: str, name: str) -> AnyRow:
+    """The row of a query that has a column of the branch behind the pattern."""
     rows = query.all(conn, {"repository": repository_id, "branch": name})
     row = repository_found(rows[0] if rows else None, repository_id)
-    branch = row[_BRANCH]
-    if branch[0] is None:
+    if row[_BRANCH.start] is None:
         raise no_branch(repository_id, name)
     check_writable(conn, row, action="stage")
     check_protection(name, [pattern for pattern, *_ in rows if pattern is not None])
-    return row, branch_record(branch)
+    return row

@@ -49,7 +49,7 @@ from lakeops.catalog.rows import (
     staged_values,
     ticks,
 )
-from lakeops.catalog.stageable import find_stageable, lock_stageable
+from lakeops.catalog.stageable import check_stageable, find_stageable, lock_stageable
 from lakeops.catalog.tables import BRANCH, KEY, RETIRED, STAGED, STAGED_TALLY, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
@@ -67,6 +67,15 @@ class Staging(Transitions):
         def work(conn: Connection) -> BranchAt:
             state, head = find_stageable(conn, repository_id, branch)
             return BranchAt(state, head, self.database.dialect.now(conn))
+
+        return self.database.read(work)
+
+    def staging_time(self, repository_id: str, branch: str) -> datetime:
+        """The database's time, when the branch may be staged to now. Raises as ``stageable``."""
+
+        def work(conn: Connection) -> datetime:
+            check_stageable(conn, repository_id, branch)
+            return self.database.dialect.now(conn)
 
         return self.database.read(work)
 

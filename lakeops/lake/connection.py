@@ -14,9 +14,12 @@ from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops.companions import Companions
 from lakeops.ops.context import Context
 from lakeops.ops.links import Links
+from lakeops.ops.looks import Looks
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache
     from lakeops.store.open import Stores
@@ -51,6 +54,7 @@ class Connection:
         self._engine: Engine | None = None
         self._pieces: Pieces | None = None
         self._links = Links()
+        self._looks: Looks[datetime] = Looks()
         self._companions = Companions()
 
     @classmethod
@@ -133,6 +137,7 @@ class Connection:
             open_engine=self._range_engine,
             open_pieces=self.pieces,
             links=self._links,
+            looks=self._looks,
             companions=self._companions,
             progress=self._report,
         )

@@ -22,6 +22,7 @@ from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
 from lakeops.ops.companions import Companions
 from lakeops.ops.links import Links
+from lakeops.ops.looks import Looks
 from lakeops.settings import Settings
 from lakeops.store.layout import MANAGED
 
@@ -54,6 +55,7 @@ class Context:
     open_engine: Callable[[], Engine]
     open_pieces: Callable[[], Pieces | None] = lambda: None
     links: Links = field(default_factory=Links)
+    looks: Looks[datetime] = field(default_factory=Looks)
     companions: Companions = field(default_factory=Companions)
     under_way: ObjectStore | None = None
     progress: Progress = quiet

@@ -26,7 +26,7 @@ from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import require_stageable
+from lakeops.ops.resolve import begin_staging
 from lakeops.ops.stage import branch_paths, link_held_back, put_consistently, tombstones
 from lakeops.ops.view import with_staged
 from lakeops.ranges.bounds import check_entries
@@ -137,7 +137,7 @@ def open_output(
     if on_collision not in ("refuse", "rename", "overwrite"):
         raise InvalidInput(f"on_collision {excerpt(on_collision)} is not one of 'refuse', 'rename' and 'overwrite'")
     folder = as_folder(prefix)
-    named = require_stageable(ctx, branch).now
+    named = begin_staging(ctx, branch)
     upload = ctx.ids.new()
     mark = "" if idempotency_key is None else _mark_of(idempotency_key)
     address = layout.output_prefix(named, ctx.ids) + mark

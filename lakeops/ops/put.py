@@ -26,7 +26,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import require_stageable
+from lakeops.ops.resolve import begin_staging, require_stageable
 from lakeops.ops.stage import holding_back, link_held_back
 from lakeops.ops.view import find, public
 from lakeops.store import layout
@@ -58,7 +58,7 @@ def put(
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_path(path)
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch, path)
     if if_absent:
         require_absent(ctx, branch, path)
@@ -132,7 +132,7 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_path(path)
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch, path)
 
     if seen is not None:

@@ -22,7 +22,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
-from lakeops.ops.resolve import require_stageable
+from lakeops.ops.resolve import begin_staging, require_stageable
 from lakeops.ops.stage import link_held_back, normalised, tombstones
 from lakeops.ops.view import entries, find, stat
 from lakeops.store import layout
@@ -81,7 +81,7 @@ def _relink(
     old, new = (as_folder(each) if recursive else check_path(each) for each in (source, destination))
     if old == new and ref == branch:
         raise InvalidInput(f"source and destination are both {old!r}")
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch)
 
     def attempt() -> int:
@@ -167,7 +167,7 @@ def update_metadata(
     if content_type is not None:
         check_content_type(content_type)
     given = {} if metadata is None else dict(metadata)
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch, path)
 
     def attempt() -> Entry:
@@ -217,7 +217,7 @@ def link(
     kind = entry.content_type if content_type is None else content_type
     check_content_type(kind)
     linked = replace(entry, path=path, metadata=kept, content_type=kind)
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch, path)
 
     def attempt() -> Entry:

@@ -16,6 +16,8 @@ from lakeops.model.refs import resolve as resolve_expression
 from lakeops.ops.context import Context, expired, require_live
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lakeops.catalog.open import Catalog
 
 
@@ -178,6 +180,16 @@ def check_name(name: str) -> str:
     if not parse_ref(name).is_name:
         raise InvalidRef(f"{name!r} is an expression; this needs the name of a branch")
     return name
+
+
+def begin_staging(ctx: Context, name: str) -> datetime:
+    """The catalog's time, before anything is written that is to be staged on a branch. Raises as ``require_stageable``.
+
+    Threads that begin at the same time share one look.
+    """
+    check_name(name)
+    question = (ctx.repository_id.namespace, name)
+    return ctx.looks.ask(question, lambda: ctx.catalog.staging_time(ctx.repository_id, name))
 
 
 def require_stageable(ctx: Context, name: str) -> BranchAt:

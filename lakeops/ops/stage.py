@@ -24,7 +24,7 @@ from lakeops.ops.context import Context
 from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.overlap import check_not_managed
 from lakeops.ops.publish import when_moved
-from lakeops.ops.resolve import check_name, require_stageable
+from lakeops.ops.resolve import begin_staging, check_name
 from lakeops.ops.view import with_staged
 from lakeops.ranges.bounds import check_entries
 
@@ -91,7 +91,7 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
         ObjectCollected: nothing refers to one of the objects any more, and garbage collection is about to delete it.
         CollectionRunning: garbage collection is deciding about objects that are old. Try again.
     """
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch)
     rows = normalised(ctx, table)
     if rows.num_rows:
@@ -122,7 +122,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_prefix(prefix)
-    started = require_stageable(ctx, branch).now
+    started = begin_staging(ctx, branch)
     link_held_back(ctx, branch)
     count = 0
 

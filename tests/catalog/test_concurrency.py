@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
-from threading import Barrier, Event
+from threading import Barrier, BrokenBarrierError, Event
 
 import pytest
 from sqlalchemy import event
@@ -239,3 +240,26 @@ def test_expiry_is_not_starved_by_stagers(postgres_url, opened):
     expired, *_ = run_forked(work, ["expire", "one", "two", "three"])
     assert expired == [1] * 9
     assert len(catalog.staged_page(REPO, "main").rows) == 180
+
+
+def test_a_branch_and_a_tag_of_one_name_are_not_made_at_once(catalog):
+    both = Barrier(2, timeout=1)
+
+    def inserted(_conn, _cursor, statement, *_rest):
+        if statement.startswith(("INSERT INTO lakeops_branch ", "INSERT INTO lakeops_tag ")):
+            with suppress(BrokenBarrierError):  # the other one waits for this transaction to end
+                both.wait()
+
+    def refused(make, *given, **options):
+        try:
+            make(REPO, "v1", FIRST.id, *given, actor="ada", **options)
+        except AlreadyExists:
+            return True
+        return False
+
+    event.listen(catalog.database.engine, "after_cursor_execute", inserted)
+    with ThreadPoolExecutor(2) as pool:
+        branch = pool.submit(refused, catalog.create_branch, token=new_token())
+        tag = pool.submit(refused, catalog.create_tag)
+        assert {branch.result(), tag.result()} == {True, False}
+    assert len([*catalog.branches(REPO), *catalog.tags(REPO)]) == 2, "main and one of them"

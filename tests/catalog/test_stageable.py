@@ -1,4 +1,4 @@
-"""The look that every put takes before its upload, and the one in the transaction that links it, refuse the same."""
+"""The looks before an upload, and the one in the transaction that links what was uploaded, refuse the same."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def refusals(catalog, branch="main", repository=REPO):
     found = []
     for refused in (
         lambda: catalog.stageable(repository, branch),
+        lambda: catalog.staging_time(repository, branch),
         lambda: catalog.put_staged(repository, branch, [an_entry("a")], started=catalog.now()),
     ):
         with pytest.raises(LakeopsError) as caught:
             refused()
         found.append(caught.value)
-    first, second = found
-    assert (type(first), first.message) == (type(second), second.message)
-    return first
+    assert len({(type(one), one.message) for one in found}) == 1
+    return found[0]
 
 
 def test_a_branch_that_may_be_staged_to_comes_with_its_head(catalog):
@@ -31,6 +31,7 @@ def test_a_branch_that_may_be_staged_to_comes_with_its_head(catalog):
     found = catalog.stageable(REPO, "main")
     assert found.state == catalog.branch(REPO, "main")
     assert found.head == FIRST
+    assert found.now <= catalog.staging_time(REPO, "main") <= catalog.now()
     assert catalog.put_staged(REPO, "main", [an_entry("a")], started=found.now) == found.state
 
 

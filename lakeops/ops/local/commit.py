@@ -35,7 +35,7 @@ from lakeops.ops.local.take import wanted_at
 from lakeops.ops.local.tree import Tree, compare, read_tree
 from lakeops.ops.publish import Attempt, Draft, Move, publish, require_clean
 from lakeops.ops.put import write
-from lakeops.ops.resolve import lookup, require_stageable, resolve_commit
+from lakeops.ops.resolve import begin_staging, lookup, resolve_commit
 from lakeops.ops.view import committed
 from lakeops.store.in_flight import in_parallel
 
@@ -76,7 +76,7 @@ def commit(
     with indexes.alone(folder):
         index = indexes.read(folder)
         branch = _branch(ctx, index.ref)
-        begun = require_stageable(ctx, branch).now
+        begun = begin_staging(ctx, branch)
         tree = read_tree(ctx, folder, index)
         _check_committable(folder, index, tree, skip_special=skip_special)
         head = resolve_commit(ctx, branch)
