@@ -1,41 +1,47 @@
-"""One look at the catalog for all threads that ask the same at the same time.
+"""One look at the catalog for many calls that ask the same within a moment.
 
-While one thread's look runs, others that ask the same get in line. The first of them looks for all of these. So nobody
-waits for company, and no answer is older than the question: a look begins after everybody whom it answers has asked.
+An answer is told again for a tenth of a second. While one thread looks, others that ask the same wait for its answer
+instead of looking too. This is for questions whose answer is decided again later, in a transaction: an early answer
+spares work in vain, and an old one spares less of it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import Generic, TypeVar
 
+from lakeops.model.clock import Clock, SystemClock
+
 T = TypeVar("T")
+
+FRESH = timedelta(milliseconds=100)
+"""How old an answer may be."""
 
 
 class Looks(Generic[T]):
-    """Looks that threads share. What a look raises belongs to all who share it."""
+    """Answers of a moment ago. Threads share it. Errors are not kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
         self._lock = Lock()
         self._turns: defaultdict[Hashable, Lock] = defaultdict(Lock)
-        self._next: defaultdict[Hashable, Future[T]] = defaultdict(Future)
+        self._told: dict[Hashable, tuple[datetime, T]] = {}
 
     def ask(self, question: Hashable, look: Callable[[], T]) -> T:
-        """What ``look`` returns, of this thread or of another one that asked the same question."""
-        with self._lock:
-            turn, answer = self._turns[question], self._next[question]
-        with turn:
-            if not answer.done():
-                with self._lock:
-                    del self._next[question]  # who asks from now on is not answered by this look
-                try:
-                    answer.set_result(look())
-                except Exception as error:  # noqa: BLE001 - it is the answer
-                    answer.set_exception(error)
-                except BaseException:
-                    answer.cancel()
-                    raise
-        return self.ask(question, look) if answer.cancelled() else answer.result()
+        """What ``look`` returns, or returned a moment ago. A clock that was set meanwhile ends the moment."""
+        told = self._fresh(question)
+        if told is None:
+            with self._lock:
+                turn = self._turns[question]
+            with turn:
+                told = self._fresh(question)  # whoever had the turn before may have looked
+                if told is None:
+                    told = self._told[question] = self._clock.now(), look()
+        return told[1]
+
+    def _fresh(self, question: Hashable) -> tuple[datetime, T] | None:
+        told = self._told.get(question)
+        return None if told is None or abs(self._clock.now() - told[0]) >= FRESH else told
