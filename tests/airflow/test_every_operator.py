@@ -309,6 +309,21 @@ for name, arguments in json.load(sys.stdin):
 """
 
 
+def in_a_process(program: str, given: Any, place: Path, environment: dict[str, str] | None = None) -> str:
+    """What a new process prints that is given something as JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=place,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.slow
 def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake: Lake, place: Path, tmp_path: Path) -> None:
     given = []
@@ -317,16 +332,8 @@ def test_each_operator_loads_what_its_verb_uses_and_nothing_else(lake: Lake, pla
         case.prepare(lake, name)
         arguments = {"repo": name, **case.given(place), **case.bound(lake, name)}
         given.append((f"Lakeops{case.operator}Operator", arguments))
-    done = subprocess.run(
-        [sys.executable, "-c", LOADED],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("LOADED")]
+    printed = in_a_process(LOADED, given, tmp_path)
+    lines = [line.split()[1:] for line in printed.splitlines() if line.startswith("LOADED")]
     found = {name.removeprefix("Lakeops").removesuffix("Operator"): set(modules) for name, *modules in lines}
     wanted = {name: modules for names, modules in LOADS.items() for name in names.split()}
     assert found == wanted
@@ -356,17 +363,7 @@ def test_a_task_starts_no_threads_for_linear_algebra(lake: Lake, place: Path, tm
         case.prepare(lake, name)
         environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")} | asked
         arguments = {"repo": name, **case.given(place), "outlets": []}  # no events, so no server of Airflow is asked
-        done = subprocess.run(
-            [sys.executable, "-c", THREADS],
-            input=json.dumps(arguments),
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=tmp_path,
-            env=environment,
-        )
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout.split("THREADS")[1])
+        return int(in_a_process(THREADS, arguments, tmp_path, environment).split("THREADS")[1])
 
     assert threads({"OPENBLAS_NUM_THREADS": "2"}) == threads({}) + 1
 
