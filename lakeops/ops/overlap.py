@@ -169,9 +169,10 @@ def check_claim(store: ObjectStore, repository: Repository) -> None:
     """Refuse a namespace that says that it is another repository's. Raises ``NamespaceTaken``."""
     found = read_claim(store)
     if found is not None and not is_claim_of(found, repository):
+        name = found.get("repository")
+        whose = "another repository of this name, perhaps just now" if name == repository.id else "another repository"
         raise NamespaceTaken(
-            f"storage namespace {store.url!r} was taken by another repository, {excerpt(found.get('repository'))}: "
-            "choose an empty location"
+            f"storage namespace {store.url!r} was taken by {whose}, {excerpt(name)}: choose an empty location"
         )
 
 
