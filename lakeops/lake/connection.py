@@ -54,7 +54,7 @@ class Connection:
         self._engine: Engine | None = None
         self._pieces: Pieces | None = None
         self._links = Links()
-        self._looks: Looks[datetime] = Looks(self.clock)
+        self._looks: Looks[datetime] = Looks(catalog.clock)
         self._companions = Companions()
 
     @classmethod

@@ -280,9 +280,11 @@ def test_restoring_races_and_one_of_the_two_wins(catalog, opened, database_url, 
             assert live
 
 
-@pytest.mark.parametrize("kind", ["branch", "tag"])
-def test_a_ref_at_a_commit_that_is_restored_meanwhile_is_made(opened, postgres_url, kind):
-    """Between the statement that finds the commit expired and the look that says why. SQLite has no such between."""
+def test_a_branch_at_a_commit_that_is_restored_meanwhile_is_made(opened, postgres_url):
+    """Between the statement that finds the commit expired and the look that says why.
+
+    SQLite has no such between, and a new tag holds the repository's row alone.
+    """
     catalog, second = opened(postgres_url), opened(postgres_url)
     create(catalog)
     first = catalog.branch(REPO, "main").commit_id
@@ -293,14 +295,11 @@ def test_a_ref_at_a_commit_that_is_restored_meanwhile_is_made(opened, postgres_u
     restored = []
 
     def restore_now(_conn, _cursor, statement, *_rest):
-        if statement.startswith(f"INSERT INTO lakeops_{kind}") and not restored:
+        if statement.startswith("INSERT INTO lakeops_branch") and not restored:
             restored.append(second.restore_commits(REPO, "m")[1])
 
     event.listen(catalog.database.engine, "after_cursor_execute", restore_now)
-    if kind == "tag":
-        catalog.create_tag(REPO, "v1", first, actor="ada")
-    else:
-        catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
+    catalog.create_branch(REPO, "dev", first, token=new_token(), actor="ada")
     assert restored == [1]
 
 
