@@ -136,7 +136,7 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
     left = str(found["id"]) if found and found.get("id") and found.get(CATALOG) == identity.catalog else None
     claimed = (found or {}).get("repository")
     # A creation that lost its name to another one, in another place, comes to nothing. So its claim is nobody's.
-    others = left is not None and claimed != name and not (isinstance(claimed, str) and exists(catalog, claimed))
+    half_made = left is not None and claimed != name and not (isinstance(claimed, str) and exists(catalog, claimed))
     if left is not None and any(one.capabilities.get(CLAIM_ID) == left for one in pages(catalog.repositories)):
         left = None  # that repository is there
     ours = (layout.PROBE, layout.CLAIM, layout.OWNER) if left is not None else (layout.PROBE,)
@@ -146,7 +146,7 @@ def _left_behind(catalog: Catalog, store: ObjectStore, name: str, identity: Iden
                 raise NamespaceTaken(
                     f"storage namespace {store.url!r} is taken: it holds {item.key!r}; choose an empty location"
                 )
-    if others:
+    if half_made:
         raise NamespaceTaken(
             f"storage namespace {store.url!r} is taken: this catalog began to create repository "
             f"{excerpt(claimed)} there; create it under that name, or choose another location"

@@ -185,7 +185,7 @@ def check_name(name: str) -> str:
 def begin_staging(ctx: Context, name: str) -> datetime:
     """The catalog's time, before anything is written that is to be staged on a branch. Raises as ``require_stageable``.
 
-    Threads that begin at the same time share one look.
+    Calls that begin within a moment share one look.
     """
     check_name(name)
     question = (ctx.repository_id.namespace, name)

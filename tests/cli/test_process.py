@@ -191,6 +191,14 @@ def test_a_full_disk_does_not_undo_a_commit(process, flights, monkeypatch, unbuf
     assert b"nosuch" in failed.stderr
 
 
+def test_nobody_reads_an_error_in_json(process, flights):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as broken:
+        done = process("log", f"{R}/nosuch", "--json", stdout=broken)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_an_error_that_nobody_can_read_has_its_exit_code(process, flights):
     with Path("/dev/full").open("wb") as full:
         assert process("log", f"{R}/nosuch", stderr=full).returncode == 4

@@ -18,24 +18,28 @@ from lakeops.ops.context import Context
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.verify import list_flaw
+from lakeops.store.policy import AddressPolicy
 
 
-def list_error(ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange) -> LakeopsError | None:
+def list_error(
+    ctx: Context, reader: RangeReader, commit: Commit, metarange: Metarange, policy: AddressPolicy
+) -> LakeopsError | None:
     """What is wrong with the list of a commit's metarange, or with a parent's list about it. None where nothing is.
 
     What the list is about may not be here. Nobody reads it then, and ``prove`` compares the two once it is there.
 
     Args:
         ctx: the mirror.
-        reader: reads the ranges. It has no cache.
+        reader: reads the ranges and the metaranges of parents.
         commit: the commit.
         metarange: its metarange, all of whose ranges are here.
+        policy: which addresses the rows may have.
     """
     listed = metarange.changes
     if listed is not None:
         try:
             for side in (listed.before, listed.after):
-                check_rows(side, ctx.find_policy())
+                check_rows(side, policy)
         except Corrupted as error:
             return error
         except (InvalidInput, AddressRefused, pa.ArrowInvalid) as error:

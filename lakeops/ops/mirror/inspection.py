@@ -92,11 +92,12 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
         return Inspection.without_metarange(commit, error)
     planned = _cheapest(ctx, state, ref, commit, wanted, arrived)
     _check_rows(planned)
-    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=terms(ctx, state.mirror)))
+    how = terms(ctx, state.mirror)
+    proofs = list(prove(planned, engine=ctx.engine, store=ctx.store, terms=how))
     files = [proof for proof in proofs if not proof.arrived]
     missing = [Missing(range_key(proof.file), size_bytes=proof.missing_bytes) for proof in files]
     objects = [one for proof in proofs for one in proof.missing]
-    flaw = _list_flaw(ctx, ref, commit, wanted) if all(proof.complete for proof in proofs) else None
+    flaw = _list_flaw(ctx, ref, commit, wanted, how) if all(proof.complete for proof in proofs) else None
     if flaw is not None:
         arrived = {proof.file: remember(proof) for proof in proofs}
         return replace(Inspection.without_metarange(commit, flaw), arrived=arrived)
@@ -111,8 +112,9 @@ def _inspect(ctx: Context, state: MirrorState, ref: MirrorRef, commit: Commit, a
     )
 
 
-def _list_flaw(ctx: Context, ref: MirrorRef, commit: Commit, wanted: Metarange) -> LakeopsError | None:
-    error = list_error(ctx, RangeReader(ctx.readable), commit, wanted)
+def _list_flaw(ctx: Context, ref: MirrorRef, commit: Commit, wanted: Metarange, how: Terms) -> LakeopsError | None:
+    # A cache may answer: what it says is verified, and all that has to be here has been looked for.
+    error = list_error(ctx, ctx.reader, commit, wanted, how.policy or ctx.find_policy())
     if isinstance(error, RecordRefused):
         return RecordRefused(f"{ref.kind} {ref.name!r} cannot show commit {commit.id[:16]}: {error.message}")
     return error
