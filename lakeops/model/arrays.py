@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_MANY = 10_000
-"""Python values that Arrow converts itself: it is much quicker, and with so many of them the import is no matter."""
+_MANY = 100_000
+"""More Python values than these are left to Arrow: it is quicker, and with so many of them the import is no matter."""
+
+_PYTHON: dict[int, type] = {
+    **dict.fromkeys((pa.string().id, pa.large_string().id), str),
+    **dict.fromkeys((pa.binary().id, pa.large_binary().id, pa.binary(1).id), bytes),
+    **{kind.id: int for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
+    **{kind.id: int for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())},
+    pa.bool_().id: bool,
+}
+"""What values of a type are in Python, by the type's number. Other types are left to Arrow."""
 
 
 def from_numpy(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
@@ -73,13 +83,16 @@ def scalar(value: object, kind: pa.DataType) -> pa.Scalar:
 
 def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Python values as an Arrow array, with None for null: what ``pa.array`` gives, and its errors."""
-    python = _python(kind)
-    if python and len(values) <= _MANY and all(value is None or type(value) is python for value in values):
-        missing = np.array([value is None for value in values], np.bool_)
-        with suppress(UnicodeEncodeError, OverflowError):
-            found = (_texts if python in (str, bytes) else _numbers)(values, kind, missing if missing.any() else None)
-            if found is not None:
-                return found
+    python = _PYTHON.get(kind.id)
+    if python is not None and len(values) <= _MANY:
+        kinds = set(map(type, values))
+        lacks = NoneType in kinds
+        if kinds <= {python, NoneType}:
+            missing = np.array([value is None for value in values], np.bool_) if lacks else None
+            with suppress(UnicodeEncodeError, OverflowError):
+                found = (_texts if python in (str, bytes) else _numbers)(values, kind, missing)
+                if found is not None:
+                    return found
     return pa.array(values, kind)
 
 
@@ -88,36 +101,43 @@ def no_rows(schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def _python(kind: pa.DataType) -> type | None:
-    """What values of a type are in Python. None for types that are left to Arrow."""
-    types = pa.types
-    if types.is_string(kind) or types.is_large_string(kind):
-        return str
-    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return bytes
-    return int if types.is_integer(kind) else bool if types.is_boolean(kind) else None
-
-
 def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array | None:
     """Texts or bytes. None where they do not fit into ``kind``."""
-    fixed, nothing = pa.types.is_fixed_size_binary(kind), b""
+    fixed = pa.types.is_fixed_size_binary(kind)
+    if missing is not None:
+        nothing = bytes(kind.byte_width) if fixed else b""
+        values = [nothing if value is None else _encoded(value) for value in values]
+    sizes, joined = _sizes_and_bytes(values)
+    known, data = None if missing is None else _bits(~missing), pa.py_buffer(joined)
     if fixed:
-        nothing = bytes(kind.byte_width)
-    raw = [nothing if value is None else value.encode() if isinstance(value, str) else value for value in values]
-    known, data = None if missing is None else _bits(~missing), pa.py_buffer(b"".join(raw))
-    if fixed:
-        fits = all(len(value) == kind.byte_width for value in raw)
+        fits = np.all(sizes == kind.byte_width)
         return pa.Array.from_buffers(kind, len(values), [known, data]) if fits else None
     bounds = np.int64 if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) else np.int32
-    ends = np.cumsum([0, *map(len, raw)], dtype=np.int64)
-    if ends[-1] > np.iinfo(bounds).max:
+    if len(joined) > np.iinfo(bounds).max:
         return None
-    return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(ends.astype(bounds)), data])
+    ends = np.zeros(len(values) + 1, bounds)
+    np.cumsum(sizes, out=ends[1:])
+    return pa.Array.from_buffers(kind, len(values), [known, pa.py_buffer(ends), data])
+
+
+def _sizes_and_bytes(values: Sequence[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
+    """How many bytes each text takes, and all of them."""
+    if len(values) and isinstance(values[0], str):
+        joined = "".join(values)
+        if not joined.isascii():
+            return _sizes_and_bytes([_encoded(value) for value in values])
+        return np.fromiter(map(len, values), np.int64, len(values)), joined.encode()
+    return np.fromiter(map(len, values), np.int64, len(values)), b"".join(values)
+
+
+def _encoded(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _numbers(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array:
     """Whole numbers or truth values."""
-    return from_numpy(np.array([value or 0 for value in values], kind.to_pandas_dtype()), missing)
+    plain = values if missing is None else [value or 0 for value in values]
+    return from_numpy(np.array(plain, kind.to_pandas_dtype()), missing)
 
 
 def _bits(values: npt.NDArray[np.bool_]) -> pa.Buffer:

@@ -124,6 +124,7 @@ def test_pandas_is_left_alone():
         "from lakeops.model.arrays import array, from_numpy, no_rows, scalar, text, to_numpy\n"
         "to_numpy(from_numpy(np.arange(3))); to_numpy(from_numpy(np.ones(3, bool))); text('a')\n"
         "array(['a', None], pa.string()); array([], pa.string()); array([1, None], pa.int64()); scalar(0, pa.int32())\n"
+        "array(['a'] * 50_000, pa.string()); array([1] * 50_000, pa.int64())\n"
         "no_rows(pa.schema([('a', pa.map_(pa.string(), pa.string()))])); to_numpy(pa.chunked_array([], pa.int8()))\n"
         "early = 'pandas' in sys.modules; pa.array([1]); sys.exit(2 * early + ('pandas' not in sys.modules))"
     )

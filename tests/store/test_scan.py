@@ -79,6 +79,52 @@ def test_any_number_of_folders_and_pages(make_s3, monkeypatch, on_event):
         assert [key for key, _, _ in scanned(store)] == sorted(keys)
 
 
+@pytest.fixture
+def asked(make_s3, on_event):
+    """A bucket whose folders are listed in pages of three, and what every listing asked for."""
+    store, asked = make_s3("moto"), []
+
+    def note(params, **_) -> None:
+        if "Delimiter" not in params or params["Prefix"].endswith("/alone/"):
+            params["MaxKeys"] = 3
+        asked.append(params)
+
+    on_event(store, "provide-client-params.s3.ListObjectsV2", note)
+    return store, asked
+
+
+def test_no_thread_looks_for_what_may_not_be_there_while_folders_wait(asked):
+    """Where a folder's next pages end is guessed only for threads that have nothing else to do."""
+    store, asked = asked
+    keys = [f"{folder:02}/{file}" for folder in range(40) for file in range(5)]
+    for key in keys:
+        store.put(key, b"")
+    asked.clear()
+    assert [key for key, _, _ in scanned(store)] == keys
+    assert len(asked) == 1 + 2 * 40
+
+
+def test_a_folder_alone_is_listed_by_stretches(asked):
+    store, asked = asked
+    keys = [f"{file:03}" for file in range(100)]
+    for key in keys:
+        store.put(f"alone/{key}", b"")
+    asked.clear()
+    assert [key for key, _, _ in scanned(store, under="alone/")] == [f"alone/{key}" for key in keys]
+    beside = [params for params in asked if "StartAfter" in params]
+    assert len(beside) > 10
+    assert len(asked) < 100  # a third of them at least is needed
+
+
+def test_a_page_is_parsed_once(make_s3, on_event):
+    """botocore looks at every answer whether it is an error. By then the objects are out of it."""
+    store, seen = make_s3("moto"), []
+    store.put("a", b"")
+    on_event(store, "before-parse.s3.*", lambda response_dict, **_: seen.append(response_dict["body"]))
+    assert [key for key, _, _ in scanned(store)] == ["a"]
+    assert [b"Contents" in body for body in seen] == [False]
+
+
 def test_a_folder_of_a_bucket_that_vanishes(make_s3, on_event):
     store = make_s3("moto")
     for folder in "abc":

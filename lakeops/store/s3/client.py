@@ -86,7 +86,8 @@ def _connect(settings: StoreSettings) -> S3Client:
     made.meta.events.register_last("before-call.s3.DeleteObjects", _add_content_md5)
     # With `Expect: 100-continue` each write would wait for two answers. Our bodies are small, or sent in parts.
     made.meta.events.unregister("before-call.s3", add_expect_header)
-    made.meta.events.register("before-parse.s3.ListObjectsV2", take_objects)
+    # With a star botocore calls it before its own handler for all answers, which would parse the page once more.
+    made.meta.events.register("before-parse.*.ListObjectsV2", take_objects)
     return made
 
 

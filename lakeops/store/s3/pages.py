@@ -33,9 +33,9 @@ def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[s
         root = ET.fromstring(response_dict["body"])  # noqa: S314 - botocore parses it with the same parser
         spaces = root.tag[: root.tag.rindex("}") + 1] if "}" in root.tag else ""
         name, modified, etag, size = (f"{spaces}{part}" for part in ("Key", "LastModified", "ETag", "Size"))
-        found = root.findall(f"{spaces}Contents")
+        contents = f"{spaces}Contents"
         objects = []
-        for item in found:
+        for item in root.iterfind(contents):
             said = {part.tag: part.text or "" for part in item}
             objects.append(
                 {
@@ -48,7 +48,6 @@ def take_objects(response_dict: dict[str, Any], customized_response_dict: dict[s
     except (ET.ParseError, KeyError, ValueError):
         return
     if objects:
-        for item in found:
-            root.remove(item)
+        root[:] = [item for item in root if item.tag != contents]
         response_dict["body"] = ET.tostring(root)
         customized_response_dict["Contents"] = objects
