@@ -53,7 +53,7 @@ def replace_prefix(
         high += 1
     stitching.keep(base, high, len(base))
     stitching.finish()
-    return Metarange.splice(stitching.parts), stitching.work
+    return stitching.metarange(), stitching.work
 
 
 def _end(stitching: Stitching, part: Metarange, store: ObjectStore, *, last: bool) -> None:

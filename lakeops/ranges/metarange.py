@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -105,6 +106,10 @@ class RangeRow:
     def key(self) -> str:
         """The file's key in the storage namespace."""
         return range_key(self.file)
+
+
+_VALUES = attrgetter(*(field.name for field in fields(RangeRow)))
+"""What a row of ``METARANGE_SCHEMA`` has, of a ``RangeRow``."""
 
 
 class Metarange:
@@ -307,7 +312,7 @@ class Metarange:
 
 def rows_table(rows: Sequence[RangeRow]) -> pa.Table:
     """Ranges as Arrow: ``METARANGE_SCHEMA``."""
-    columns = zip(*(astuple(row) for row in rows), strict=True) if rows else [()] * len(METARANGE_SCHEMA)
+    columns = zip(*map(_VALUES, rows), strict=True) if rows else [()] * len(METARANGE_SCHEMA)
     arrays = [array(values, field.type) for values, field in zip(columns, METARANGE_SCHEMA, strict=True)]
     return pa.table(arrays, schema=METARANGE_SCHEMA)
 
