@@ -99,6 +99,7 @@ class RangeFile:
         self._store = store
         self._loading = Lock()
         self._held: dict[int, _Held] = {}
+        self._whole: bytes | None = None
 
     @property
     def row(self) -> RangeRow:
@@ -134,7 +135,7 @@ class RangeFile:
 
         They come as ``large_string``.
         """
-        source = self._pieces(range(self.groups))
+        source = self._source(range(self.groups))
         return stream_column(source, self._metadata, self.row.key, "physical_address", rows)
 
     def group(self, index: int, columns: list[str] | None = None) -> pa.Table:
@@ -210,6 +211,7 @@ class RangeFile:
         whole = memoryview(data)
         self._held = {index: _Held(whole[mark.start : mark.end]) for index, mark in enumerate(self.marks)}
         self._verified_groups(range(self.groups))
+        self._whole = data
 
     def load(self, groups: Iterable[int]) -> dict[int, _Held]:
         """Row groups as they are in the file; those that are not at hand yet are fetched, neighbours in one request."""
@@ -229,6 +231,7 @@ class RangeFile:
         """Forget the bytes of the first row groups. They are fetched again should anybody want them."""
         with self._loading:
             self._held = {index: held for index, held in self._held.items() if index >= groups}
+            self._whole = None
 
     def _kept(self, index: int) -> bool:
         """Take a row group from the pieces that this machine keeps, if it is there and as it should be."""
@@ -266,15 +269,22 @@ class RangeFile:
 
     def _columns(self, columns: list[str] | None, groups: Sequence[int]) -> pa.Table:
         """Some columns of some row groups (ascending)."""
-        source = self._pieces(groups)
+        source = self._source(groups)
         table = read_columns(source, self.row.key, columns, self._metadata, list(groups))
         self.check_rows(table, groups)
         return table
 
-    def _pieces(self, groups: Sequence[int]) -> Pieces:
-        """The file as far as these row groups go."""
+    def _source(self, groups: Sequence[int]) -> pa.NativeFile:
+        """The file as far as these row groups go, or as a whole where all of it is at hand.
+
+        Arrow reads that by itself. For each column of pieces it would wait for Python, and for its other threads.
+        """
         held = self._verified_groups(groups)
-        return Pieces(self.row.file_bytes, [(self.marks[index].start, held[index].data) for index in groups])
+        whole = self._whole
+        if whole is not None:
+            return pa.BufferReader(whole)
+        pieces = [(self.marks[index].start, held[index].data) for index in groups]
+        return pa.PythonFile(Pieces(self.row.file_bytes, pieces), mode="r")
 
     def _verified_groups(self, groups: Iterable[int]) -> dict[int, _Held]:
         """Row groups as they are in the file, which is as the footer says."""

@@ -22,7 +22,6 @@ from lakeops.ranges.fetch import fetch_range
 from lakeops.ranges.format import (
     METARANGE_SCHEMA,
     Attachment,
-    Pieces,
     decode_metarange,
     encode_metarange,
     encode_range,
@@ -164,7 +163,7 @@ def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
     data, _ = encode_range([with_digests(rows)], [bytes(32)])
     metadata = pq.read_metadata(pa.BufferReader(data))
-    zeros, held = (Pieces(len(data), [(0, memoryview(one))]) for one in (bytes(len(data)), data))
+    zeros, held = map(pa.BufferReader, (bytes(len(data)), data))
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
 

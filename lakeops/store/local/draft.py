@@ -78,6 +78,7 @@ class Draft:
         self._key = key
         self._hidden = hidden
         self._name = name
+        self._hides = True
         self._file = os.open(name, _CREATE, 0o666, dir_fd=hidden)
         self.mtime: float = os.fstat(self._file).st_mtime
 
@@ -106,6 +107,7 @@ class Draft:
             os.link(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder, follow_symlinks=False)
         else:
             os.replace(self._name, name, src_dir_fd=self._hidden, dst_dir_fd=folder)
+            self._hides = False
 
     def close(self) -> None:
         """Close the file, once."""
@@ -116,6 +118,8 @@ class Draft:
     def discard(self) -> None:
         """Remove the hidden file if it is still there."""
         self.close()
+        if not self._hides:
+            return
         with suppress(FileNotFoundError):
             os.unlink(self._name, dir_fd=self._hidden)
 
