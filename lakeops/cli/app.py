@@ -214,6 +214,7 @@ def _report(out: Output, error: Exception) -> int:
         code = _explain(out, error)
         out.flush()
     except StdoutClosed:
+        _drop_unwritten(sys.stdout)
         return PIPE_CLOSED
     except StdoutFailed:  # the report, as JSON, had to go there
         _drop_unwritten(sys.stdout)

@@ -204,8 +204,12 @@ def unchanged(standing: Repository) -> Repository:
 
 
 @pytest.fixture
-def process(home: Path) -> Callable[..., subprocess.CompletedProcess[bytes]]:
-    """Runs the command line as a process of its own; keyword arguments are ``subprocess.run``'s."""
+def process(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[bytes]]:
+    """Runs the command line as a process of its own; keyword arguments are ``subprocess.run``'s.
+
+    Its output is buffered, as it is in a shell, whatever the process of the tests was told.
+    """
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
 
     def start(*args: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}

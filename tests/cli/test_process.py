@@ -191,7 +191,9 @@ def test_a_full_disk_does_not_undo_a_commit(process, flights, monkeypatch, unbuf
     assert b"nosuch" in failed.stderr
 
 
-def test_nobody_reads_an_error_in_json(process, flights):
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_nobody_reads_an_error_in_json(process, flights, monkeypatch, unbuffered):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as broken:
