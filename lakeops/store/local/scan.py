@@ -15,7 +15,7 @@ from itertools import groupby
 
 from lakeops.model.errors import InvalidInput, ObjectNotFound, Transient
 from lakeops.model.text import excerpt
-from lakeops.store.ahead import Found, in_order
+from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import Listing
 from lakeops.store.local.tree import HIDDEN, Tree
 
@@ -32,7 +32,7 @@ def scan(tree: Tree, url: str, under: str = "", *, skip_special: bool, moving: b
     """All files below the root, or below a folder of it. See ``ObjectStore.scan``."""
     scanning = _Scan(tree, url, skip_special=skip_special, moving=moving)
     start = tuple(name.encode() for name in under.split("/")[:-1])
-    yield from in_order(partial(scanning.folder, start), threads=_THREADS, ahead=_AHEAD)
+    yield from in_order(partial(scanning.folder, start), threads=Threads(_THREADS), ahead=_AHEAD)
     scanning.check_unchanged()
 
 

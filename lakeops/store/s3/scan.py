@@ -3,9 +3,9 @@
 One listing goes a page after another. So a bucket is listed by its folders: the first levels are asked for with a
 delimiter, one request a page, until there are enough folders to list beside each other. A folder of many pages is
 listed by stretches. The names of a page tell about where the next pages end, and those are asked for at once. Any name
-will do as an end: a stretch that holds nothing costs a request, and one that holds more pages is cut again. Where all
-threads have folders to list already, a folder goes on page by page, because requests for nothing would only be in
-their way.
+will do as an end: a stretch that holds nothing costs a request, and one that holds more pages is cut again. There
+are no more of them than there are idle threads: a folder goes on page by page while others keep all threads busy,
+because requests for nothing would only be in the way.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
 
 from lakeops.model.errors import InvalidInput, InvalidPath, StoreError, Transient
 from lakeops.model.text import excerpt
-from lakeops.store.ahead import Found, in_order
+from lakeops.store.ahead import Found, Threads, in_order
 from lakeops.store.base import Listing
 from lakeops.store.keys import object_name
 from lakeops.store.s3.client import status_of, xml_part
@@ -48,7 +47,7 @@ def scan(
     """
     scanning = _Scan(client, bucket, root, skip_special=skip_special, moving=moving)
     last = ""
-    for listing in in_order(partial(scanning.level, root + under, 1), threads=_THREADS):
+    for listing in in_order(partial(scanning.level, root + under, 1), threads=scanning.threads):
         if listing.keys[0] <= last:
             raise StoreError(f"bucket {bucket!r} does not list names in byte order; use another server")
         last = listing.keys[-1]
@@ -80,9 +79,7 @@ class _Scan:
         self._root = root
         self._skip_special = skip_special
         self._moving = moving
-        self._counting = Lock()
-        self._open = 1
-        """Steps that are not done."""
+        self.threads = Threads(_THREADS)
 
     def level(self, prefix: str, depth: int, token: str = "") -> Sequence[Found]:
         """One page of a folder: its own objects, and a step for each folder in it."""
@@ -109,7 +106,7 @@ class _Scan:
             found += self._scan_rest(_Stretch(prefix, after=last), objects, "")
         elif answer["IsTruncated"]:
             found.append(partial(self.level, prefix, depth, answer["NextContinuationToken"]))
-        return self._done(found)
+        return found
 
     def stretch(self, which: _Stretch) -> Sequence[Found]:
         """One page of a stretch, and steps for what is left of it."""
@@ -125,19 +122,12 @@ class _Scan:
             last = inside[-1]["Key"] if inside else which.after
             rest = replace(which, after=last, width=min(_MOST, 2 * which.width), empty=empty)
             found += self._scan_rest(rest, inside, answer["NextContinuationToken"])
-        return self._done(found)
-
-    def _done(self, found: Sequence[Found]) -> Sequence[Found]:
-        """A step is done, and gave these."""
-        with self._counting:
-            self._open += sum(not isinstance(one, Listing) for one in found) - 1
         return found
 
     def _scan_rest(self, rest: _Stretch, page: Sequence[ObjectTypeDef], token: str) -> Iterator[Found]:
         """Steps for what is behind a page. A token is the server's own way to go on. It takes the place of a name."""
-        idle = max(0, _THREADS - self._open)  # but for this thread, which is about to be free
-        names = [item["Key"] for item in page]
-        guessed = ends(names, rest.until, start=len(rest.prefix), count=min(rest.width, idle))
+        names, count = [item["Key"] for item in page], min(rest.width, self.threads.idle)
+        guessed = ends(names, rest.until, start=len(rest.prefix), count=count)
         after = rest.after
         for end in guessed:
             if xml_part(end) == end:
