@@ -86,9 +86,8 @@ def array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     python = _PYTHON.get(kind.id)
     if python is not None and len(values) <= _MANY:
         kinds = set(map(type, values))
-        lacks = NoneType in kinds
         if kinds <= {python, NoneType}:
-            missing = np.array([value is None for value in values], np.bool_) if lacks else None
+            missing = np.array([value is None for value in values], np.bool_) if NoneType in kinds else None
             with suppress(UnicodeEncodeError, OverflowError):
                 found = (_texts if python in (str, bytes) else _numbers)(values, kind, missing)
                 if found is not None:
@@ -105,8 +104,8 @@ def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.boo
     """Texts or bytes. None where they do not fit into ``kind``."""
     fixed = pa.types.is_fixed_size_binary(kind)
     if missing is not None:
-        nothing = bytes(kind.byte_width) if fixed else b""
-        values = [nothing if value is None else _encoded(value) for value in values]
+        nothing = bytes(kind.byte_width) if fixed else _PYTHON[kind.id]()
+        values = [nothing if value is None else value for value in values]
     sizes, joined = _sizes_and_bytes(values)
     known, data = None if missing is None else _bits(~missing), pa.py_buffer(joined)
     if fixed:
@@ -122,16 +121,15 @@ def _texts(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.boo
 
 def _sizes_and_bytes(values: Sequence[Any]) -> tuple[npt.NDArray[np.int64], bytes]:
     """How many bytes each text takes, and all of them."""
+    joined = None
     if len(values) and isinstance(values[0], str):
-        joined = "".join(values)
-        if not joined.isascii():
-            return _sizes_and_bytes([_encoded(value) for value in values])
-        return np.fromiter(map(len, values), np.int64, len(values)), joined.encode()
-    return np.fromiter(map(len, values), np.int64, len(values)), b"".join(values)
-
-
-def _encoded(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
+        characters = "".join(values)
+        if characters.isascii():  # then there are as many bytes
+            joined = characters.encode()
+        else:
+            values = [value.encode() for value in values]
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    return sizes, b"".join(values) if joined is None else joined
 
 
 def _numbers(values: Sequence[Any], kind: pa.DataType, missing: npt.NDArray[np.bool_] | None) -> pa.Array:
