@@ -65,8 +65,8 @@ def _batches(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -
 
 @contextmanager
 def _open_checked(file: File) -> Iterator[recorded.ObjectFile]:
-    """The file, its size checked."""
-    what = recorded.Recorded(file.path, file.address, file.size_bytes, "", None, lambda: False)
+    """The file, its size checked, and its contents where they are read from start to end."""
+    what = recorded.Recorded(file.path, file.address, file.size_bytes, file.checksum, file.algorithm)
     with recorded.open_object(file.store, file.key, what) as opened:
         yield opened
 
