@@ -16,6 +16,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from lakeops.model.errors import InvalidInput, LakeopsError, Unsupported
@@ -43,6 +44,8 @@ _BUFFER = 1 << 20
 COMPRESSIONS = {"gz": "gzip", "bz2": "bz2", "zst": "zstd", "lz4": "lz4"}
 """How compressed text ends."""
 
+_limiting = threading.Lock()
+
 
 @contextmanager
 def limited(more: int, what: str) -> Iterator[None]:
@@ -56,17 +59,17 @@ def limited(more: int, what: str) -> Iterator[None]:
         return
     import resource
 
-    before, most = resource.getrlimit(resource.RLIMIT_AS)
-    with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - no directory is searched
-        taken = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-    bounds = [one for one in (taken + more, before, most) if one != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(bounds), most))
-    try:
-        yield
-    except MemoryError:
-        raise InvalidInput(f"{what} is too large to decode: it takes more than {more >> 20:,} MiB of memory") from None
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+    with _limiting:  # of two at once, the second would take the first one's limit for that of the process
+        before, most = resource.getrlimit(resource.RLIMIT_AS)
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        bounds = [one for one in (taken + more, before, most) if one != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min(bounds), most))
+        try:
+            yield
+        except MemoryError:
+            raise InvalidInput(f"{what} is too large to decode: it takes more than {more >> 20:,} MiB") from None
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 # --- all of a file, batch by batch ---
@@ -148,7 +151,8 @@ def first_rows(file: IO[bytes], size: int, *, rows: int, columns: int, cell: int
     ``cells`` (the rows, as texts), and ``flaw`` (why it is no Parquet file). What is too large is not there.
     """
     command = [sys.executable, "-P", "-m", "lakeops.store.foreign", *map(str, (size, rows, columns, cell))]
-    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONPATH": os.pathsep.join(sys.path)}
+    places = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONPATH": places}
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     found: dict[str, Any] = {}
     with _at_once, subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=nothing) as child:
