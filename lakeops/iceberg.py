@@ -41,6 +41,7 @@ from lakeops.model.errors import InvalidInput, InvalidUri, ObjectNotFound, PathT
 from lakeops.model.names import as_folder
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
+from lakeops.store.small import parse_json
 
 if TYPE_CHECKING:
     from lakeops.lake import Branch, Ref
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 SCHEME = "lakeops-table"
 """The scheme of locations in metadata: ``lakeops-table:///PATH``, at the ref that a catalog was opened with."""
 NAMESPACE_FILE = "_namespace.json"
+MOST_METADATA = 64 << 20
+"""Bytes of one file of metadata."""
 _VERSION = re.compile(r"(?:.*/)?v([0-9]{1,18})\.metadata\.json")
 _FIRST = 1
 _NAME = re.compile(r"[^/._][^/]*")
@@ -139,6 +142,12 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         self.load_namespace_properties(database_name)
         return f"{SCHEME}:///{self._folder((database_name, table_name)).rstrip('/')}"
 
+    def _check_size(self, path: str) -> None:
+        """Raises ``InvalidInput`` for a file of metadata that is too large to be read whole."""
+        size = self._ref().stat(path).size_bytes
+        if size > MOST_METADATA:
+            raise InvalidInput(f"{excerpt(path)} has {size:,} bytes, and metadata has {MOST_METADATA:,} at most")
+
     def _newest_version(self, folder: str) -> int | None:
         """The version of a table's newest metadata file. None where there is no table."""
         names = (_VERSION.fullmatch(entry.path) for entry in self._ref().list(f"{folder}metadata/v"))
@@ -152,6 +161,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
             raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
         location = _metadata_file(f"{SCHEME}:///{folder.rstrip('/')}", version)
         io = self._load_file_io(location=location)
+        self._check_size(f"{folder}metadata/v{version}.metadata.json")
         metadata = FromInputFile.table_metadata(io.new_input(location))
         return Table(
             identifier=self.identifier_to_tuple(identifier),
@@ -247,11 +257,15 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
 
     def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
         """A namespace's properties. Raises ``NoSuchNamespaceError``."""
+        path = f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"
         try:
-            found = json.loads(self._ref().read(f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"))
+            self._check_size(path)
         except ObjectNotFound:
             raise NoSuchNamespaceError(f"no namespace {excerpt(str(namespace))} at {self._uri}") from None
-        return {str(name): str(value) for name, value in found.items()}
+        try:
+            return {str(name): str(value) for name, value in parse_json(self._ref().read(path)).items()}
+        except (ValueError, AttributeError):
+            raise InvalidInput(f"{excerpt(path)} holds no properties of a namespace; write it anew") from None
 
     def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
         """The namespaces. None is inside another."""

@@ -19,7 +19,7 @@ from lakeops.model.names import as_folder
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref
-from lakeops.ops.view import as_entries, with_staged
+from lakeops.ops.view import algorithm, as_entries, with_staged
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 from lakeops.store.presence import present
@@ -34,12 +34,14 @@ class Snapshot:
         folder: what was asked for: a prefix with a slash at its end, or the path of one object.
         entries: the objects (``ENTRY_SCHEMA``) by path, their addresses as full URLs.
         sources: for each entry the store that it lies in, and its key there.
+        algorithms: for each entry how its checksum is computed from the contents. None where it cannot be.
     """
 
     commit_id: str
     folder: str
     entries: pa.Table
     sources: tuple[tuple[ObjectStore, str], ...]
+    algorithms: tuple[str | None, ...]
 
 
 def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) -> Snapshot:
@@ -76,7 +78,10 @@ def snapshot(ctx: Context, ref: str, prefix: str = "", *, check: bool = True) ->
     sources = tuple(_located(ctx, entries))
     if check:
         _check_sizes(entries, sources)
-    return Snapshot(commit.id, wanted, entries, sources)
+    marks = zip(entries["physical_address"].to_pylist(), entries["checksum"].to_pylist(), strict=True)
+    verify = ctx.settings.verify_checksums
+    algorithms = tuple(algorithm(ctx, *one) if verify else None for one in marks)
+    return Snapshot(commit.id, wanted, entries, sources, algorithms)
 
 
 def _located(ctx: Context, entries: pa.Table) -> Iterator[tuple[ObjectStore, str]]:

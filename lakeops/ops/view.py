@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from operator import attrgetter
 from typing import Protocol
 
@@ -177,26 +176,21 @@ def _recorded(ctx: Context, entry: Entry, verify: bool | None) -> tuple[ObjectSt
         address=entry.physical_address,
         size_bytes=entry.size_bytes,
         checksum=entry.checksum,
-        algorithm=_algorithm(ctx, entry) if wanted else None,
-        is_vouched_for=partial(_is_vouched_for, store, key, entry.checksum),
+        algorithm=algorithm(ctx, entry.physical_address, entry.checksum) if wanted else None,
     )
     return store, key, what
 
 
-def _algorithm(ctx: Context, entry: Entry) -> str | None:
-    """How an entry's checksum is computed from the contents.
+def algorithm(ctx: Context, address: str, checksum: str) -> str | None:
+    """How the checksum of the object at an address is computed from the contents. None where it cannot be.
 
     An ETag is taken for an MD5 only where this store, and the source of a mirror, were seen to make such ones.
     """
-    algorithm = algorithm_of(entry.checksum)
-    if algorithm != "md5":
-        return algorithm
-    managed = not layout.is_absolute(layout.relative(ctx.repository.storage_namespace, entry.physical_address))
-    return algorithm if managed and etags_are_md5(ctx.repository.capabilities) else None
-
-
-def _is_vouched_for(store: ObjectStore, key: str, checksum: str) -> bool:
-    return store.head(key).etag == checksum
+    found = algorithm_of(checksum)
+    if found != "md5":
+        return found
+    managed = not layout.is_absolute(layout.relative(ctx.repository.storage_namespace, address))
+    return found if managed and etags_are_md5(ctx.repository.capabilities) else None
 
 
 PAGE = 1000

@@ -39,6 +39,8 @@ class File:
         values: the values of the partition columns, as the folders spell them. None for a null.
         store: the store that it lies in.
         key: its key there.
+        checksum: the checksum that was recorded.
+        algorithm: how the checksum is computed from the contents. None where it cannot be.
     """
 
     path: str
@@ -47,6 +49,8 @@ class File:
     values: tuple[str | None, ...]
     store: ObjectStore
     key: str
+    checksum: str
+    algorithm: str | None
 
     def url(self, s3: str = "s3a") -> str:
         """The address as Spark takes paths: nothing is percent-encoded, and buckets have the scheme ``s3``."""
@@ -116,8 +120,8 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
     inside = len(shown.folder) if shown.folder.endswith("/") or not shown.folder else shown.folder.rfind("/") + 1
     columns: tuple[str, ...] | None = None
     listed = []
-    rows = shown.entries.select(["path", "physical_address", "size_bytes"]).to_pylist()
-    for row, (store, key) in zip(rows, shown.sources, strict=True):
+    rows = shown.entries.select(["path", "physical_address", "size_bytes", "checksum"]).to_pylist()
+    for row, (store, key), algorithm in zip(rows, shown.sources, shown.algorithms, strict=True):
         if not is_table_file(row["path"][inside:]):
             continue
         parts = row["path"][inside:].split("/")
@@ -132,7 +136,8 @@ def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
             )
         columns = names
         values = tuple(None if value == NULL else unquote(value) for _, value in pairs)
-        listed.append(File(row["path"], row["physical_address"], row["size_bytes"], values, store, key))
+        path, address, size, checksum = row.values()
+        listed.append(File(path, address, size, values, store, key, checksum, algorithm))
     if columns is None:
         raise ObjectNotFound(f"there are no files of a table at {uri!r}, only names that Spark ignores")
     return Files(uri, shown.commit_id, columns, tuple(listed))

@@ -12,10 +12,10 @@ from __future__ import annotations
 import operator
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -46,8 +46,8 @@ from lakeops.model.errors import InvalidInput, Unsupported
 from lakeops.model.names import as_folder
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.spark.contents import batches_of, schema_of
 from lakeops.spark.files import File, Files, files, is_table_file
+from lakeops.store import foreign, recorded
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Ref
@@ -190,7 +190,7 @@ class _FileReader:
         for file in partition.files:
             values = dict(zip(self._columns, file.values, strict=True))
             kind = self._kind or Files("", "", (), (file,)).format()
-            for batch in batches_of(file, kind, self._schema, header=self._header):
+            for batch in islice(batches_of(file, kind, self._schema, header=self._header), 1, None):
                 yield _with_columns(batch, values, self._schema, file.path)
 
 
@@ -355,6 +355,20 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         """Stage nothing."""
         with self._source.lake() as lake:
             lake.repository(self._repository).branch(self._output.branch).abandon_output(self._output)
+
+
+def schema_of(file: File, kind: str, *, header: bool) -> pa.Schema:
+    """The columns of a file."""
+    with closing(batches_of(file, kind, None, header=header)) as batches:
+        schema: pa.Schema = next(batches).schema
+    return schema
+
+
+def batches_of(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -> Generator[pa.RecordBatch]:
+    """A batch without rows, then the rows of a file, of those columns that the schema has too."""
+    what = recorded.Recorded(file.path, file.address, file.size_bytes, file.checksum, file.algorithm)
+    with recorded.open_object(file.store, file.key, what) as opened:
+        yield from foreign.batches(opened, file.path, file.size_bytes, kind, schema, header=header)
 
 
 def _has_files(ref: Ref, prefix: str) -> bool:

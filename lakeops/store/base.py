@@ -71,10 +71,15 @@ class DeleteFailure:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An object that is open for reading, and the content type that the store keeps of it."""
+    """An object that is open for reading.
+
+    ``content_type`` is what the store keeps of it. ``checked`` says whether the end is compared with the store's own
+    checksum, which is possible only where that is a digest.
+    """
 
     file: BinaryIO
     content_type: str = ""
+    checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,9 @@ Every read of an object's contents comes through here. The size is compared alwa
 tells it when it answers. A small object is fetched whole when it is opened, and its digest is compared then. That of a
 larger one is compared by reads that reach its end without leaving a gap. The last piece is given out only when it is
 right. A read of some ranges of a larger one checks the size alone.
+
+Where the digest is another, the contents decide, and not what the store says of them. The store is asked one thing: how
+the object is encrypted, because the ETag of some encrypted objects looks like an MD5 and is none.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ import hashlib
 import io
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from lakeops.model.errors import Corrupted
-from lakeops.store.base import ObjectStore
+from lakeops.model.errors import Corrupted, StoreUnavailable, Transient
+from lakeops.store.base import ObjectStore, StoredObject
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -37,8 +41,6 @@ class Recorded:
         size_bytes: how large it is.
         checksum: its checksum.
         algorithm: how to compute the checksum. None when it cannot be, or shall not be.
-        is_vouched_for: asked when the digest differs: whether the store knows these contents under that checksum all
-            the same. (The ETag of an encrypted object looks like a digest and is none.)
     """
 
     path: str
@@ -46,22 +48,34 @@ class Recorded:
     size_bytes: int
     checksum: str
     algorithm: str | None
-    is_vouched_for: Callable[[], bool]
 
     def check_size(self, held: int) -> None:
         """Raises ``Corrupted`` for an object of another size."""
         if held != self.size_bytes:
             raise self.flaw(f"has {held:,} bytes, and {self.size_bytes:,} were recorded")
 
-    def check_digest(self, digest: str) -> None:
+    def check_digest(self, digest: str, store: ObjectStore, key: str) -> None:
         """Raises ``Corrupted`` for other contents than those that were recorded."""
-        if digest != self.checksum and not self.is_vouched_for():
+        if digest != self.checksum and self._is_digest(store, key):
             raise self.flaw(f"holds other contents, with the {self.algorithm} {digest}; {self.checksum} was recorded")
 
-    def check_contents(self, data: bytes) -> None:
+    def check_contents(self, data: bytes, store: ObjectStore, key: str) -> None:
         """Raises ``Corrupted`` for other contents, where they can be told from their digest."""
         if self.algorithm is not None:
-            self.check_digest(hashlib.new(self.algorithm, data, usedforsecurity=False).hexdigest())
+            self.check_digest(hashlib.new(self.algorithm, data, usedforsecurity=False).hexdigest(), store, key)
+
+    def _is_digest(self, store: ObjectStore, key: str) -> bool:
+        """Whether the checksum is a digest of the contents. An ETag is none where the store encrypts with KMS."""
+        if self.algorithm != "md5":
+            return True
+        try:
+            opened = store.open_checked(StoredObject(key, self.size_bytes, 0, self.checksum))
+        except StoreUnavailable:
+            raise
+        except Transient:
+            return True  # the store has another object there by now
+        with closing(opened.file):
+            return opened.checked
 
     def flaw(self, what: str) -> Corrupted:
         """The error for an object that is not what was recorded."""
@@ -75,7 +89,17 @@ def read(store: ObjectStore, key: str, recorded: Recorded) -> bytes:
     """The contents, in one request. Raises ``ObjectNotFound``, ``Corrupted``."""
     data = store.get(key)
     recorded.check_size(len(data))
-    recorded.check_contents(data)
+    return _right(data, store, key, recorded, lambda: store.get(key))
+
+
+def _right(data: bytes, store: ObjectStore, key: str, recorded: Recorded, fetch: Callable[[], bytes]) -> bytes:
+    """The contents, fetched once more when they are wrong: the fault may lie in how they travelled."""
+    try:
+        recorded.check_contents(data, store, key)
+    except Corrupted:
+        data = fetch()
+        recorded.check_size(len(data))
+        recorded.check_contents(data, store, key)
     return data
 
 
@@ -87,7 +111,7 @@ def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
     try:
         recorded.check_size(inner.seek(0, os.SEEK_END))
         inner.seek(0)
-        return ObjectFile(_Checked(inner, recorded), _BUFFER_BYTES, recorded.size_bytes)
+        return ObjectFile(_Checked(inner, store, key, recorded), _BUFFER_BYTES, recorded.size_bytes)
     except BaseException:
         inner.close()
         raise
@@ -95,10 +119,12 @@ def open_object(store: ObjectStore, key: str, recorded: Recorded) -> ObjectFile:
 
 def _open_small(store: ObjectStore, key: str, recorded: Recorded) -> SmallObject:
     # One request. The byte behind its end shows that it is longer than what was recorded.
-    data = store.get_range(key, 0, recorded.size_bytes + 1)
+    def fetch() -> bytes:
+        return store.get_range(key, 0, recorded.size_bytes + 1)
+
+    data = fetch()
     recorded.check_size(store.head(key).size_bytes if len(data) > recorded.size_bytes else len(data))
-    recorded.check_contents(data)
-    return SmallObject(data)
+    return SmallObject(_right(data, store, key, recorded, fetch))
 
 
 class ObjectFile(io.BufferedReader):
@@ -120,8 +146,9 @@ class SmallObject(ObjectFile):
 class _Checked(io.RawIOBase):
     """Reads of a file that holds the recorded number of bytes. Once it was found wrong, every read fails."""
 
-    def __init__(self, inner: io.BufferedReader, recorded: Recorded) -> None:
+    def __init__(self, inner: io.BufferedReader, store: ObjectStore, key: str, recorded: Recorded) -> None:
         self._inner = inner
+        self._place = store, key
         self._recorded = recorded
         self._position = 0
         self._flaw: Corrupted | None = None
@@ -184,4 +211,4 @@ class _Checked(io.RawIOBase):
             self._hashed = self._position
             if self._hashed == size:
                 digest, self._hash = self._hash.hexdigest(), None
-                self._recorded.check_digest(digest)
+                self._recorded.check_digest(digest, *self._place)

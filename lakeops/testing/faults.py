@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from lakeops.model.clock import Clock, SystemClock, pause
@@ -234,7 +234,7 @@ class FaultyStore:
                 unless_it_fails.callback(opened.file.close)
             unless_it_fails.pop_all()
         file = CountedFile(opened.file, lambda count: self.faults.count_bytes(item.key, count))
-        return Opened(file, opened.content_type)
+        return replace(opened, file=file)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
         """See ``ObjectStore.copy_from``. No effect where the server cannot."""

@@ -9,18 +9,15 @@ from io import StringIO
 from itertools import islice
 from typing import IO
 
-from lakeops.model.errors import LakeopsError
 from lakeops.model.records import Entry
 from lakeops.model.words import counted, human_size
+from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
 
 MOST_BYTES = 64 * 1024
 """Bytes of a text that are read."""
 MOST_ROWS, MOST_COLUMNS, MOST_CELL = 50, 40, 200
-MOST_FOOTER = 8 << 20
-MOST_GROUP = 64 << 20
-"""Bytes of the first row group of a Parquet file, beyond which only its schema is shown."""
 
-_MAGIC = b"PAR1"
+_BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECONDS} seconds"
 
 
 @dataclass(frozen=True)
@@ -48,13 +45,8 @@ class Preview:
 def preview(file: IO[bytes], entry: Entry) -> Preview:
     """The preview of an object whose contents are ``file``. Contents that cannot be read are said to be so."""
     start = file.read(4)
-    if start == _MAGIC:
-        try:
-            return _parquet(file, entry)
-        except LakeopsError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever Arrow says of a file that is damaged or hostile
-            return Preview("Parquet", note=f"This is no Parquet file that can be read ({type(error).__name__}).")
+    if start == MAGIC:
+        return _parquet(file, entry)
     data = start + file.read(MOST_BYTES - len(start))
     cut = (
         "" if len(data) >= entry.size_bytes else f"The first {human_size(len(data))} of {human_size(entry.size_bytes)}."
@@ -69,7 +61,7 @@ def preview(file: IO[bytes], entry: Entry) -> Preview:
         return _table(text, "\t" if name.endswith(".tsv") else ",", cut)
     if not cut and (name.endswith(".json") or entry.content_type == "application/json"):
         try:
-            return Preview("JSON", text=json.dumps(json.loads(text), indent=2, ensure_ascii=False)[:MOST_BYTES])
+            return Preview("JSON", text=_indented(json.loads(text)))
         except (ValueError, RecursionError):
             return Preview("Text", text=text, note="Named like JSON, but it is not.")
     return Preview("Text", text=text, note=cut)
@@ -87,6 +79,18 @@ def _decoded(data: bytes) -> str | None:
     return None
 
 
+def _indented(document: object) -> str:
+    """JSON as people read it, made no further than it is shown: each level takes more than it had."""
+    parts: list[str] = []
+    room = MOST_BYTES
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(document):
+        parts.append(part[:room])
+        room -= len(part)
+        if room <= 0:
+            break
+    return "".join(parts)
+
+
 def _table(text: str, delimiter: str, cut: str) -> Preview:
     try:
         found = list(islice(csv.reader(StringIO(text), delimiter=delimiter), MOST_ROWS + 1))
@@ -100,34 +104,18 @@ def _table(text: str, delimiter: str, cut: str) -> Preview:
 
 
 def _parquet(file: IO[bytes], entry: Entry) -> Preview:
-    import pyarrow.parquet as pq
-
-    file.seek(max(0, entry.size_bytes - 8))
-    tail = file.read(8)
-    if tail[4:] != _MAGIC or int.from_bytes(tail[:4], "little") > MOST_FOOTER:
-        return Preview("Parquet", note="Its footer is missing, or too large to show.")
-    file.seek(0)
-    parquet = pq.ParquetFile(file)
-    about, schema = parquet.metadata, parquet.schema_arrow
-    facts = (
-        counted(about.num_rows, "row"),
-        counted(len(schema), "column"),
-        counted(about.num_row_groups, "row group"),
-    )
-    columns = tuple((one.name, str(one.type)[:MOST_CELL]) for one in islice(schema, 500))
-    names = [one.name for one in islice(schema, MOST_COLUMNS)]
-    if not about.num_row_groups or about.row_group(0).total_byte_size > MOST_GROUP:
-        note = "It has no rows." if not about.num_rows else "Its row groups are too large to show rows."
-        return Preview("Parquet", schema=columns, facts=facts, note=note)
-    batches = parquet.iter_batches(MOST_ROWS, row_groups=[0], columns=names, use_threads=False)
-    first = next(iter(batches), None)
-    values = [] if first is None else [column.to_pylist() for column in first.columns]
-    rows = tuple(
-        tuple(_cell("" if value is None else str(value)) for value in row) for row in zip(*values, strict=True)
-    )
-    header = tuple(names) if first is None else tuple(first.schema.names)
-    note = f"The first {len(rows)} rows." if about.num_rows > len(rows) else "" if rows else "It has no rows."
-    return Preview("Parquet", header=header, rows=rows, schema=columns, facts=facts, note=note)
+    found = first_rows(file, entry.size_bytes, rows=MOST_ROWS, columns=MOST_COLUMNS, cell=MOST_CELL)
+    if "flaw" in found or "schema" not in found:
+        return Preview("Parquet", note=found.get("flaw", f"It is too large to show: its schema {_BUDGET}."))
+    total = found["rows"]
+    facts = counted(total, "row"), counted(found["columns"], "column"), counted(found["groups"], "row group")
+    rows = tuple(tuple(map(_cell, row)) for row in found.get("cells", ()))
+    if "cells" not in found:
+        note = f"It is too large to show rows: the first {MOST_ROWS} {_BUDGET}."
+    else:
+        note = f"The first {len(rows)} rows." if total > len(rows) else "" if rows else "It has no rows."
+    schema = tuple((name, kind) for name, kind in found["schema"])
+    return Preview("Parquet", header=tuple(found["header"]), rows=rows, schema=schema, facts=facts, note=note)
 
 
 def _cell(text: str) -> str:

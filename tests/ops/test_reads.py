@@ -271,22 +271,6 @@ def test_an_etag_is_checked_where_it_is_a_digest(endpoint_of, buckets, tmp_path:
                 read()
 
 
-def test_a_mark_that_only_looks_like_a_digest(tmp_path: Path) -> None:
-    """The ETag of an encrypted object: what the store itself still calls by the recorded mark is right."""
-    store = Stores(StoreSettings(fsync=False)).at(tmp_path.as_uri())
-    store.put("k", DATA)
-    asked = []
-
-    def is_vouched_for() -> bool:
-        asked.append(1)
-        return len(asked) < 3
-
-    what = recorded.Recorded("p", "k", len(DATA), "0" * 32, "md5", is_vouched_for)
-    assert recorded.read(store, "k", what) == in_pieces(recorded.open_object(store, "k", what)) == DATA
-    with pytest.raises(Corrupted, match="0000 was recorded"):
-        recorded.read(store, "k", what)
-
-
 def test_a_missing_object_is_not_found(repo: Repository, fs: LakeopsFileSystem, tmp_path: Path) -> None:
     store, key = repo._ctx.stores.locate(repo._ctx.policy, repo.ref("main").stat("f").physical_address)
     store.delete([key])
@@ -315,7 +299,7 @@ def test_any_order_of_reads(file: Path, steps, held: bytes) -> None:
     """A checked file reads as a file does. What was read from the start without a gap, to the end, was proved."""
     store = Stores(StoreSettings(fsync=False)).at(file.as_uri())
     store.put("k", held)
-    what = recorded.Recorded("p", "k", len(DATA), hashlib.sha256(DATA).hexdigest(), "sha256", lambda: False)
+    what = recorded.Recorded("p", "k", len(DATA), hashlib.sha256(DATA).hexdigest(), "sha256")
     plain, proved = io.BytesIO(held), 0
     with recorded.open_object(store, "k", what) as checked:
         try:
@@ -343,7 +327,7 @@ def test_any_order_of_reads(file: Path, steps, held: bytes) -> None:
 
 def test_a_file_that_shrinks_or_grows_while_it_is_read(tmp_path: Path) -> None:
     store = Stores(StoreSettings(fsync=False)).at(tmp_path.as_uri())
-    what = recorded.Recorded("p", "k", len(DATA), hashlib.sha256(DATA).hexdigest(), None, lambda: False)
+    what = recorded.Recorded("p", "k", len(DATA), hashlib.sha256(DATA).hexdigest(), None)
     for size in (len(DATA) + 1, len(DATA) - 1, 0):
         store.put("k", DATA)
         with recorded.open_object(store, "k", what) as file:

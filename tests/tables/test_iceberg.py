@@ -158,3 +158,22 @@ def test_names_and_what_is_not_there(published: Repository, catalog: Open) -> No
         main.drop_table("web.sales")
     main.drop_namespace("web")
     assert (main.list_namespaces(), amounts(catalog("main@"))) == ([], [1, 2])
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"[1]", b"{"])
+def test_properties_that_are_none_are_one_line(published: Repository, catalog: Open, text: bytes) -> None:
+    published.branch("main").put("warehouse/web/_namespace.json", text)
+    with pytest.raises(InvalidInput, match="holds no properties of a namespace"):
+        catalog("main").load_namespace_properties("web")
+
+
+def test_metadata_that_is_too_large_is_not_read(
+    published: Repository, catalog: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakeops.iceberg.MOST_METADATA", 10)
+    for ask in (
+        lambda: catalog("main").load_table("web.sales"),
+        lambda: catalog("main").load_namespace_properties("web"),
+    ):
+        with pytest.raises(InvalidInput, match="metadata has 10 at most"):
+            ask()

@@ -1,7 +1,8 @@
 """Objects: that they are there, as large as recorded, and hold what was written.
 
-The listing tells of existence and size. The store's own mark (an ETag) settles the contents where it is what was
-recorded. Everything else that has a checksum is read, once for all entries that share the object.
+The listing tells of existence and size. What has a checksum that is a digest is read, once for all entries that share
+the object: that the store shows the same mark (an ETag) as before says nothing of the bytes that it gives. The mark
+settles only what nothing can be computed for: encrypted and imported objects, and stores whose marks are no digests.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from os.path import commonprefix
@@ -18,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.errors import LakeopsError, ObjectNotFound
-from lakeops.model.ids import algorithm_of
+from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
+from lakeops.model.ids import algorithm_of, etags_are_md5
 from lakeops.model.text import excerpt
 from lakeops.ops.addresses import relative
 from lakeops.ops.context import Context
@@ -69,10 +71,12 @@ class ObjectCheck:
         stores: where addresses lead.
         policy: where they may lead.
         inventory: what lies in the namespace.
+        etags: whether plain ETags of the namespace are MD5.
     """
 
-    def __init__(self, stores: Stores, policy: AddressPolicy, inventory: Inventory) -> None:
+    def __init__(self, stores: Stores, policy: AddressPolicy, inventory: Inventory, *, etags: bool) -> None:
         self.looked_at: int = 0
+        self._etags = etags
         self._stores = stores
         self._policy = policy
         self._inventory = inventory
@@ -120,7 +124,8 @@ class ObjectCheck:
     def _check(self, wanted: _Wanted) -> ObjectFlaw | None:
         try:
             store, key = self._stores.locate(self._policy, wanted.address)
-            reason = _flaw(wanted, wanted.listed or store.head(key), store, key)
+            digests = self._etags and not is_absolute(wanted.address)
+            reason = _flaw(wanted, wanted.listed or store.head(key), store, key, digests=digests)
         except ObjectNotFound:
             reason = ("object_missing", "is not there")
         except LakeopsError as error:
@@ -162,12 +167,17 @@ def listed_elsewhere(stores: Stores, policy: AddressPolicy, addresses: Sequence[
     return found
 
 
-def _flaw(wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str) -> tuple[str, str] | None:
-    """What is wrong with an object that is there: a kind, and words that follow its address."""
+def _flaw(
+    wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str, *, digests: bool
+) -> tuple[str, str] | None:
+    """What is wrong with an object that is there: a kind, and words that follow its address.
+
+    ``digests`` says whether the ETag of an object there is a digest, unless the object is encrypted.
+    """
     if stored.size_bytes != wanted.size_bytes:
         return "object_size_mismatch", f"has {stored.size_bytes:,} bytes, and {wanted.size_bytes:,} were recorded"
     if stored.etag and stored.etag == wanted.checksum:
-        return None
+        return _flaw_of_contents(stored, store, key) if digests else None
     if algorithm := algorithm_of(wanted.checksum):
         held = _digest(store, key, algorithm)
         if held == wanted.checksum:
@@ -179,6 +189,18 @@ def _flaw(wanted: _Wanted, stored: StoredObject, store: ObjectStore, key: str) -
         return "object_changed", "was written to after it was imported; it is as large as it was"
     if stored.etag:
         return "object_changed", f"has the mark {stored.etag}, and {wanted.checksum} was recorded"
+    return None
+
+
+def _flaw_of_contents(stored: StoredObject, store: ObjectStore, key: str) -> tuple[str, str] | None:
+    """How the contents of an object are not what its ETag says, where that can be told."""
+    opened = store.open_checked(replace(stored, key=key))
+    with closing(opened.file) as file:
+        try:
+            while opened.checked and file.read(_PIECE):
+                pass
+        except Corrupted:
+            return "object_checksum_mismatch", f"holds other contents than those with the ETag {stored.etag}"
     return None
 
 
@@ -228,7 +250,8 @@ class Entries:
         self._namespace = ctx.repository.storage_namespace
         self._inventory = inventory
         self._checked = checked
-        self._objects = ObjectCheck(ctx.stores, ctx.policy, inventory) if data else None
+        etags = etags_are_md5(ctx.repository.capabilities)
+        self._objects = ObjectCheck(ctx.stores, ctx.policy, inventory, etags=etags) if data else None
 
     def flaws_of_range(self, one: CheckedRange) -> Iterator[PlacedFlaw]:
         """What is wrong with a range, its file, its rows and what they point at."""

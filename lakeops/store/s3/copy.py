@@ -36,7 +36,7 @@ Head = Mapping[str, Any]
 
 def is_encrypted(head: Head) -> bool:
     """Whether the object's ETag is no digest, because of how the object is encrypted."""
-    return str(head.get("ServerSideEncryption", "")).startswith("aws:kms") or bool(head.get("SSECustomerAlgorithm"))
+    return head.get("ServerSideEncryption", "AES256") != "AES256" or bool(head.get("SSECustomerAlgorithm"))
 
 
 def part_count(etag: str) -> int:

@@ -161,7 +161,8 @@ class S3Store(BucketStore):
                 raise Transient(f"{self.url}/{item.key} was replaced since it was listed; list it again")
             proof = proof_of(self._client, self._request_name(item.key), head)
         reader = self._reader(item.key, size, etag)
-        return Opened(CheckedFile(reader, f"{self.url}/{item.key}", size, proof), head.get("ContentType", ""))
+        file = CheckedFile(reader, f"{self.url}/{item.key}", size, proof)
+        return Opened(file, head.get("ContentType", ""), proof is not None)
 
     def copy_from(self, source: ObjectStore, item: StoredObject) -> bool:
         """Have the server copy an object, if it has both. See ``ObjectStore``."""
