@@ -25,6 +25,7 @@ from lakeops.cli.options import (
 from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.records import Commit, Head, Ref
 from lakeops.model.words import counted, moment, span
 
@@ -37,15 +38,11 @@ app: typer.Typer = typer.Typer(
 
 
 @dataclass(frozen=True)
-class Requirement:
+class Requirement(JsonRecord):
     """A check that branches require, as a record."""
 
     pattern: str
     check: str
-
-    def to_json(self) -> dict[str, str]:
-        """All of it."""
-        return {"pattern": self.pattern, "check": self.check}
 
 
 @command(app, "protect", example="branch protect lakefs://flights main")

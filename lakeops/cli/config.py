@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from lakeops.cli.session import Session, command
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.text import masked
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ app: typer.Typer = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(JsonRecord):
     """One setting as it may be shown: secrets masked."""
 
     name: str
@@ -32,10 +33,6 @@ class Setting:
         return (
             "-" if self.value is None else str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """The setting's fields."""
-        return asdict(self)
 
 
 @app.callback()

@@ -8,9 +8,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +19,7 @@ from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.text import safe
 from lakeops.model.words import counted
 from lakeops.version import __version__
@@ -45,16 +46,12 @@ OPTIONAL_PACKAGES = {
 
 
 @dataclass(frozen=True)
-class Check:
+class Check(JsonRecord):
     """One check: its result, and what was found."""
 
     name: str
     status: str
     detail: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The check's fields."""
-        return asdict(self)
 
 
 def environment() -> Iterator[Check]:

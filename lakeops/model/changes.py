@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.records import Commit
 
 
@@ -19,20 +20,16 @@ class ChangeType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Change(JsonRecord):
     """One path of a diff. ``size_bytes`` is the new object's, or the removed one's."""
 
     type: ChangeType
     path: str
     size_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's ``change`` record."""
-        return {"type": self.type.value, "path": self.path, "size_bytes": self.size_bytes}
-
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(JsonRecord):
     """How many paths a commit or merge added, removed and changed."""
 
     added: int = 0
@@ -43,10 +40,6 @@ class Summary:
     def total(self) -> int:
         """All changed paths."""
         return self.added + self.removed + self.changed
-
-    def to_json(self) -> dict[str, int]:
-        """The contract's ``summary`` object."""
-        return {"added": self.added, "removed": self.removed, "changed": self.changed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,24 +107,22 @@ StrategyName = Literal["source-wins", "dest-wins"]
 
 
 @dataclass(frozen=True, slots=True)
-class MergeResult:
+class MergeResult(JsonRecord):
     """What a merge did: ``reference`` is the new commit's id, or None when there was nothing to merge.
 
     ``source_uncommitted``: the source is a branch with uncommitted changes, which the merge left out.
     ``repeated``: an earlier call under the same idempotency key made the commit, and this one changed nothing.
     """
 
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "reference",
+        "up_to_date",
+        "summary",
+        "source_uncommitted",
+    )
+
     reference: str | None
     up_to_date: bool
     summary: Summary
     source_uncommitted: bool = False
     repeated: bool = field(default=False, compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's ``merge`` record."""
-        return {
-            "reference": self.reference,
-            "up_to_date": self.up_to_date,
-            "summary": self.summary.to_json(),
-            "source_uncommitted": self.source_uncommitted,
-        }

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from lakeops.model.json_record import JsonRecord
 
 
 class Severity(StrEnum):
@@ -34,7 +35,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(JsonRecord):
     """One thing that ``fsck`` found.
 
     Attributes:
@@ -58,20 +59,6 @@ class Finding:
     commit_count: int = 0
     count: int = 1
     size_bytes: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The finding's JSON keys and values."""
-        return {
-            "kind": self.kind,
-            "severity": self.severity.value,
-            "where": self.where,
-            "message": self.message,
-            "advice": self.advice,
-            "commits": list(self.commits),
-            "commit_count": self.commit_count,
-            "count": self.count,
-            "size_bytes": self.size_bytes,
-        }
 
 
 NAMED = 3

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from lakeops.model.errors import InvalidInput
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.requests import check_asked
 from lakeops.model.text import excerpt
 
@@ -29,7 +30,7 @@ _MAX_PATTERN_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Hook:
+class Hook(JsonRecord):
     """What runs beside changes of refs.
 
     Attributes:
@@ -49,16 +50,6 @@ class Hook:
     def concerns(self, action: str, ref: str) -> bool:
         """Whether it runs beside this change."""
         return (not self.actions or action in self.actions) and fnmatchcase(ref, self.pattern)
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {
-            "name": self.name,
-            "when": self.when,
-            "actions": list(self.actions),
-            "pattern": self.pattern,
-            "seconds": self.seconds,
-        }
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Hook:

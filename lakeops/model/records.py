@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
 from lakeops.model.hooks import Hook
+from lakeops.model.json_record import JsonRecord
 
 T = TypeVar("T")
 
@@ -61,11 +62,20 @@ class Credentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(JsonRecord):
     """A namespace for objects, branches and commits, tied to one storage namespace.
 
     ``storage_namespace`` is a URL without a trailing slash (``file:///data/flights``, ``s3://bucket/flights``).
     """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "id",
+        "storage_namespace",
+        "default_branch",
+        "creation_date",
+        "read_only",
+        "metadata",
+    )
 
     id: str
     storage_namespace: str
@@ -77,28 +87,13 @@ class Repository:
     hooks: tuple[Hook, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """The contract's ``repository`` record."""
-        return {
-            "id": self.id,
-            "storage_namespace": self.storage_namespace,
-            "default_branch": self.default_branch,
-            "creation_date": self.creation_date,
-            "read_only": self.read_only,
-            "metadata": dict(self.metadata),
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(JsonRecord):
     """A branch or a tag and the commit it points to."""
 
     id: str
     commit_id: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's ``ref`` record."""
-        return {"id": self.id, "commit_id": self.commit_id}
 
 
 ALONG = "lakeops.along."
@@ -252,11 +247,22 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class CommonPrefix:
+class CommonPrefix(JsonRecord):
     """A folder of a listing with a delimiter: every object below it is summed up as this one row.
 
     It has an object's attributes, which are None: a listing can be read without telling the two apart.
     """
+
+    json_keys: ClassVar[tuple[str, ...]] = (
+        "path",
+        "path_type",
+        "physical_address",
+        "checksum",
+        "size_bytes",
+        "mtime",
+        "metadata",
+        "content_type",
+    )
 
     path: str
 
@@ -271,19 +277,6 @@ class CommonPrefix:
     def path_type(self) -> str:
         """Always ``common_prefix``."""
         return "common_prefix"
-
-    def to_json(self) -> dict[str, Any]:
-        """The contract's ``object`` record of a common prefix: the object's own keys are null."""
-        return {
-            "path": self.path,
-            "path_type": self.path_type,
-            "physical_address": self.physical_address,
-            "checksum": self.checksum,
-            "size_bytes": self.size_bytes,
-            "mtime": self.mtime,
-            "metadata": self.metadata,
-            "content_type": self.content_type,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +325,7 @@ class Protection:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedCheck:
+class PassedCheck(JsonRecord):
     """A check that a commit has passed: who said so, and when, in Unix seconds."""
 
     commit_id: str
@@ -340,13 +333,9 @@ class PassedCheck:
     passed_by: str
     at: int
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
 
 @dataclass(frozen=True, slots=True)
-class AuditRecord:
+class AuditRecord(JsonRecord):
     """One transition of a catalog, and who did it.
 
     Attributes:
@@ -374,10 +363,6 @@ class AuditRecord:
     login: str
     claimed: str
     at: int
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def maker(record: type[T]) -> Callable[..., T]:

@@ -14,13 +14,14 @@ The repository's name may be left out where it is the mirror's own.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lakeops.model.errors import InvalidInput
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.names import check_repository
 from lakeops.model.text import flaw
 
@@ -41,7 +42,7 @@ class SourceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceReference:
+class SourceReference(JsonRecord):
     """A repository of another lake.
 
     Attributes:
@@ -68,10 +69,6 @@ class SourceReference:
         """The reference as it is written."""
         named = self.kind in {SourceKind.ENVIRONMENT, SourceKind.CONNECTION}
         return f"{self.kind}:{self.place}#{self.repository}" if named else f"{self.place}#{self.repository}"
-
-    def to_json(self) -> dict[str, Any]:
-        """All fields, as the catalog keeps them."""
-        return asdict(self)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> SourceReference:

@@ -11,7 +11,7 @@ leaves a record that is the noted one or the one before. Both are this catalog's
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lakeops.catalog.records import Ownership
 from lakeops.model.clock import Ids, unix_seconds
@@ -22,6 +22,7 @@ from lakeops.model.errors import (
     PreconditionFailed,
     Transient,
 )
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.owner import Identity, Owner, read_owner
 from lakeops.model.records import Repository
 from lakeops.model.text import excerpt, safe
@@ -41,15 +42,11 @@ TRIES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(JsonRecord):
     """What an adoption did: the record now, and what was there before (None: nothing that could be read)."""
 
     owner: Owner
     before: Owner | None
-
-    def to_json(self) -> dict[str, Any]:
-        """The result for programs."""
-        return {"owner": self.owner.to_json(), "before": None if self.before is None else self.before.to_json()}
 
 
 def first_owner(catalog: Catalog, store: ObjectStore, repository: str, ids: Ids) -> str:

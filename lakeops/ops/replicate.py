@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 from lakeops.engine.base import Engine
 from lakeops.engine.copy import (
@@ -33,6 +33,7 @@ from lakeops.model.errors import (
     ObjectNotFound,
     PreconditionFailed,
 )
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.progress import Progress, quiet
 from lakeops.ops.deletion_limit import exceeded
 from lakeops.ops.overlap import check_apart
@@ -56,7 +57,7 @@ Task = TypeVar("Task")
 
 
 @dataclass(frozen=True, slots=True)
-class Replicated:
+class Replicated(JsonRecord):
     """What a run did.
 
     Attributes:
@@ -76,10 +77,6 @@ class Replicated:
     vanished: int = 0
     extra: int = 0
     deleted: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """The numbers by name."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class How(TypedDict, total=False):

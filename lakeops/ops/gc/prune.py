@@ -7,10 +7,10 @@ kept is in the retention rules (``log_days``, ``key_days``). Without rules the d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from lakeops.catalog.records import PrunePlan
 from lakeops.model.clock import unix_seconds
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.retention import DAY
 from lakeops.model.rules import KEY_DAYS, LOG_DAYS
 from lakeops.ops.context import Context
@@ -24,7 +24,7 @@ TOKEN_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class Pruned(JsonRecord):
     """How many rows were removed, or would be."""
 
     commits: int
@@ -32,16 +32,6 @@ class Pruned:
     keys: int
     tokens: int
     dry_run: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The result for programs."""
-        return {
-            "commits": self.commits,
-            "moves": self.moves,
-            "keys": self.keys,
-            "tokens": self.tokens,
-            "dry_run": self.dry_run,
-        }
 
 
 def prune(ctx: Context, *, dry_run: bool = False) -> Pruned:

@@ -12,6 +12,7 @@ from typing import Any
 from lakeops.model.changes import Change
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import BranchMoved, InvalidRules, NotAsSeen, RefNotFound
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import parse_grace
 from lakeops.model.records import TAG_PROTECTION, Protection, Ref
 from lakeops.model.rules import Rules, parse_rules, read_rules
@@ -102,7 +103,7 @@ _MOVES = 50
 
 
 @dataclass(frozen=True, slots=True)
-class IdleRef:
+class IdleRef(JsonRecord):
     """A branch or tag that a rule lets go.
 
     ``idle_days`` are whole days since it last moved, ``kept`` says why it stays all the same. None: it goes.
@@ -113,16 +114,6 @@ class IdleRef:
     commit_id: str
     idle_days: int
     kept: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The record for programs."""
-        return {
-            "type": self.type,
-            "id": self.id,
-            "commit_id": self.commit_id,
-            "idle_days": self.idle_days,
-            "kept": self.kept,
-        }
 
 
 def idle_refs(ctx: Context) -> list[IdleRef]:

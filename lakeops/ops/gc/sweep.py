@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.errors import Corrupted, MarkRefused, SweepIncomplete
 from lakeops.model.hooks import REFS_DUMP
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import Mark, MarkState
 from lakeops.model.requests import check_asked
 from lakeops.ops import deletion_limit
@@ -38,7 +38,7 @@ _SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(JsonRecord):
     """What a sweep did: the mark as it is now, the files and bytes that this call deleted, of whatever kind.
 
     ``mark.refused`` counts what the store did not let go, and ``mark.failures`` names some. ``versioned`` says that the
@@ -49,15 +49,6 @@ class Swept:
     deleted: int
     bytes: int
     versioned: bool
-
-    def to_json(self) -> dict[str, Any]:
-        """The result for programs."""
-        return {
-            "mark": self.mark.to_json(),
-            "deleted": self.deleted,
-            "bytes": self.bytes,
-            "versioned": self.versioned,
-        }
 
 
 def sweep(ctx: Context, mark_id: str, *, force: bool = False) -> Swept:
@@ -186,7 +177,7 @@ _OPEN = (MarkState.MARKING, MarkState.MARKED)
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(JsonRecord):
     """What a restore did: the mark as it is now, and how many commits are live again.
 
     ``newer`` is the mark that took over this one's commits, when another one began since: that is the one to restore.
@@ -195,10 +186,6 @@ class Restored:
     mark: Mark
     commits: int
     newer: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """The result for programs."""
-        return {"mark": self.mark.to_json(), "commits": self.commits, "newer": self.newer}
 
 
 def restore(ctx: Context, mark_id: str) -> Restored:

@@ -13,6 +13,7 @@ from typing import Any
 
 from lakeops.model.changes import Change
 from lakeops.model.errors import InvalidInput
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.names import as_folder
 from lakeops.model.records import Commit, Entry
 from lakeops.model.text import excerpt
@@ -63,16 +64,12 @@ class LocalStatus:
 
 
 @dataclass(frozen=True)
-class Followed:
+class Followed(JsonRecord):
     """A directory and what it follows."""
 
     directory: str
     uri: str
     commit_id: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The record's JSON keys and values."""
-        return {"directory": self.directory, "uri": self.uri, "commit_id": self.commit_id}
 
 
 def clone(ctx: Context, ref: str, directory: str | Path, prefix: str = "") -> LocalStatus:

@@ -14,6 +14,7 @@ from typing import Any
 
 from lakeops.model.errors import LakeopsError, NamespaceTaken
 from lakeops.model.graph import CommitSource
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.mirrors import Mirror, MirrorRef, MirrorState, RefName
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.create import unregister
@@ -25,7 +26,7 @@ from lakeops.ops.resolve import history_of, lookup
 
 
 @dataclass(frozen=True, slots=True)
-class LostRef:
+class LostRef(JsonRecord):
     """What a ref loses: the source's head, what the mirror shows, how many commits lie between (None: unknown)."""
 
     kind: str
@@ -33,16 +34,6 @@ class LostRef:
     source_head: str
     promoted: str | None
     commits: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """One row of what would be lost."""
-        return {
-            "kind": self.kind,
-            "id": self.id,
-            "source_head": self.source_head,
-            "promoted": self.promoted,
-            "commits": self.commits,
-        }
 
 
 @dataclass(frozen=True)

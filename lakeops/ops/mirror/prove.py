@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from lakeops.engine import presence
 from lakeops.model.arrays import array
 from lakeops.model.errors import Corrupted, NotFound
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.mirror.change_lists import disagreement, list_error
@@ -36,15 +36,11 @@ STEP = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Proved:
+class Proved(JsonRecord):
     """What became of the unproved commits: how many live again, and how many are left."""
 
     commits: int
     unproved: int
-
-    def to_json(self) -> dict[str, Any]:
-        """The result for programs."""
-        return {"commits": self.commits, "unproved": self.unproved}
 
 
 def prove(ctx: Context) -> Proved:

@@ -25,6 +25,7 @@ from lakeops.catalog.backup import Write
 from lakeops.catalog.records import Cut
 from lakeops.catalog.rows import from_ticks
 from lakeops.model.errors import LakeopsError, NotAMirror, PreconditionFailed, Transient
+from lakeops.model.json_record import JsonRecord
 from lakeops.ops.context import Context
 from lakeops.ops.owner import check_owner
 from lakeops.ops.refs import manifest
@@ -38,7 +39,7 @@ _TRIES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Dumped:
+class Dumped(JsonRecord):
     """The dump in a storage namespace.
 
     Attributes:
@@ -55,19 +56,9 @@ class Dumped:
     size_bytes: int
     whole: bool | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {
-            "at": self.at,
-            "parts": self.parts,
-            "records": self.records,
-            "size_bytes": self.size_bytes,
-            "whole": self.whole,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class DumpStatus:
+class DumpStatus(JsonRecord):
     """What a restore would find.
 
     Attributes:
@@ -81,15 +72,6 @@ class DumpStatus:
     behind: bool
     automatic: bool
     restored_at: int | None
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {
-            "dump": None if self.dump is None else self.dump.to_json(),
-            "behind": self.behind,
-            "automatic": self.automatic,
-            "restored_at": self.restored_at,
-        }
 
 
 def dump(ctx: Context, *, full: bool = False) -> Dumped:

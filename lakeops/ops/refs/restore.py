@@ -25,6 +25,7 @@ from lakeops.model import ids as texts
 from lakeops.model.clock import Ids
 from lakeops.model.errors import AlreadyExists, Corrupted, InvalidInput, NotFound, ObjectNotFound, RecordRefused
 from lakeops.model.hooks import Hook
+from lakeops.model.json_record import JsonRecord
 from lakeops.model.marks import LONGEST
 from lakeops.model.mirrors import RefKind, RefName
 from lakeops.model.names import check_repository
@@ -51,7 +52,7 @@ _Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreResult:
+class RestoreResult(JsonRecord):
     """A repository that was made of a dump.
 
     Attributes:
@@ -67,16 +68,6 @@ class RestoreResult:
     commits: int
     expired: int
     missing: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """All of it."""
-        return {
-            "repository": self.repository.to_json(),
-            "at": self.at,
-            "commits": self.commits,
-            "expired": self.expired,
-            "missing": list(self.missing),
-        }
 
 
 def restore(
