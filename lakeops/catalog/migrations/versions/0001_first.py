@@ -95,6 +95,7 @@ def upgrade() -> None:
         _json("intents"),
         _number("row_digest", nullable=True),
     )
+    op.create_index("lakeops_branch_token", "lakeops_branch", ["repository_id", "staging_token"])
     op.create_table("lakeops_tag", *_key("name"), _text("commit_id"), _number("row_digest", nullable=True))
     op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name"), _number("row_digest", nullable=True))
     op.create_table(
