@@ -75,18 +75,10 @@ PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 def _in_turn(query: Select[Any], table: Table, *, exclusive: bool) -> Select[Any]:
     """A query for a row of a table that waits for its turn (parameter ``turn``), and locks the row then."""
     # A join with one row: PostgreSQL locks what a join has found, so the turn comes first.
-    asked = sql(_TURN.format("" if exclusive else "_shared")).bindparams(bindparam("turn", type_=BigInteger))
+    asked = sql(f"SELECT lakeops_turn(:turn, {str(exclusive).lower()}) AS here")
+    asked = asked.bindparams(bindparam("turn", type_=BigInteger))
     turn = asked.columns(column("here", Boolean)).cte("turn")
     return query.select_from(turn.join(table, turn.c.here)).with_for_update(read=not exclusive, of=table)
-
-
-# Everybody may take an advisory lock, so one held by a login that may not lock the row itself is not waited for.
-_TURN = """SELECT CASE WHEN pg_try_advisory_xact_lock{0}(:turn) THEN true
-  WHEN EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
-    WHERE l.locktype = 'advisory' AND l.database = a.datid AND l.objsubid = 1
-      AND (l.classid::bigint << 32) | l.objid::bigint = :turn
-      AND NOT has_any_column_privilege(a.usesysid, 'lakeops_repository', 'UPDATE')) THEN true
-  ELSE pg_advisory_xact_lock{0}(:turn) IS NOT NULL END AS here"""
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.

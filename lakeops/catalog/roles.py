@@ -126,11 +126,13 @@ BEGIN
 END $$"""
 
 _TRUSTED = """CREATE OR REPLACE FUNCTION {schema}.lakeops_trusted() RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-SELECT bool_and(pg_has_role(u.name, 'lakeops_maintainer', 'MEMBER') OR pg_has_role(u.name, c.relowner, 'MEMBER'))
-  FROM (VALUES (session_user), (current_user)) AS u (name), pg_class AS c
-  WHERE c.oid = '{schema}.lakeops_branch'::regclass
-$$"""
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  owner oid := (SELECT c.relowner FROM pg_class AS c WHERE c.oid = '{schema}.lakeops_branch'::regclass);
+BEGIN
+  RETURN (pg_has_role(session_user, 'lakeops_maintainer', 'MEMBER') OR pg_has_role(session_user, owner, 'MEMBER'))
+    AND (pg_has_role(current_user, 'lakeops_maintainer', 'MEMBER') OR pg_has_role(current_user, owner, 'MEMBER'));
+END $$"""
 """Whether guards let a login pass: maintainers and the owner of the tables. ``SET ROLE`` does not change the session's
 login, and a function of somebody else does not either. Both that login and the role that is set have to be trusted."""
 
