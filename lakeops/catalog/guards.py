@@ -7,7 +7,7 @@ it, shared to stage under its active token). SQLite needs none of it: a writer t
 A row that many transactions lock shared, one after the other, may never be free for one that wants it exclusively. So
 PostgreSQL takes a fair lock before each row: an advisory lock of the transaction, in the same mode and the same
 statement. It serves transactions in the order in which they asked. The row's lock is the one that protects the row. The
-fair lock only orders the requests.
+fair lock only orders the requests, and one that a reader holds orders nothing.
 
 ``check_writable`` is the one place that knows about read-only repositories, protected branches and protected tags.
 """
@@ -23,19 +23,19 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     BindParameter,
+    Boolean,
     ColumnElement,
     Connection,
     Insert,
     Select,
     Table,
     bindparam,
+    column,
     exists,
-    func,
     insert,
-    literal,
     select,
-    true,
 )
+from sqlalchemy import text as sql
 
 from lakeops.catalog.database import Database
 from lakeops.catalog.digests import DIGEST, note_insert, row_digest
@@ -74,10 +74,11 @@ PROTECTING = (BRANCH_PROTECTION, CHECK_PROTECTION)
 
 def _in_turn(query: Select[Any], table: Table, *, exclusive: bool) -> Select[Any]:
     """A query for a row of a table that waits for its turn (parameter ``turn``), and locks the row then."""
-    wait = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
-    # A join with the function's one row: PostgreSQL locks what a join has found, so the turn comes first.
-    turn = select(literal(1).label("here")).select_from(wait(bindparam("turn", type_=BigInteger))).cte("turn")
-    return query.select_from(turn.join(table, true())).with_for_update(read=not exclusive, of=table)
+    # A join with one row: PostgreSQL locks what a join has found, so the turn comes first.
+    asked = sql(f"SELECT lakeops_turn(:turn, {str(exclusive).lower()}) AS here")
+    asked = asked.bindparams(bindparam("turn", type_=BigInteger))
+    turn = asked.columns(column("here", Boolean)).cte("turn")
+    return query.select_from(turn.join(table, turn.c.here)).with_for_update(read=not exclusive, of=table)
 
 
 # Built once: every transition runs these, and building them would take longer than SQLite takes to answer.

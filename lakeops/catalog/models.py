@@ -137,7 +137,10 @@ class BranchRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_branch"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_branch"),)
+    __table_args__: ClassVar[tuple[Any, ...]] = (
+        open_index("lakeops_branch"),
+        Index("lakeops_branch_token", "repository_id", "staging_token"),
+    )
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()

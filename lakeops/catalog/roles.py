@@ -4,14 +4,17 @@
 membership. They may be run again at any time. ``grant_role`` runs them, and leaves a record in the audit.
 
 * ``reader`` reads everything, secrets excepted, because there are none.
-* ``writer`` also stages, commits, merges, moves refs and records checks. A trigger keeps protected branches to merges,
-  of commits that have passed the required checks, and protected tags where they are.
+* ``writer`` also stages, commits, merges, moves refs and records checks. Triggers keep protected branches to merges,
+  of commits that have passed the required checks, protected tags where they are, and staged rows off protected
+  branches and read-only repositories.
 * ``maintainer`` also sets protection and rules, collects garbage, creates and deletes repositories, and runs mirrors.
 * ``mirror`` also reports what a mirror elsewhere needs, and nothing else.
 
 A login that has its role in some repositories alone is a member of one more group role for each of them. Policies keep
 it from every row of the others but their records: all have to know where the others' namespaces are, since an object in
-one of them must not be linked elsewhere.
+one of them must not be linked elsewhere. Policies and triggers ask for the login of the session, which ``SET ROLE``,
+``options`` in a URL and functions of others do not change. Their functions name every schema, and search
+``pg_catalog`` and temporary objects alone.
 
 Locking a row takes the right to change one of its columns. So those who only lock a row get that right, and a policy of
 the row that lets no change pass. Records of the audit can be inserted by all but readers, without the columns of login
@@ -82,7 +85,7 @@ _POLICIES: Sequence[tuple[Table, str, str, str]] = (
 )
 
 _MATCHES = r"""CREATE OR REPLACE FUNCTION {schema}.lakeops_matches(name text, pattern text) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE SET search_path = {schema}, pg_temp AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   regex text := '^';
   body text;
@@ -122,29 +125,72 @@ BEGIN
   RETURN name ~ (regex || '$');
 END $$"""
 
+_TRUSTED = """CREATE OR REPLACE FUNCTION {schema}.lakeops_trusted() RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  owner oid := (SELECT c.relowner FROM pg_class AS c WHERE c.oid = '{schema}.lakeops_branch'::regclass);
+BEGIN
+  RETURN (pg_has_role(session_user, 'lakeops_maintainer', 'MEMBER') OR pg_has_role(session_user, owner, 'MEMBER'))
+    AND (pg_has_role(current_user, 'lakeops_maintainer', 'MEMBER') OR pg_has_role(current_user, owner, 'MEMBER'));
+END $$"""
+"""Whether guards let a login pass: maintainers and the owner of the tables. ``SET ROLE`` does not change the session's
+login, and a function of somebody else does not either. Both that login and the role that is set have to be trusted."""
+
 _GUARD = """CREATE OR REPLACE FUNCTION {schema}.lakeops_guard_ref() RETURNS trigger
-LANGUAGE plpgsql SET search_path = {schema}, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   rule record;
-  parents json;
   merged text;
+  checked text;
+  published text;
+  parents json;
+  added text[];
 BEGIN
-  IF pg_has_role(current_user, 'lakeops_maintainer', 'USAGE')
-     OR NOT pg_has_role(current_user, 'lakeops_writer', 'USAGE')
-     OR (TG_OP = 'UPDATE' AND NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name
-         AND NEW.commit_id = OLD.commit_id) THEN
+  IF {schema}.lakeops_trusted() THEN
     RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
   END IF;
-  FOR rule IN SELECT * FROM lakeops_protection AS p WHERE p.repository_id = OLD.repository_id
-      AND (p.kind = 'tag') = (TG_TABLE_NAME = 'lakeops_tag') AND lakeops_matches(OLD.name, p.pattern) LOOP
+  IF EXISTS (SELECT 1 FROM {schema}.lakeops_repository AS r WHERE r.read_only
+      AND (TG_OP <> 'INSERT' AND r.id = OLD.repository_id OR TG_OP <> 'DELETE' AND r.id = NEW.repository_id)) THEN
+    RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = 'the repository is read-only';
+  END IF;
+  IF TG_OP <> 'DELETE' AND TG_TABLE_NAME = 'lakeops_branch' THEN
+    added := ARRAY(SELECT json_array_elements_text(NEW.sealed_tokens)) || NEW.staging_token;
+    IF TG_OP = 'UPDATE' AND NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name THEN
+      added := ARRAY(SELECT t FROM unnest(added) AS t WHERE t <> OLD.staging_token
+        AND t NOT IN (SELECT json_array_elements_text(OLD.sealed_tokens)));
+    END IF;
+    -- In another isolation level this does not see what was staged a moment ago.
+    IF added <> '{{}}' AND EXISTS (SELECT 1 FROM {schema}.lakeops_protection AS p WHERE p.kind <> 'tag'
+          AND p.repository_id = NEW.repository_id AND {schema}.lakeops_matches(NEW.name, p.pattern))
+        AND (current_setting('transaction_isolation') <> 'read committed'
+          OR EXISTS (SELECT 1 FROM {schema}.lakeops_staged AS s
+            WHERE s.repository_id = NEW.repository_id AND s.token = ANY (added))
+          OR EXISTS (SELECT 1 FROM {schema}.lakeops_branch AS b WHERE b.repository_id = NEW.repository_id
+            AND b.name <> NEW.name AND b.staging_token = ANY (added))) THEN
+      RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
+        MESSAGE = NEW.name || ' is protected by a pattern: a staging token that is in use cannot become its own';
+    END IF;
+  END IF;
+  IF TG_OP = 'INSERT' THEN
+    RETURN NEW;
+  END IF;
+  IF TG_OP = 'UPDATE' AND NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name
+      AND NEW.commit_id = OLD.commit_id THEN
+    RETURN NEW;
+  END IF;
+  FOR rule IN SELECT * FROM {schema}.lakeops_protection AS p WHERE p.repository_id = OLD.repository_id
+      AND (p.kind = 'tag') = (TG_TABLE_NAME = 'lakeops_tag') AND {schema}.lakeops_matches(OLD.name, p.pattern) LOOP
     IF rule.kind <> 'tag' AND TG_OP = 'UPDATE' THEN
-      SELECT c.parents, CASE json_array_length(c.parents) WHEN 1 THEN c.metadata ->> 'squash-origin'
-          ELSE c.parents ->> 1 END INTO parents, merged FROM lakeops_commit AS c
+      SELECT c.parents, c.meta_range_id, CASE json_array_length(c.parents) WHEN 1 THEN c.metadata ->> 'squash-origin'
+          ELSE c.parents ->> 1 END INTO parents, published, merged FROM {schema}.lakeops_commit AS c
         WHERE c.repository_id = OLD.repository_id AND c.id = NEW.commit_id;
+      SELECT c.meta_range_id INTO checked FROM {schema}.lakeops_commit AS c
+        WHERE c.repository_id = OLD.repository_id AND c.id = merged;
       IF NEW.repository_id = OLD.repository_id AND NEW.name = OLD.name AND parents ->> 0 = OLD.commit_id
-          AND EXISTS (SELECT 1 FROM lakeops_commit AS c WHERE c.repository_id = OLD.repository_id AND c.id = merged)
-          AND (rule.kind = 'branch' OR EXISTS (SELECT 1 FROM lakeops_passed_check AS d
-            WHERE d.repository_id = OLD.repository_id AND d.commit_id = merged AND d.name = rule.check_name))
+          AND checked IS NOT NULL
+          AND (rule.kind = 'branch' OR EXISTS (SELECT 1 FROM {schema}.lakeops_passed_check AS d
+            WHERE d.repository_id = OLD.repository_id AND d.commit_id = merged AND d.name = rule.check_name)
+          AND (published = checked OR NOT {schema}.lakeops_descends(OLD.repository_id, merged, OLD.commit_id)))
       THEN
         CONTINUE;
       END IF;
@@ -155,17 +201,52 @@ BEGIN
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$"""
 
+_DESCENDS = """CREATE OR REPLACE FUNCTION {schema}.lakeops_descends(repository text, younger text, older text)
+RETURNS boolean LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+WITH RECURSIVE walk (id) AS (
+  SELECT younger
+  UNION
+  SELECT p.value FROM walk AS w JOIN {schema}.lakeops_commit AS c ON c.repository_id = repository AND c.id = w.id
+      AND c.generation > (SELECT o.generation FROM {schema}.lakeops_commit AS o
+        WHERE o.repository_id = repository AND o.id = older)
+    CROSS JOIN LATERAL json_array_elements_text(c.parents) AS p (value)
+) SELECT EXISTS (SELECT 1 FROM walk AS w WHERE w.id = older)
+$$"""
+"""Whether one commit is another's ancestor. A merge over an ancestor of its source shows the source's contents."""
+
+_GUARD_STAGED = """CREATE OR REPLACE FUNCTION {schema}.lakeops_guard_staged() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  place record;
+  branch text;
+BEGIN
+  FOR place IN SELECT DISTINCT n.repository_id, n.token FROM arrived AS n LOOP
+    -- Until this transaction ends nobody gives the token to another branch.
+    SELECT b.name INTO branch FROM {schema}.lakeops_branch AS b
+      WHERE b.repository_id = place.repository_id AND b.staging_token = place.token FOR SHARE;
+    IF branch IS NULL
+        OR EXISTS (SELECT 1 FROM {schema}.lakeops_repository AS r WHERE r.id = place.repository_id AND r.read_only)
+        OR EXISTS (SELECT 1 FROM {schema}.lakeops_protection AS p WHERE p.repository_id = place.repository_id
+          AND p.kind <> 'tag' AND {schema}.lakeops_matches(branch, p.pattern)) THEN
+      RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = 'nothing may be staged there: '
+        || coalesce(branch || ' is protected by a pattern or read-only', 'no branch has this token');
+    END IF;
+  END LOOP;
+  RETURN NULL;
+END $$"""
+
 _PLACE = f"{PREFIX}at_"
 """What the names of groups begin with that stand for one repository. A digest follows, since a name has 63 bytes."""
 
 _MINE = """CREATE OR REPLACE FUNCTION {schema}.lakeops_mine() RETURNS text[]
-LANGUAGE sql STABLE SET search_path = {schema}, pg_temp AS $$
-SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_roles AS g
-    WHERE starts_with(g.rolname, 'lakeops_at_') AND pg_has_role(current_user, g.oid, 'MEMBER'))
-  THEN ARRAY(SELECT r.id FROM lakeops_repository AS r JOIN pg_roles AS g ON g.rolname = 'lakeops_at_' || md5(r.id)
-    WHERE pg_has_role(current_user, g.oid, 'MEMBER')) END
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+WITH held AS (SELECT u.name, g.rolname FROM (VALUES (session_user), (current_user)) AS u (name)
+  JOIN pg_roles AS g ON starts_with(g.rolname::text, 'lakeops_at_') AND pg_has_role(u.name, g.oid, 'MEMBER'))
+SELECT CASE WHEN EXISTS (SELECT 1 FROM held) THEN ARRAY(SELECT r.id FROM {schema}.lakeops_repository AS r
+  WHERE NOT EXISTS (SELECT 1 FROM held AS h GROUP BY h.name
+    HAVING NOT bool_or(h.rolname::text = 'lakeops_at_' || md5(r.id)))) END
 $$"""
-"""The repositories of a login. Null for one that has its role in all of them."""
+"""The repositories of a login. Null for one that has its role in all of them. ``SET ROLE`` takes away and adds none."""
 
 _NOWHERE = """DO $$ DECLARE held record; BEGIN
   FOR held IN SELECT g.rolname FROM pg_auth_members AS m JOIN pg_roles AS g ON g.oid = m.roleid
@@ -239,7 +320,9 @@ def _literal(text: str) -> str:
 
 def _statements(conn: Connection, role: str, login: str | None, repositories: Sequence[str]) -> Iterator[str]:
     schema = _schema(conn)
-    yield from _groups(schema)
+    # Where the server knows it, a member has the rights of a role and cannot become the role.
+    held = " WITH INHERIT TRUE, SET FALSE" if (conn.dialect.server_version_info or (0,)) >= (16,) else ""
+    yield from _groups(schema, held)
     if login is not None:
         others = ", ".join(_group(one) for one in ROLES if one != role)
         yield f"REVOKE {others} FROM {_quoted(login)}"
@@ -250,9 +333,9 @@ def _statements(conn: Connection, role: str, login: str | None, repositories: Se
         find_repository(conn, repository_id)
         place = _PLACE + md5(repository_id.encode(), usedforsecurity=False).hexdigest()
         yield _create_group_sql(place)
-        yield f"GRANT {place} TO {_quoted(str(login))}"
+        yield f"GRANT {place} TO {_quoted(str(login))}{held}"
     if login is not None:
-        yield f"GRANT {_group(role)} TO {_quoted(login)}"
+        yield f"GRANT {_group(role)} TO {_quoted(login)}{held}"
 
 
 def _create_group_sql(group: str) -> str:
@@ -285,16 +368,17 @@ def _places(schema: str) -> Iterator[str]:
             yield f"CREATE POLICY {policy} ON {name} AS RESTRICTIVE FOR {verb} TO {reader} {clause}"
 
 
-def _groups(schema: str) -> Iterator[str]:
+def _groups(schema: str, held: str) -> Iterator[str]:
     """The four roles, with their rights."""
     for one in ROLES:
         yield _create_group_sql(_group(one))
     for other in (WRITER, MAINTAINER, MIRRORING):
-        yield f"GRANT {_group(READER)} TO {_group(other)}"
+        yield f"GRANT {_group(READER)} TO {_group(other)}{held}"
     everybody = ", ".join(map(_group, ROLES))
     names = [table.name for table in METADATA.sorted_tables]
     every = ", ".join(f"{schema}.{name}" for name in (*names, VERSION_TABLE))
     yield f"REVOKE ALL ON {every} FROM {everybody}"
+    yield f"REVOKE CREATE ON SCHEMA {schema} FROM PUBLIC"  # it was everybody's until PostgreSQL 15
     yield f"GRANT USAGE ON SCHEMA {schema} TO {_group(READER)}"
     yield f"GRANT SELECT ON {every} TO {_group(READER)}"
     most = ", ".join(f"{schema}.{name}" for name in names if name not in {AUDIT.name, REFLOG.name, CATALOG.name})
@@ -314,10 +398,16 @@ def _groups(schema: str) -> Iterator[str]:
         name = f"{table.name}_{one}"
         yield f"DROP POLICY IF EXISTS {name} ON {schema}.{table.name}"
         yield f"CREATE POLICY {name} ON {schema}.{table.name} FOR {verb} TO {_group(one)} {rule}"
-    yield _MATCHES.format(schema=schema)
-    yield _GUARD.format(schema=schema)
+    for function in (_MATCHES, _TRUSTED, _DESCENDS, _GUARD, _GUARD_STAGED):
+        yield function.format(schema=schema)
     for table in (BRANCH, TAG):
         yield (
-            f"CREATE OR REPLACE TRIGGER {table.name}_guard BEFORE UPDATE OR DELETE ON {schema}.{table.name} "
+            f"CREATE OR REPLACE TRIGGER {table.name}_guard BEFORE INSERT OR UPDATE OR DELETE ON {schema}.{table.name} "
             f"FOR EACH ROW EXECUTE FUNCTION {schema}.lakeops_guard_ref()"
+        )
+    for verb in ("INSERT", "UPDATE"):
+        yield (
+            f"CREATE OR REPLACE TRIGGER {STAGED.name}_guard_{verb.lower()} AFTER {verb} ON {schema}.{STAGED.name} "
+            f"REFERENCING NEW TABLE AS arrived FOR EACH STATEMENT WHEN (NOT {schema}.lakeops_trusted()) "
+            f"EXECUTE FUNCTION {schema}.lakeops_guard_staged()"
         )

@@ -208,8 +208,14 @@ def check_metadata(metadata: Mapping[str, str] | None, *, at_most: int = OBJECT_
     return dict(pairs)
 
 
-RESERVED = ("airflow_", "approved_by", ALONG)
-"""How the keys of a commit's metadata begin that Airflow's provider, or lakeops itself, alone sets."""
+SQUASHED = "squash-origin"
+"""Under which key of a commit's metadata a squashed merge keeps the id of its source."""
+
+PROVENANCE = (SQUASHED, "revert-origin", "cherry-pick-", ALONG)
+"""How the keys of a commit's metadata begin that verbs alone set: guards believe them, and no caller gives one."""
+
+RESERVED = ("airflow_", "approved_by", *PROVENANCE)
+"""How the keys of a commit's metadata begin that Airflow's provider, or a verb itself, alone sets."""
 
 
 class Origin(dict[str, str]):
@@ -220,14 +226,15 @@ def check_commit_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """A copy of a commit's metadata from a caller, when it is within the bounds and claims no other origin.
 
     Whoever reads a log takes ``airflow_run_id`` and ``approved_by`` for true. It keeps a mistake or a careless script
-    from saying such things. A program that runs as the provider does can say them.
+    from saying such things. A program that runs as the provider does can say them. Nobody can say which commit was
+    squashed, reverted or picked: a protected branch takes a squashed merge by that.
 
     Raises:
-        InvalidInput: it breaks a rule of metadata, or has a reserved key and is no ``Origin``.
+        InvalidInput: it breaks a rule of metadata, or has a key that is reserved for others than the caller.
     """
     pairs = check_metadata(metadata, at_most=COMMIT_METADATA_BYTES)
-    reserved = [key for key in pairs if key.startswith(RESERVED)]
-    if reserved and not isinstance(metadata, Origin):
+    reserved = [key for key in pairs if key.startswith(PROVENANCE if isinstance(metadata, Origin) else RESERVED)]
+    if reserved:
         raise InvalidInput(
             f"metadata key {excerpt(reserved[0])} is reserved: tasks of Airflow or lakeops alone set it; rename it"
         )

@@ -120,3 +120,16 @@ def test_how_far_it_was_behind_stays_on_record_while_it_waits(pair):
     pair.replicator.settle()
     pair.mirror.sync()
     assert [(one.number("seconds"), one.number("objects")) for one in pair.mirror.lags()] == [(100, 1), (0, 0)]
+
+
+def test_reserved_keys_arrive_with_the_commits_that_have_them(pair):
+    dev = pair.repo.create_branch("dev", "main")
+    dev.put("squashed", b"1")
+    dev.commit("dev")
+    pair.repo.merge("dev", "main", squash=True)
+    pair.repo.branch("main").revert("main")
+    pair.replicator.settle()
+    pair.mirror.sync()
+    said = [commit.metadata for commit in pair.mirror.log("main")]
+    assert said == [commit.metadata for commit in pair.repo.log("main")]
+    assert {"squash-origin", "revert-origin"} <= {key for each in said for key in each}

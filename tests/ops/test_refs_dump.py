@@ -142,6 +142,19 @@ def test_a_lost_catalog_is_rebuilt_in_a_new_process(opened, tmp_path, clock):
     assert repo.refs.dump().whole, "the dump of another catalog is not continued"
 
 
+def test_reserved_keys_come_back_with_the_commits_that_have_them(opened, tmp_path, clock):
+    living = full_of_history(opened("living"), tmp_path / "bucket", clock)
+    dev = living.create_branch("squash", "main")
+    dev.put("squashed", b"1")
+    dev.commit("dev")
+    living.merge("squash", "main", squash=True)
+    living.refs.dump()
+    copy = opened("copy").restore_repository("flights", living.storage_namespace).repository
+    found = opened("copy").repository(copy.id).ref("main").commit
+    assert found == living.ref("main").commit
+    assert "squash-origin" in found.metadata
+
+
 def test_the_restored_catalog_takes_nothing_from_the_living_one(opened, tmp_path, clock):
     """The catalog was not lost at all: it goes on writing after the dump, and commits what was staged before it."""
     living = full_of_history(opened("living"), tmp_path / "bucket", clock)

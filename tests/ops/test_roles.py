@@ -318,7 +318,7 @@ def test_a_role_may_be_widened_again(team: dict[str, Lake], guest: Callable[...,
 def test_statements_are_printed_and_may_run_again(team: dict[str, Lake]) -> None:
     catalog = team["owner"].catalog
     printed = catalog.role_statements(WRITER, 'odd"name')
-    assert printed[-1] == 'GRANT lakeops_writer TO "odd""name"'
+    assert printed[-1] == 'GRANT lakeops_writer TO "odd""name" WITH INHERIT TRUE, SET FALSE'
     assert any("ENABLE ROW LEVEL SECURITY" in statement for statement in printed)
     assert catalog.grant_role(READER) == catalog.role_statements(READER)
     assert catalog.audit(limit=1)[0].action == "grant"

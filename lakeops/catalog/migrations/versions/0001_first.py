@@ -33,9 +33,25 @@ _COUNTED = (
 _DIGESTED = ("repository", "upload", "mirror_arrival", *_COUNTED)
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
+# Everybody may take an advisory lock. So one of a login that may not lock the row itself is not waited for.
+_TURN = """CREATE OR REPLACE FUNCTION lakeops_turn(turn bigint, alone boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF (CASE WHEN alone THEN pg_try_advisory_xact_lock(turn) ELSE pg_try_advisory_xact_lock_shared(turn) END)
+      OR EXISTS (SELECT 1 FROM pg_locks AS l JOIN pg_stat_activity AS a ON a.pid = l.pid
+        WHERE l.locktype = 'advisory' AND l.database = a.datid AND l.objsubid = 1
+          AND (CAST(l.classid AS bigint) << 32) | CAST(l.objid AS bigint) = turn
+          AND NOT has_any_column_privilege(a.usesysid, 'lakeops_repository', 'UPDATE')) THEN
+    RETURN true;
+  END IF;
+  IF alone THEN PERFORM pg_advisory_xact_lock(turn); ELSE PERFORM pg_advisory_xact_lock_shared(turn); END IF;
+  RETURN true;
+END $$"""
+
 
 def upgrade() -> None:
-    """Make all tables."""
+    """Make all tables, and with PostgreSQL the function that waits for a turn."""
+    if op.get_bind().dialect.name == "postgresql":
+        op.execute(_TURN)
     op.create_table(
         "lakeops_repository",
         _text("id", primary_key=True),
@@ -95,6 +111,7 @@ def upgrade() -> None:
         _json("intents"),
         _number("row_digest", nullable=True),
     )
+    op.create_index("lakeops_branch_token", "lakeops_branch", ["repository_id", "staging_token"])
     op.create_table("lakeops_tag", *_key("name"), _text("commit_id"), _number("row_digest", nullable=True))
     op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name"), _number("row_digest", nullable=True))
     op.create_table(
