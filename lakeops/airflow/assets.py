@@ -190,7 +190,7 @@ def create_asset(*, repo: str, branch: str = "main", path: str = "", extra: dict
     return Asset(uri=f"lakefs://{repo}/{where}", extra=extra or {})
 
 
-def to_openlineage(asset: Asset, lineage_context: object) -> Any:  # noqa: ANN401, ARG001 - OpenLineage may be missing
+def to_openlineage(asset: Asset, lineage_context: object) -> Any:  # noqa: ARG001 - OpenLineage may be missing
     """The asset as OpenLineage's data set. None without OpenLineage's provider."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 

@@ -12,13 +12,16 @@ is gone already, or exists already as it was asked for.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from lakeops.airflow.compat import conf
 from lakeops.model.changes import ChangeType, MergeResult, Strategy, StrategyName, Summary
 from lakeops.model.errors import (
     AlreadyExists,
@@ -29,19 +32,93 @@ from lakeops.model.errors import (
     RefNotFound,
     RepositoryNotFound,
 )
+from lakeops.model.ids import RESERVED, Origin
 
 if TYPE_CHECKING:
-    from lakeops.airflow.task import TaskRun
+    from airflow.sdk import Context
+
     from lakeops.catalog.records import Pinned
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit
     from lakeops.model.records import Ref as RefRecord
     from lakeops.model.records import Repository as RepositoryRecord
 
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One task of one DAG run, at one of its tries.
+
+    Attributes:
+        logical_date: None in runs that have none.
+        link: the web address of the task's log; None when Airflow's own address is not configured.
+        approved_by: who approved of what the task does, as Airflow has it.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+    logical_date: str | None
+    link: str | None = None
+    approved_by: str | None = None
+
+    @classmethod
+    def of(cls, context: Context) -> TaskRun:
+        """The task that a context was made for."""
+        task = context["ti"]
+        logical_date = context.get("logical_date")
+        return cls(
+            dag_id=task.dag_id,
+            run_id=task.run_id,
+            task_id=task.task_id,
+            map_index=-1 if task.map_index is None else task.map_index,
+            try_number=task.try_number,
+            logical_date=None if logical_date is None else logical_date.isoformat(),
+            # Without its own address Airflow makes up a host, and the link would lead nowhere.
+            link=getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None,
+        )
+
+    def key(self, *request: str, number: int = 1) -> str:
+        """An idempotency key of this task. The try is no part of it, so a later try finds what an earlier one did.
+
+        Args:
+            request: the verb and the refs that it is about. A task whose DAG was changed to ask for something else has
+                new work.
+            number: keys after the first are for a task that was cleared after what it publishes had changed.
+        """
+        parts = (self.dag_id, self.run_id, self.task_id, str(self.map_index), *request, str(number))
+        return "airflow-" + hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+    def metadata(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Commit metadata: what the user gave, and under reserved keys which task made it and who approved."""
+        origin = {
+            "airflow_dag_id": self.dag_id,
+            "airflow_run_id": self.run_id,
+            "airflow_task_id": self.task_id,
+            "airflow_map_index": str(self.map_index),
+            "airflow_try_number": str(self.try_number),
+        }
+        if self.logical_date is not None:
+            origin["airflow_logical_date"] = self.logical_date
+        if self.link is not None:
+            origin["airflow_link"] = self.link
+        if self.approved_by is not None:
+            origin["approved_by"] = self.approved_by
+        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
+        return Origin({**own, **origin})
+
+    def made(self, metadata: Mapping[str, str]) -> bool:
+        """Whether a commit with this metadata was made by the same DAG run, by any task of it."""
+        return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
+
+
+def made_by_airflow(metadata: Mapping[str, str]) -> bool:
+    """Whether a commit with this metadata was made by an operator, of any DAG."""
+    return "airflow_dag_id" in metadata
+
+
 Metadata = Mapping[str, str] | None
-
-
-# --- verbs that publish a commit ---
 
 
 def commit(
@@ -79,7 +156,7 @@ def import_objects(
     message: str,
     *,
     metadata: Metadata = None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    **options: Any,
 ) -> Commit:
     """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
 
@@ -105,7 +182,7 @@ def merge(
     *,
     strategy: StrategyName | Strategy | None = None,
     metadata: Metadata = None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    **options: Any,
 ) -> MergeResult:
     """The merge of what ``source`` is now, or the one that an earlier call of this task has published.
 
@@ -157,12 +234,7 @@ def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
 
 
 def revert(
-    repository: Repository,
-    branch: Branch,
-    run: TaskRun,
-    ref: str,
-    parent_number: int | None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    repository: Repository, branch: Branch, run: TaskRun, ref: str, parent_number: int | None, **options: Any
 ) -> Commit:
     """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
 
@@ -176,12 +248,7 @@ def revert(
 
 
 def cherry_pick(
-    repository: Repository,
-    branch: Branch,
-    run: TaskRun,
-    ref: str,
-    parent_number: int | None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    repository: Repository, branch: Branch, run: TaskRun, ref: str, parent_number: int | None, **options: Any
 ) -> Commit:
     """The commit that does again what ``ref`` did, or the one that this task has published on the branch before.
 
@@ -220,7 +287,7 @@ def _on_the_branch(
     do: Callable[..., Commit],
     *,
     metadata: Metadata = None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    **options: Any,
 ) -> Commit:
     """The first commit by ``do`` that the branch has. Commits of an earlier branch of that name are skipped."""
     verb, *rest = request
@@ -274,9 +341,6 @@ def _head_has(repository: Repository, head: str, commit: Commit) -> bool:
     if commit.id == head:
         return True
     return head not in commit.parents and contains(repository, head, commit.id)
-
-
-# --- branches and tags ---
 
 
 def create_branch(repository: Repository, name: str, source: str, run: TaskRun, *, exist_ok: bool = False) -> Branch:
@@ -391,9 +455,6 @@ def unprotect(repository: Repository, pattern: str) -> bool:
     except NotFound:
         return False
     return True
-
-
-# --- repositories ---
 
 
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:

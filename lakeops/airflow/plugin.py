@@ -23,7 +23,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 @cache
 def _pages() -> App:
-    from lakeops.airflow.web import build
+    from lakeops.airflow.pages import build
 
     return build()
 

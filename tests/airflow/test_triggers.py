@@ -21,9 +21,8 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from lakeops.airflow import triggers
-from lakeops.airflow.conditions import HeadSince, TagExists
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.triggers import CURSOR, LakeopsCommitTrigger, LakeopsConditionTrigger
+from lakeops.airflow.triggers import CURSOR, HeadSince, LakeopsCommitTrigger, LakeopsConditionTrigger, TagExists
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
