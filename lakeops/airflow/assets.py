@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 COMMITS = Asset("lakeops")
-"""Whatever an operator without ``outlets`` publishes, on any branch of any repository.
+"""The asset of all commits that operators without ``outlets`` publish, on any branch of any repository.
 
 The outlet of operators without ``outlets``. It is an asset and no alias. An alias's events make Airflow insert the
 branch's asset while the task ends, and of two tasks that end together, the second to insert is marked failed although
@@ -131,13 +131,8 @@ def announce(
     among the outlets gets it for the branch's asset, and so does ``COMMITS``. Airflow sends the events once the task
     has succeeded.
 
-    Args:
-        context: the task's.
-        repository: the repository.
-        branch: the branch that moved.
-        commit: the record of its head now.
-        since: its head before; the commit's first parent when left out.
-        more: what the event says beside ``describe``.
+    ``commit`` is the record of the branch's head now, and ``since`` its head before (the commit's first parent when
+    left out). ``more`` is what the event says beside ``describe``.
     """
     asset = branch_asset(repository.id, branch)
     known: dict[str | None, dict[str, Any]] = {}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from airflow import __version__
 from airflow.sdk import TaskInstanceState
@@ -38,6 +39,7 @@ __all__ = [
     "conf",
     "last_success",
     "require",
+    "web_server",
     "without_traceback",
 ]
 
@@ -73,6 +75,11 @@ if TYPE_CHECKING or KNOWN >= (3, 3):
     from airflow.sdk.exceptions import TaskAwaitingInput
 else:
     TaskAwaitingInput = TaskDeferred  # a task that asks somebody is deferred
+
+
+def web_server() -> SplitResult:
+    """The address of Airflow's web server, as ``[api] base_url`` has it; its parts are empty where it has none."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "")
 
 
 def require(version: tuple[int, int], what: str) -> None:

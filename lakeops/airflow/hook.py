@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,8 @@ from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, No
 from lakeops.model.sources import SourceKind
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from airflow.sdk import Connection
     from fsspec import AbstractFileSystem
 

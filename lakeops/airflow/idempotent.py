@@ -301,7 +301,7 @@ def _on_the_branch(
 
 
 def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
-    """What ``make`` publishes under a key of this number, or what this task has published under it before."""
+    """Publish by ``make`` under a key of this number, or find the commit that this task has under it already."""
     try:
         return make(number)
     except KeyReused as used:
@@ -309,7 +309,7 @@ def _publish_under_key(repository: Repository, make: Callable[[int], Commit], nu
 
 
 def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
-    """What this task has published before, with another message or metadata, or before there was more to publish.
+    """Find the commit of this task that has another message or metadata, or was made before there was more to publish.
 
     A task that is cleared after its DAG was changed may ask for something else. Its first commit stands, and new work
     gets a commit of its own.
@@ -318,7 +318,7 @@ def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
 
 
 def _summary(commit: Commit, repository: Repository) -> Summary:
-    """What a merge of this task changed on its destination; nothing once one of the two commits has expired."""
+    """The summary of a merge of this task; empty once one of the two commits has expired."""
     try:
         counts = Counter(change.type for change in repository.diff(commit.parents[0], commit.id))
     except CommitExpired:
@@ -397,7 +397,7 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
 
 
 def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = None) -> RefRecord | None:
-    """Where the branch was when it was deleted; None when there is no such branch.
+    """Delete a branch; returns where it was, or None when there is no such branch.
 
     Raises:
         DefaultBranch, ProtectedBranch.
@@ -410,7 +410,7 @@ def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = 
 
 
 def unpublished(repository: Repository, name: str, destination: str) -> str | None:
-    """What a branch has that ``destination`` does not have, in words; None when there is nothing.
+    """Name something that a branch has and ``destination`` does not have; None when there is nothing.
 
     Uncommitted changes count. A branch that does not exist has nothing. Raises ``RefNotFound`` for ``destination``.
     """
@@ -437,7 +437,7 @@ def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> Ref
 
 
 def delete_tag(repository: Repository, name: str, *, old: str | None = None) -> RefRecord | None:
-    """Where the tag was when it was deleted; None when there is no such tag.
+    """Delete a tag; returns where it was, or None when there is no such tag.
 
     Raises:
         NotAsSeen: it is not at ``old``.

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from threading import BoundedSemaphore, Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
@@ -27,7 +27,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from sqlalchemy import select
 from starlette.exceptions import HTTPException
 
-from lakeops.airflow.compat import AirflowNotFoundException, conf
+from lakeops.airflow.compat import AirflowNotFoundException, conf, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.previews import form
 from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink, LakeopsPageLink
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # --- who may see what ---
 
 VIEW = "Lakeops:"
-"""What the names of custom views begin with."""
+"""The beginning of the names of custom views."""
 
 NOBODYS = f"{VIEW}/"
 """The view of no connection and no repository: nobody can have granted it."""
@@ -294,43 +294,21 @@ LINKS = {
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What a task has left on its pages, for the tab of a run.
+    """A task's pages by the name of the link, and the commit that it published with what that changed."""
 
-    Attributes:
-        task: its name; of a mapped one with its index.
-        pages: the addresses of its pages, by the name of the link.
-        commit: what it published, if that can be read now.
-        sums: what that commit changed against its first parent.
-        problem: why the commit cannot be shown.
-    """
-
-    task: str
+    task: str  # with its index, where it is mapped
     pages: dict[str, str]
     commit: Commit | None = None
     sums: Sums | None = None
-    problem: str | None = None
+    problem: str | None = None  # why the commit cannot be shown
 
 
 def report_run(
-    dag_id: str,
-    run_id: str,
-    task_id: str,
-    index: int | None,
-    *,
-    prefix: str,
-    opened: Callable[[str], AbstractContextManager[Lake]],
-    may_read: Callable[[str, str], bool],
+    dag_id: str, run_id: str, task_id: str, index: int | None, *, prefix: str, may_read: Callable[[str, str], bool]
 ) -> list[TaskReport]:
-    """Report what the tasks of a run did, in the order in which they did it.
+    """Report what the tasks of a run (or one ``task_id``) did, in the order in which they did it.
 
-    Args:
-        dag_id: the DAG.
-        run_id: the run.
-        task_id: one task; empty for all of them.
-        index: of a mapped task: which one; None for all.
-        prefix: what the addresses of lakeops' pages begin with, with a slash at the end.
-        opened: opens the lake of a connection.
-        may_read: whether the user may see a connection's repository. Pages of others are left out.
+    ``prefix`` begins the addresses of lakeops' pages. Pages of repositories that the user may not read are left out.
     """
     tasks: dict[str, dict[str, str]] = {}
     for name, key, link in _links(dag_id, run_id, task_id, index):
@@ -350,7 +328,7 @@ def report_run(
             connection, repository, _, commit_id = published[:4]
             try:
                 if connection not in lakes:
-                    lakes[connection] = stack.enter_context(opened(connection))
+                    lakes[connection] = stack.enter_context(open_lake(connection))
                 found = lakes[connection].repository(repository)
                 commit = found.ref(commit_id).commit
                 sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
@@ -468,8 +446,8 @@ def _site(request: Request) -> Site:
 
 
 def airflow_root() -> str:
-    """What the addresses of Airflow's own pages begin with."""
-    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    """The path that Airflow's web server is served below; empty for none."""
+    return web_server().path.rstrip("/")
 
 
 def _lakes(request: Request, user: GetUserDep) -> Response:
@@ -504,7 +482,6 @@ def _run(request: Request, user: GetUserDep) -> Response:
         task_id,
         int(index) if index.isdecimal() and len(index) < 10 else None,
         prefix=f"{home}/",
-        opened=open_lake,
         may_read=Rights(user).repository,
     )
     return page(

@@ -14,7 +14,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lakeops.airflow import idempotent
@@ -55,11 +54,11 @@ FOLDERS = 20
 """How many folders are summed up, each on its own."""
 
 OTHERS = "others"
-"""What the sum of all other folders is called. It ends with no slash, so it is no folder's name."""
+"""The name of the sum of all other folders. It ends with no slash, so it is no folder's name."""
 
 
-class Sum(NamedTuple):
-    """How many changes, and the bytes of the objects that are there now, or were removed."""
+class FolderSum(NamedTuple):
+    """The changes in a folder: their number, and the bytes of the objects that are there now, or were removed."""
 
     number: int
     size: int
@@ -67,46 +66,44 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True)
 class DiffSummary:
-    """How many changes of each kind there are, and the first ones in path order. As text: a line each.
+    """The summary of a diff: how many changes of each kind, and the first ones in path order. As text: a line each.
 
-    ``exact`` is False when there were more changes than were to be counted. ``digest`` is another one when any of the
-    changes is another one. ``folders`` has how many changes there are, and of how many bytes, in each of the first
-    top-level folders; objects outside of folders are under the empty name, and what more folders hold under ``OTHERS``.
+    ``digest`` is a fingerprint of all changes. ``folders`` sums up the changes in each of the first top-level folders;
+    objects outside of folders are under the empty name, and those of more folders under ``OTHERS``.
     """
 
     counts: dict[str, int]
     first: list[Change]
-    exact: bool = True
     digest: str = ""
-    folders: dict[str, Sum] = field(default_factory=dict)
+    folders: dict[str, FolderSum] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, changes: Iterable[Change], listed: int = LISTED, *, counted: int | None = None) -> DiffSummary:
-        """The tally of a diff, which is read to its end, or as far as ``counted`` changes."""
+    def of(cls, changes: Iterable[Change], listed: int = LISTED) -> DiffSummary:
+        """Sum up a diff, which is read to its end. The first ``listed`` changes are kept."""
         counts: Counter[str] = Counter()
         first: list[Change] = []
-        folders: dict[str, Sum] = {}
+        folders: dict[str, FolderSum] = {}
         digest = hashlib.sha256()
-        for change in islice(changes, counted):
+        for change in changes:
             counts[change.type.value] += 1
             digest.update(f"{change.type.value} {change.size_bytes} {change.path}\0".encode())
             if len(first) < listed:
                 first.append(change)
             name = change.path[: change.path.find("/") + 1]
             name = name if name in folders or len(folders) < FOLDERS else OTHERS
-            number, size = folders.get(name, Sum(0, 0))
-            folders[name] = Sum(number + 1, size + change.size_bytes)
+            number, size = folders.get(name, FolderSum(0, 0))
+            folders[name] = FolderSum(number + 1, size + change.size_bytes)
         every = {kind.value: counts[kind.value] for kind in ChangeType}
-        return cls(every, first, counts.total() != counted, digest.hexdigest(), folders)
+        return cls(every, first, digest.hexdigest(), folders)
 
     @property
     def total(self) -> int:
-        """How many changes were counted."""
+        """The number of changes."""
         return sum(self.counts.values())
 
     @property
     def unlisted(self) -> int:
-        """How many of them are not among the first."""
+        """The number of changes that are not among the first."""
         return self.total - len(self.first)
 
     @property
@@ -142,18 +139,18 @@ def conflicting(changes: Iterable[Change]) -> list[str]:
 
 
 NOTHING = "nothing"
-"""What a merge is known by that merges nothing: the destination has the commit."""
+"""The fingerprint of a merge that merges nothing: the destination has the commit."""
 
 
 @dataclass(frozen=True)
 class MergeOutcome:
-    """What a merge of one commit does to one head.
+    """The effect of merging one commit into one head.
 
     Attributes:
         tally: what it changes; with conflicts that nothing settles among it.
         settled: how many conflicts the strategy settles.
         conflicts: the paths of conflicts that nothing settles.
-        shown: another text when any of this is different. ``NOTHING`` where the head has the commit.
+        shown: a fingerprint of all this; ``NOTHING`` where the head has the commit.
     """
 
     tally: DiffSummary
@@ -171,7 +168,7 @@ class MergeOutcome:
         *,
         listed: int = LISTED,
     ) -> MergeOutcome:
-        """What merging ``source`` does to ``head``. Publishes nothing."""
+        """Compare ``source`` with ``head``, as a merge would. Publishes nothing."""
         if idempotent.contains(repository, head, source):
             return cls(DiffSummary.of(()), 0, [], NOTHING)
         tally = DiffSummary.of(repository.compare(head, source), listed)
@@ -185,41 +182,38 @@ class MergeOutcome:
 
 
 def state_of(branch: Branch) -> str:
-    """Another text when the branch's head or its uncommitted changes are others."""
+    """A fingerprint of the branch's head and its uncommitted changes."""
     return f"{branch.commit_id}-{staged_state(branch)}"
 
 
 def staged_state(branch: Branch, prefix: str = "") -> str | None:
-    """Another text when other changes are uncommitted under a prefix, also of the same sizes. None without any."""
+    """A fingerprint of the uncommitted changes under a prefix, also when sizes stay the same. None without any."""
     trail = branch.pin(prefix).trail  # before the look
     tally = DiffSummary.of(branch.uncommitted(prefix))
     return f"{tally.digest}-{trail.total}" if tally.total else None
 
 
-class Lying(NamedTuple):
-    """How much there is to import."""
+class ImportOutcome(NamedTuple):
+    """The effect of an import on a folder: how much there is to import, and how many objects it takes the place of."""
 
     objects: int
     size: int
+    replaced: int
 
+    @classmethod
+    def of(cls, lake: Lake, repository: Repository, head: str, source: str, folder: str) -> ImportOutcome:
+        """Count the objects at ``s3://bucket/prefix`` or in ``file:///directory``, and those in the head's folder."""
+        objects = size = 0
+        for listing in lake.stores().at(source).scan(skip_special=True):
+            objects += len(listing.keys)
+            size += sum(listing.sizes)
+        replaced = sum(batch.num_rows for batch in repository.ref(head).entries(folder))
+        return cls(objects, size, replaced)
 
-def lying_at(lake: Lake, source: str) -> Lying:
-    """How much there is at ``s3://bucket/prefix`` or in ``file:///directory``."""
-    objects = size = 0
-    for listing in lake.stores().at(source).scan(skip_special=True):
-        objects += len(listing.keys)
-        size += sum(listing.sizes)
-    return Lying(objects, size)
-
-
-def objects_under(repository: Repository, commit_id: str, folder: str) -> int:
-    """How many objects of a commit are in a folder."""
-    return sum(batch.num_rows for batch in repository.ref(commit_id).entries(folder))
-
-
-def importing(lying: Lying, before: int) -> str:
-    """Another text when an import brings another number of objects or bytes, or takes another number's place."""
-    return f"{lying.objects} objects, {lying.size} B, in place of {before}"
+    @property
+    def shown(self) -> str:
+        """The fingerprint of the outcome."""
+        return f"{self.objects} objects, {self.size} B, in place of {self.replaced}"
 
 
 def require_shown(now: str, shown: str | None, what: str) -> None:
@@ -248,10 +242,10 @@ Given = Mapping[str, Any]
 
 
 class FormPreview(NamedTuple):
-    """What a verb would do.
+    """The effect that a verb would have.
 
     Attributes:
-        text: in words, of one to about a hundred lines.
+        text: the effect in words, of one to about a hundred lines.
         pinned: arguments for the verb's operator that make it do this and nothing else: refs as commit ids, and as
             ``shown`` what the operator must find unchanged.
     """
@@ -261,26 +255,18 @@ class FormPreview(NamedTuple):
 
 
 def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
-    """What ``verb`` would do with the values of a form.
-
-    Args:
-        verb: a key of ``VERBS``.
-        given: the form's values: ``repository``, and others as the verb needs them.
-        lakeops_conn_id: the connection.
-
-    Raises:
-        LakeopsFailure: the verb would be refused, with this message.
-    """
+    """Preview a verb of ``VERBS`` with the values of a form. Raises ``LakeopsFailure`` where it would be refused."""
     with failing_at_once():
         hook = LakeopsHook(lakeops_conn_id)
         with hook.get_conn() as lake, hook.naming(lake):
             repository = lake.repository(hook.repository_name(given["repository"]))
             if repository.record.read_only:
                 raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
-            parts, query = PAGES[verb](given, repository.default_branch)
+            look, page = VERBS[verb]
+            parts, query = page(given, repository.default_branch)
             # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
             point_to("page", address(lakeops_conn_id, repository.id, *parts, **query))
-            return VERBS[verb](lake, repository, given)
+            return look(lake, repository, given)
 
 
 def _create_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
@@ -388,49 +374,39 @@ def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
 def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
     branch = repository.branch(given["branch"])
     source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
-    lying, before = lying_at(lake, source), objects_under(repository, branch.commit_id, folder)
-    if not lying.objects:
+    found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)
+    if not found.objects:
         raise ObjectNotFound(f"there is nothing at {source} to import")
-    text = (
-        f"imports {lying.objects:,} objects ({lying.size:,} B) from {source}, uncopied, to "
-        f"{_uri(repository, branch.id)}/{folder}\nThey take the place of the {before:,} objects that are there now."
-    )
-    return FormPreview(text, {"shown": importing(lying, before)})
-
-
-VERBS: dict[str, Callable[[Lake, Repository, Given], FormPreview]] = {
-    "create branch": _create_branch,
-    "delete branch": _delete_branch,
-    "merge": _merge,
-    "revert": _revert,
-    "create tag": _create_tag,
-    "delete tag": _delete_tag,
-    "move branch": _move_branch,
-    "move tag": _move_tag,
-    "reset": _reset,
-    "sweep": _sweep,
-    "import": _import,
-}
-"""What can be previewed."""
+    place = f"{_uri(repository, branch.id)}/{folder}"
+    text = f"imports {found.objects:,} objects ({found.size:,} B) from {source}, uncopied, to {place}\n"
+    text += f"They take the place of the {found.replaced:,} objects that are there now."
+    return FormPreview(text, {"shown": found.shown})
 
 
 Page = tuple[tuple[str, ...], dict[str, str]]
 """The parts of a page's address behind the repository, and its query."""
 
-PAGES: dict[str, Callable[[Given, str], Page]] = {
-    "create branch": lambda given, main: (("ref", given["source"] or main), {}),
-    "delete branch": lambda given, _: (("ref", given["branch"]), {}),
-    "merge": lambda given, main: (("diff",), {"left": given["destination"] or main, "right": given["source"]}),
-    "revert": lambda given, _: (("commit", given["ref"]), {}),
-    "create tag": lambda given, main: (("ref", given["ref"] or main), {}),
-    "delete tag": lambda given, _: (("ref", given["tag"]), {}),
-    "move branch": lambda given, main: (("diff",), {"left": given["branch"], "right": given["source"] or main}),
-    "move tag": lambda given, _: (("ref", given["tag"]), {}),
-    "sweep": lambda _, __: (("gc",), {}),
-    "reset": lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""}),
-    "import": lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""}),
+VERBS: dict[str, tuple[Callable[[Lake, Repository, Given], FormPreview], Callable[[Given, str], Page]]] = {
+    "create branch": (_create_branch, lambda given, main: (("ref", given["source"] or main), {})),
+    "delete branch": (_delete_branch, lambda given, _: (("ref", given["branch"]), {})),
+    "merge": (
+        _merge,
+        lambda given, main: (("diff",), {"left": given["destination"] or main, "right": given["source"]}),
+    ),
+    "revert": (_revert, lambda given, _: (("commit", given["ref"]), {})),
+    "create tag": (_create_tag, lambda given, main: (("ref", given["ref"] or main), {})),
+    "delete tag": (_delete_tag, lambda given, _: (("ref", given["tag"]), {})),
+    "move branch": (
+        _move_branch,
+        lambda given, main: (("diff",), {"left": given["branch"], "right": given["source"] or main}),
+    ),
+    "move tag": (_move_tag, lambda given, _: (("ref", given["tag"]), {})),
+    "sweep": (_sweep, lambda _, __: (("gc",), {})),
+    "reset": (_reset, lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""})),
+    "import": (_import, lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""})),
 }
-"""Where to look at what a verb is about, by the form's values and the default branch."""
+"""The verbs that have a preview: how it is made, and which page shows what the verb is about, of the form's values and
+the default branch."""
 
 
 def _uri(repository: Repository, ref: str) -> str:
@@ -472,39 +448,21 @@ MOST = 50
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a form.
-
-    Attributes:
-        name: the parameter of the DAG.
-        kind: ``text``, ``number``, ``checkbox`` or ``choice``.
-        title: what stands beside it.
-        description: what stands below it.
-        value: what it holds at first.
-        choices: what it may hold, each with its text.
-        pattern: what a text must match.
-        required: whether it must be filled in.
-    """
+    """A field of a form: a parameter of the DAG."""
 
     name: str
-    kind: str
+    kind: str  # text, number, checkbox or choice
     title: str
     description: str
     value: Any
-    choices: Mapping[str, str]
+    choices: Mapping[str, str]  # each with its text
     pattern: str | None
     required: bool
 
 
 @dataclass(frozen=True)
 class Form:
-    """A DAG that people trigger.
-
-    Attributes:
-        dag_id: its name.
-        text: what it does, in a line.
-        paused: whether nothing runs until somebody unpauses it.
-        fields: its fields.
-    """
+    """A DAG that people trigger, described in one line. A paused one runs nothing until somebody unpauses it."""
 
     dag_id: str
     text: str

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger(__name__)
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
-"""How the block's own tasks are retried. Errors that would come again fail at once all the same."""
+"""The retries of the block's own tasks. Errors that would come again fail at once all the same."""
 
 
 class WriteAuditPublish:
@@ -322,7 +322,7 @@ class BlockTask:
         return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
 
     def partial(self, **kwargs: Any) -> BlockTask:
-        """The same with some arguments given."""
+        """Give some arguments; returns the task that takes the others."""
         return BlockTask(self._made, self._at, self._names, {**self._given, **kwargs})
 
     def expand(self, **kwargs: Any) -> Any:

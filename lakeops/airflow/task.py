@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
 
 from lakeops.airflow.assets import COMMITS, announce, branch_asset
-from lakeops.airflow.compat import AirflowFailException, AirflowNotFoundException, LakeopsFailure, conf
+from lakeops.airflow.compat import AirflowFailException, AirflowNotFoundException, LakeopsFailure, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.machine import without_blas_threads
@@ -70,14 +70,14 @@ def address(connection: str, repository: str, *parts: str, **query: str) -> str:
     """
     if PLUGIN not in sys.modules:
         return ""
-    base = urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    base = web_server().path.rstrip("/")
     path = "/".join(quote(part, safe="") for part in (connection, repository, *parts))
     return f"{base}/lakeops/{path}" + (f"?{urlencode(query)}" if query else "")
 
 
 def host() -> str:
     """Scheme and host of Airflow's web server, for addresses in a log; empty where Airflow does not know them."""
-    base = urlsplit(conf.get("api", "base_url", fallback="") or "")
+    base = web_server()
     return f"{base.scheme}://{base.netloc}" if base.netloc else ""
 
 

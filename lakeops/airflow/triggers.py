@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import structlog
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -67,35 +67,14 @@ else:
 NO_COMMIT = ""
 """The head of a branch that does not exist: every commit of it is new."""
 
-KINDS: dict[str, type[Condition]] = {}
-"""The conditions by their names in JSON."""
-
-
-Answer_co = TypeVar("Answer_co", covariant=True)
-
-
-class Question(Protocol[Answer_co]):
-    """Anything hashable that reads a repository or a lake."""
-
-    def __hash__(self) -> int: ...
-
-    def met(self, place: Any, /) -> Answer_co:
-        """The answer, read now, in a repository; or in a lake, where no repository is named."""
-        ...
-
 
 @dataclass(frozen=True)
 class Condition(ABC):
-    """Something that can be so in a repository. Waiting for it ends when it is."""
-
-    kind: ClassVar[str]
-
-    def __init_subclass__(cls) -> None:
-        KINDS[cls.kind] = cls
+    """A condition of a repository. A wait ends when it is met. It travels to the triggerer as JSON."""
 
     @abstractmethod
     def met(self, repository: Repository) -> dict[str, Any] | None:
-        """What was found, as the waiting task returns it. None when it is not so yet."""
+        """The record that the waiting task returns; None when the condition is not met yet."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -103,20 +82,19 @@ class Condition(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, which ``read_condition`` reads."""
-        return {"kind": self.kind, **asdict(self)}
+        return {"kind": type(self).__name__, **asdict(self)}
 
 
 def read_condition(data: Mapping[str, Any]) -> Condition:
     """Read the condition that ``to_json`` wrote."""
-    values = dict(data)
-    return KINDS[values.pop("kind")](**values)
+    kind, values = data["kind"], {name: value for name, value in data.items() if name != "kind"}
+    return next(found for found in Condition.__subclasses__() if found.__name__ == kind)(**values)
 
 
 @dataclass(frozen=True)
 class NewCommit(Condition):
-    """``branch`` has a commit that ``since`` (any ref expression, or ``NO_COMMIT``) does not have."""
+    """The condition that ``branch`` has a commit that ``since`` (a ref expression, or ``NO_COMMIT``) does not have."""
 
-    kind: ClassVar[str] = "new_commit"
     branch: str
     since: str
 
@@ -137,9 +115,8 @@ class NewCommit(Condition):
 
 @dataclass(frozen=True)
 class ObjectPresent(Condition):
-    """There is an object at ``path`` of ``ref``; on a branch also one that is not committed yet."""
+    """The condition that ``ref`` has an object at ``path``; on a branch also one that is not committed yet."""
 
-    kind: ClassVar[str] = "object_present"
     ref: str
     path: str
 
@@ -155,9 +132,8 @@ class ObjectPresent(Condition):
 
 @dataclass(frozen=True)
 class PrefixPresent(Condition):
-    """There are at least ``min_objects`` objects under ``prefix`` of ``ref``, uncommitted ones too on a branch."""
+    """The condition that ``ref`` has ``min_objects`` objects under ``prefix``, uncommitted ones too on a branch."""
 
-    kind: ClassVar[str] = "prefix_present"
     ref: str
     prefix: str
     min_objects: int = 1
@@ -177,9 +153,8 @@ class PrefixPresent(Condition):
 
 @dataclass(frozen=True)
 class TagExists(Condition):
-    """There is a tag ``tag``."""
+    """The condition that a tag exists."""
 
-    kind: ClassVar[str] = "tag_exists"
     tag: str
 
     def met(self, repository: Repository) -> dict[str, Any] | None:
@@ -196,9 +171,8 @@ class TagExists(Condition):
 
 @dataclass(frozen=True)
 class NothingUncommitted(Condition):
-    """``branch`` has no uncommitted changes under ``prefix``."""
+    """The condition that ``branch`` has no uncommitted changes under ``prefix``."""
 
-    kind: ClassVar[str] = "nothing_uncommitted"
     branch: str
     prefix: str = ""
 
@@ -216,9 +190,8 @@ class NothingUncommitted(Condition):
 
 @dataclass(frozen=True)
 class RefReplicated(Condition):
-    """Everything that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
+    """The condition that all that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
 
-    kind: ClassVar[str] = "replicated"
     name: str
     ref_kind: str = "branch"
 
@@ -234,9 +207,16 @@ class RefReplicated(Condition):
         return f"everything that {self.ref_kind} {self.name!r} waits for has been replicated"
 
 
+class HeadMove(NamedTuple):
+    """A branch's head, and the event about its move there, if there is one."""
+
+    head: str
+    event: dict[str, Any] | None
+
+
 @dataclass(frozen=True)
 class HeadSince:
-    """Where a watched branch's head is now, and what to announce of its way there from ``cursor``.
+    """The question where a watched branch's head is, and which event tells of its way there from ``cursor``.
 
     ``cursor`` is where the head was when it was read last: None when it was never read, ``NO_COMMIT`` when there was no
     branch. Without ``every``, a move by commits of Airflow's operators alone is not announced: they announce their own.
@@ -251,11 +231,9 @@ class HeadSince:
             head = repository.branch(self.branch).head
         except RefNotFound:
             return HeadMove(NO_COMMIT, None)
-        if (
-            self.cursor is None
-            or head.id == self.cursor
-            or not (self.every or self._moved_outside_airflow(repository, head.id))
-        ):
+        if self.cursor is None or head.id == self.cursor:
+            return HeadMove(head.id, None)
+        if not self.every and not self._moved_outside_airflow(repository, head.id):
             return HeadMove(head.id, None)
         return HeadMove(head.id, describe(repository, self.branch, head.to_json(), since=self.cursor or None))
 
@@ -271,7 +249,7 @@ class HeadSince:
 
 @dataclass(frozen=True)
 class MirrorsDue:
-    """Which mirrors of a lake have something to do."""
+    """The question which mirrors have something to do. One whose source cannot be reached has: its run says why."""
 
     def met(self, lake: Lake) -> tuple[str, ...]:
         return tuple(mirror.id for mirror in lake.mirrors() if self._is_due(mirror))
@@ -286,15 +264,12 @@ class MirrorsDue:
             return True
 
 
-class HeadMove(NamedTuple):
-    """A branch's head, and the event about its move there, if there is one."""
-
-    head: str
-    event: dict[str, Any] | None
+Question = Condition | HeadSince | MirrorsDue
+"""A question of a trigger to a repository or a lake. Equal ones are asked once for everybody who waits."""
 
 
 def _missing(repository: Repository, ref: str) -> bool:
-    """Whether a ref is about a branch or tag that does not exist yet, as ``main``, ``main@`` and ``main~1`` may be.
+    """Whether a ref begins with a branch or tag that does not exist yet, as ``main``, ``main@`` and ``main~1`` may.
 
     Any other ref that does not exist raises: a commit that is not there, a step past the root.
     """
@@ -324,7 +299,6 @@ TICK_SECONDS = 1.0
 RENEW_SECONDS = 60.0
 """How long a poller goes by the connection as it was read. Somebody may have let it name another lake since."""
 
-
 log: Any = structlog.get_logger(__name__)
 
 
@@ -334,7 +308,7 @@ class Tick:
     def __init__(self, poller: Poller, number: int) -> None:
         self._poller = poller
         self._number = number
-        self._answers: dict[Question[Any], asyncio.Task[Any]] = {}
+        self._answers: dict[Question, asyncio.Task[Any]] = {}
         self._when_stored: list[Callable[[], Awaitable[None]]] = []
         self.over = False
 
@@ -347,12 +321,12 @@ class Tick:
         """Whether a trigger with this interval asks now. Triggers with equal intervals ask at the same ticks."""
         return not self.over and self._number % max(1, round(interval / TICK_SECONDS)) == 0
 
-    async def ask(self, question: Question[Answer_co]) -> Answer_co:
+    async def ask(self, question: Question) -> Any:
         """The answer to a question at this tick. Every caller with an equal question gets the same one."""
         if question not in self._answers:
             self._answers[question] = self._poller.begin(question)
         # One trigger that is cancelled must not take the answer away from the others.
-        return cast("Answer_co", await asyncio.shield(self._answers[question]))
+        return await asyncio.shield(self._answers[question])
 
     def when_stored(self, act: Callable[[], Awaitable[None]]) -> None:
         """Call something once Airflow has stored every event that triggers made at this tick."""
@@ -399,7 +373,7 @@ class Poller(SharedStreamProducer):
         await asyncio.gather(*self._asking, return_exceptions=True)
         await asyncio.to_thread(self._close)
 
-    def begin(self, question: Question[Any]) -> asyncio.Task[Any]:
+    def begin(self, question: Question) -> asyncio.Task[Any]:
         """Ask a question in a thread, because catalogs and stores block."""
         task = asyncio.create_task(asyncio.to_thread(self._answer, question))
         self._asking.add(task)
@@ -407,11 +381,12 @@ class Poller(SharedStreamProducer):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it as never read
         return task
 
-    def _answer(self, question: Question[Any]) -> Any:
+    def _answer(self, question: Question) -> Any:
         try:
             lake = self._open()
             with LakeopsHook(self._conn_id).naming(lake):
-                return question.met(lake if self._repo is None else lake.repository(self._repo))
+                place: Any = lake if self._repo is None else lake.repository(self._repo)
+                return question.met(place)
         except Transient:
             self._close()  # the next question reads the connection anew: its password may have changed
             raise
@@ -428,7 +403,7 @@ class Poller(SharedStreamProducer):
             return self._lake
 
     def _names_another(self, lake: Lake) -> bool:
-        """Whether the connection names another lake by now. The one before would answer for ever, with old news."""
+        """Whether the connection names another lake by now. The one before would answer with old news for ever."""
         try:
             return LakeopsHook(self._conn_id).settings() != lake.settings
         except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
@@ -442,35 +417,20 @@ class Poller(SharedStreamProducer):
             lake.close()
 
 
-class RepositoryTrigger(BaseEventTrigger):
-    """A trigger that asks about one repository.
+class LakeopsTrigger(BaseEventTrigger):
+    """Asks about a lake, or one repository of it, again and again."""
 
-    Args:
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
-    """
+    arguments: ClassVar[tuple[str, ...]] = ("lakeops_conn_id", "poll_interval")
+    repo: str | None = None
 
-    arguments: ClassVar[tuple[str, ...]] = ("repo", "lakeops_conn_id", "poll_interval")
-
-    def __init__(self, *, repo: str, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10) -> None:
+    def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.repo = repo
         self.lakeops_conn_id = lakeops_conn_id
         self.poll_interval: float = check_interval("poll_interval", poll_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class's import path, and its arguments as plain data."""
         return f"lakeops.airflow.triggers.{type(self).__name__}", {name: getattr(self, name) for name in self.arguments}
-
-    def shared_stream_key(self) -> Hashable:
-        """What triggers share a poller by."""
-        return ("lakeops", self.lakeops_conn_id, self.repo)
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
-        """The poller that the first trigger of a key starts. The others join it."""
-        return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """The events, from a poller of this trigger's own: for callers without shared streams, like ``dag.test``."""
@@ -484,7 +444,32 @@ class RepositoryTrigger(BaseEventTrigger):
 
     @abstractmethod
     def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
-        """This trigger's events."""
+        """This trigger's events, found at the ticks of a poller."""
+
+
+class RepositoryTrigger(LakeopsTrigger):
+    """Asks about one repository, by a poller that all triggers of the connection and repository share.
+
+    Args:
+        repo: the repository.
+        lakeops_conn_id: the connection.
+        poll_interval: seconds between two questions.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("repo", *LakeopsTrigger.arguments)
+
+    def __init__(self, *, repo: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.repo = repo
+
+    def shared_stream_key(self) -> Hashable:
+        """The key of the poller that equal triggers share."""
+        return ("lakeops", self.lakeops_conn_id, self.repo)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
+        """The poller that the first trigger of a key starts. The others join it."""
+        return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
 
 async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
@@ -505,9 +490,7 @@ class LakeopsConditionTrigger(RepositoryTrigger):
         condition: what ``Condition.to_json`` gives.
         settle: seconds after the wait began before which no event is sent. Airflow 3.3 may fail a task that is resumed
             before its executor noticed that its process ended.
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
+        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "condition", "settle")
@@ -557,9 +540,7 @@ class LakeopsCommitTrigger(RepositoryTrigger):
         branch: the branch. One that does not exist yet is waited for.
         asset: the asset's name. Airflow refuses two assets with equal triggers, which would share one cursor.
         every: fire for commits of Airflow's operators as well: for branches that another Airflow commits to.
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
+        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "branch", "asset", "every")
@@ -600,45 +581,34 @@ class LakeopsCommitTrigger(RepositoryTrigger):
             await store.aset(CURSOR, head)
 
 
-class LakeopsMirrorTrigger(BaseEventTrigger):
+class LakeopsMirrorTrigger(LakeopsTrigger):
     """Fires when mirrors of a lake have something to do. The event is ``{"mirrors": names}``.
 
     While there is something to do it fires again and again, every ``rest`` seconds. A mirror whose source cannot be
     reached has something to do, so that somebody is told.
 
     Args:
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
         rest: the least number of seconds between two events.
+        kwargs: ``lakeops_conn_id`` and ``poll_interval``, as for ``RepositoryTrigger``.
     """
 
-    def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10, rest: float = 60) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.lakeops_conn_id = lakeops_conn_id
-        self.poll_interval: float = check_interval("poll_interval", poll_interval)
+    arguments: ClassVar[tuple[str, ...]] = (*LakeopsTrigger.arguments, "rest")
+
+    def __init__(self, *, rest: float = 60, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.rest: float = check_interval("rest", rest)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("lakeops_conn_id", "poll_interval", "rest")
-        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
-
-    async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """The events, without end."""
-        poller = Poller(self.lakeops_conn_id)
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
         fired: float | None = None
-        try:
-            async with aclosing(_ticks(poller)) as ticks:
-                async for tick in ticks:
-                    rested = fired is None or tick.beats - fired >= self.rest
-                    if not rested or not tick.due(self.poll_interval):
-                        continue
-                    try:
-                        names = await tick.ask(MirrorsDue())
-                    except (LakeopsError, AirflowNotFoundException) as error:
-                        self.log.warning("Cannot look after mirrors now: %s", error)
-                        continue
-                    if names:
-                        fired = tick.beats
-                        yield TriggerEvent({"mirrors": list(names)})  # type: ignore[no-untyped-call]
-        finally:
-            await poller.aclose()
+        async for tick in shared_stream:
+            rested = fired is None or tick.beats - fired >= self.rest
+            if not rested or not tick.due(self.poll_interval):
+                continue
+            try:
+                names = await tick.ask(MirrorsDue())
+            except (LakeopsError, AirflowNotFoundException) as error:
+                self.log.warning("Cannot look after mirrors now: %s", error)
+                continue
+            if names:
+                fired = tick.beats
+                yield TriggerEvent({"mirrors": list(names)})  # type: ignore[no-untyped-call]

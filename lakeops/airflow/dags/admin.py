@@ -42,15 +42,10 @@ def made(
     fields: Mapping[str, Param],
     **defaults: Any,
 ) -> DAG:
-    """A DAG with the documentation of the function that makes it.
+    """Make a DAG with the documentation of the function that makes it, and a form with these fields.
 
-    Args:
-        function: makes the DAG; its documentation is the DAG's.
-        dag_id: the DAG's name.
-        arguments: what the caller gave: arguments of Airflow's ``DAG``. ``default_args`` are added to those here, and
-            ``params`` may give other defaults to fields of the form.
-        fields: the fields of the form.
-        **defaults: arguments of Airflow's ``DAG``.
+    ``arguments`` are those of Airflow's ``DAG`` that the caller gave; they come before the ``defaults``. Their
+    ``default_args`` are added to those here, and their ``params`` may give other defaults to fields of the form.
     """
     given = dict(arguments)
     text = inspect.getdoc(function) or ""
@@ -62,18 +57,8 @@ def made(
         else:
             params[name] = value
     default_args = {**defaults.pop("default_args", {}), **(given.pop("default_args", None) or {})}
-    return DAG(
-        dag_id,
-        **{
-            "catchup": False,
-            "description": shown.partition("\n")[0],
-            "doc_md": shown,
-            **defaults,
-            **given,
-            "default_args": default_args,
-            "params": params,
-        },
-    )
+    shared = {"catchup": False, "description": shown.partition("\n")[0], "doc_md": shown}
+    return DAG(dag_id, **{**shared, **defaults, **given, "default_args": default_args, "params": params})
 
 
 def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
@@ -128,7 +113,7 @@ def pinned(*names: str) -> dict[str, str]:
 
 
 def action(description: str, *choices: str) -> Param:
-    """What to do, where a form can do several things."""
+    """The field for the action, where a form can do several things."""
     return Param(choices[0], type="string", enum=list(choices), title="Action", description=description)
 
 

@@ -28,6 +28,11 @@ def above(gib: float | None) -> str:
     return "" if gib is None else str(round(gib * GIB))
 
 
+def _defaults(schedule: Any, retries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    # One run at a time works on a repository.
+    return {"schedule": schedule, "max_active_runs": 1, "default_args": retries, "tags": ["lakeops"], **more}
+
+
 def gc_dag(
     dag_id: str = "lakeops_gc",
     *,
@@ -55,21 +60,7 @@ def gc_dag(
         only_show: let scheduled runs change nothing either.
         **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
     """
-    defaults: dict[str, Any] = {
-        "schedule": schedule,
-        "max_active_runs": 1,  # so one run at a time works on a repository
-        "default_args": {"retries": 2, "retry_delay": timedelta(minutes=1)},
-        "user_defined_macros": {"above": above},
-        "tags": ["lakeops"],
-    }
-    with made(gc_dag, dag_id, arguments, _form(connection, repository), **defaults) as dag:
-        show = f"{{{{ {only_show} if dag_run.run_type == 'scheduled' else params.dry_run }}}}"
-        collect.partial(show=show, parallel=parallel).expand(repo=repositories())
-    return dag
-
-
-def _form(connection: str, repository: str | None) -> dict[str, Param]:
-    return {
+    fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
         "dry_run": dry_run("Show what would go, and change nothing."),
         "force": Param(
@@ -87,6 +78,12 @@ def _form(connection: str, repository: str | None) -> dict[str, Param]:
         ),
         "connection": connection_field(connection),
     }
+    retries = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+    defaults = _defaults(schedule, retries, user_defined_macros={"above": above})
+    with made(gc_dag, dag_id, arguments, fields, **defaults) as dag:
+        show = f"{{{{ {only_show} if dag_run.run_type == 'scheduled' else params.dry_run }}}}"
+        collect.partial(show=show, parallel=parallel).expand(repo=repositories())
+    return dag
 
 
 @task
@@ -145,12 +142,7 @@ def fsck_dag(
         fail_on: the least severity that fails a task; see ``LakeopsFsckOperator``.
         **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
     """
-    defaults: dict[str, Any] = {
-        "schedule": schedule,
-        "max_active_runs": 1,
-        "default_args": {"retries": 1, "retry_delay": timedelta(minutes=1)},
-        "tags": ["lakeops"],
-    }
+    defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
     fields = {
         "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
         "data": Param(False, type="boolean", title="Data", description="Read the objects too, all of them."),
@@ -206,12 +198,8 @@ def mirror_dag(
     """
     from lakeops.airflow.assets import mirrors_due
 
-    defaults: dict[str, Any] = {
-        "schedule": [mirrors_due(connection)] if schedule == WHEN_DUE else schedule,
-        "max_active_runs": 1,
-        "default_args": {"retries": 2, "retry_delay": timedelta(seconds=10)},
-        "tags": ["lakeops"],
-    }
+    when = [mirrors_due(connection)] if schedule == WHEN_DUE else schedule
+    defaults = _defaults(when, {"retries": 2, "retry_delay": timedelta(seconds=10)})
     fields = {
         "mirror": maybe("Mirror", "Its name. Empty: all of them.", mirror, pattern=REPOSITORY),
         "connection": connection_field(connection),
@@ -247,7 +235,7 @@ def named(event: Any) -> list[str]:
 
 @task(trigger_rule="all_done")
 def waiting(found: list[list[dict[str, Any]]] | None) -> list[dict[str, Any]]:
-    """What is waited for, over all mirrors that could be seen."""
+    """The refs that wait, of all mirrors that could be seen."""
     return [ref for refs in found or () for ref in refs or ()]
 
 
@@ -261,24 +249,8 @@ def follow(repo: str, branch: str | None, tag: str | None) -> None:
     """Wait for a branch or a tag, and show it."""
     from lakeops.airflow.sensors import LakeopsReplicationSensor  # late: files with other DAGs do not need it
 
-    arrived = LakeopsReplicationSensor(
-        task_id="arrived",
-        repo=repo,
-        branch=branch,
-        tag=tag,
-        deferrable=True,
-        soft_fail=True,
-        poke_interval=10,
-        timeout=WAIT.total_seconds(),
-        map_index_template=SHOWN,
-        **WHERE,
-    )
-    LakeopsMirrorPromoteOperator(
-        task_id="promote",
-        repo=repo,
-        branch=branch,
-        tag=tag,
-        commit_id=arrived.output["commit_id"],  # type: ignore[index]
-        map_index_template=SHOWN,
-        **WHERE,
-    )
+    ref: dict[str, Any] = {"repo": repo, "branch": branch, "tag": tag, "map_index_template": SHOWN, **WHERE}
+    waits: dict[str, Any] = {"poke_interval": 10, "timeout": WAIT.total_seconds()}
+    arrived = LakeopsReplicationSensor(task_id="arrived", deferrable=True, soft_fail=True, **waits, **ref)
+    commit_id = arrived.output["commit_id"]  # type: ignore[index]
+    LakeopsMirrorPromoteOperator(task_id="promote", commit_id=commit_id, **ref)

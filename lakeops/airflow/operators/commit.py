@@ -14,7 +14,7 @@ from airflow.sdk import get_current_context
 from lakeops.airflow import idempotent
 from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.previews import DiffSummary, MergeOutcome, importing, lying_at, objects_under, require_shown
+from lakeops.airflow.previews import DiffSummary, ImportOutcome, MergeOutcome, require_shown
 from lakeops.airflow.task import (
     LakeopsBranchLink,
     LakeopsBranchOperator,
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from lakeops.model.records import Commit
 
 OnEmpty = Literal["succeed", "skip", "fail"]
-"""How a task ends that finds nothing to change."""
+"""The end of a task that finds nothing to change."""
 
 OnEmptyCommit = Literal["succeed", "skip", "fail", "commit"]
-"""How a commit task ends that finds nothing to commit."""
+"""The end of a commit task that finds nothing to commit."""
 
 OnNewer = Literal["publish", "skip", "fail"]
-"""How a merge task goes on when a run of a later logical date has published before it."""
+"""The end of a merge task when a run of a later logical date has published before it."""
 
 
 class LakeopsPublishOperator(LakeopsBranchOperator):
@@ -242,10 +242,10 @@ class LakeopsImportOperator(LakeopsPublishOperator):
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
         def on_head(head: str) -> None:
             if self.shown:
+                source, folder = parse_location(self.source).url, as_folder(self.prefix)
                 with LakeopsHook(self.lakeops_conn_id).get_conn() as lake:
-                    lying = lying_at(lake, parse_location(self.source).url)
-                before = objects_under(repository, head, as_folder(self.prefix))
-                require_shown(importing(lying, before), self.shown, f"import of {self.source!r}")
+                    now = ImportOutcome.of(lake, repository, head, source, folder).shown
+                require_shown(now, self.shown, f"import of {self.source!r}")
 
         return idempotent.import_objects(
             repository,
