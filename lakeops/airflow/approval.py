@@ -35,16 +35,12 @@ if TYPE_CHECKING:
 ASKED = "asked"
 ANSWERED = "answered "
 """The key of a task's state that says what somebody was asked about."""
-
 APPROVAL = "approval"
 """The check that an approved commit has passed."""
-
 QUESTION, PAGE = "question", "page"
 """XComs with the form's headline and the address of its page: another process takes the answer, and needs them."""
-
 SUMMED_UP = 20
 """A form that lists more changes than this sums them up by folder first."""
-
 SUBJECT = 80
 """Characters of a commit's message in a form's headline."""
 
@@ -74,9 +70,7 @@ class Asking(LakeopsTask):
     def ask(self, context: Context, about: str) -> dict[str, Any]:
         """Ask; Airflow parks the task then and goes on in ``execute_complete``.
 
-        Args:
-            context: the task's.
-            about: what the question is about. An earlier try's answer to the same question counts.
+        An earlier try's answer to a question that is ``about`` the same counts.
         """
         store = context.get("task_state_store")
         if store is not None and store.get(ASKED) in {about, _answered_text(context, about)}:
@@ -104,14 +98,7 @@ class Asking(LakeopsTask):
         return found
 
     def show(self, context: Context, form: str, page: str, title: str) -> None:
-        """Let the form show a text and a link to a page, and the log too.
-
-        Args:
-            context: the task's.
-            form: in Markdown.
-            page: the page's address; empty where the pages are not shown.
-            title: of the link, in Markdown.
-        """
+        """Show a text in Markdown, and a link to a page where pages are shown, in the form and in the log."""
         self.body = f"{form}\n\n[{title}]({page})" if page else form
         self.log.info("%s\n%s", self.subject, form)
         self.point_to(page)
@@ -148,6 +135,7 @@ class Asking(LakeopsTask):
         return found
 
     def _settle(self, context: Context) -> None:
+        """Note that the question was answered."""
         store = context.get("task_state_store")
         about = "" if store is None else str(store.get(ASKED) or "")
         if store is not None and not about.startswith(ANSWERED):

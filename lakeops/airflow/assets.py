@@ -36,10 +36,8 @@ asset that another DAG names without them.
 
 MAX_PARTITIONS = 1000
 """An event about more partitions than this carries no partition keys: its consumers have to read everything."""
-
 MAX_KEY = 250
 """Characters that a partition key may have in Airflow's database. One longer key counts as too many partitions."""
-
 UNESCAPED = "/:@!$&'()*+,;=~"
 """Characters that a URI's path holds as they are, beside letters and digits."""
 

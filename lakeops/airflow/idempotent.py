@@ -23,15 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow.compat import conf
 from lakeops.model.changes import ChangeType, MergeResult, Strategy, StrategyName, Summary
-from lakeops.model.errors import (
-    AlreadyExists,
-    CommitExpired,
-    KeyReused,
-    NoChanges,
-    NotFound,
-    RefNotFound,
-    RepositoryNotFound,
-)
+from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
 from lakeops.model.ids import RESERVED, Origin
 
 if TYPE_CHECKING:
@@ -41,7 +33,6 @@ if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit
     from lakeops.model.records import Ref as RefRecord
-    from lakeops.model.records import Repository as RepositoryRecord
 
 
 @dataclass(frozen=True)
@@ -426,37 +417,6 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
     return None if contains(repository, has, head) else f"{destination!r} does not have its commit {head[:16]}"
 
 
-def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> RefRecord:
-    """The tag, at what ``ref`` meant when this task first asked.
-
-    Raises:
-        AlreadyExists: there is a tag of that name at another commit.
-        RefNotFound, CommitExpired.
-    """
-    return repository.create_tag(name, ref, idempotency_key=run.key("tag", name, ref))
-
-
-def delete_tag(repository: Repository, name: str, *, old: str | None = None) -> RefRecord | None:
-    """Delete a tag; returns where it was, or None when there is no such tag.
-
-    Raises:
-        NotAsSeen: it is not at ``old``.
-    """
-    try:
-        return repository.delete_tag(name, old=old)
-    except RefNotFound:
-        return None
-
-
-def unprotect(repository: Repository, pattern: str) -> bool:
-    """Drop a protection. Returns whether it existed."""
-    try:
-        repository.unprotect(pattern)
-    except NotFound:
-        return False
-    return True
-
-
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:
     """The repository, new, or as it was made before with this namespace and default branch.
 
@@ -477,13 +437,3 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
             f"repository {name!r} exists at {found.storage_namespace} with default branch {found.default_branch!r}; "
             f"asked for {wanted} and {default_branch!r}: use another name"
         ) from None
-
-
-def delete_repository(lake: Lake, name: str) -> RepositoryRecord | None:
-    """The record of the repository that was deleted; None when there is no such repository."""
-    try:
-        record = lake.repository(name).record
-        lake.delete_repository(name)
-    except RepositoryNotFound:
-        return None
-    return record

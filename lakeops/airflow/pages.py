@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -20,6 +20,7 @@ from urllib.parse import unquote
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models import Connection
 from airflow.models.dag import DagModel
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
 VIEW = "Lakeops:"
 """The beginning of the names of custom views."""
-
 NOBODYS = f"{VIEW}/"
 """The view of no connection and no repository: nobody can have granted it."""
 
@@ -103,8 +103,6 @@ def _team(connection: str) -> dict[str, str | None]:
     """The team of a connection, where Airflow has teams: 3.1 has none."""
     if not conf.getboolean("core", "multi_team", fallback=False):
         return {}
-    from airflow.models import Connection
-
     return {"team_name": Connection.get_team_name(connection)}
 
 
@@ -112,22 +110,14 @@ def _team(connection: str) -> dict[str, str | None]:
 
 LISTED = 100
 """Connections that the first page lists."""
-
 AT_ONCE = 8
 """Lakes that are asked for the names of their repositories at once."""
-
 WAIT_SECONDS, ASK_SECONDS = 2.0, 4.0
 """For how long the first page waits for such names, and until when it asks the auth manager about them."""
-
 NOT_ALL = "Not every lake has answered, so there may be more. Look again in a while."
-
 TOO_MANY = f"There are over {LISTED} connections. The pages of each other one are at its own name."
-
 IN_PART = "the repositories that you may see"
-
 _ENVIRONMENT = "AIRFLOW_CONN_"
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -248,23 +238,15 @@ def connections() -> list[str]:
 
     The first of them, and one more than are shown.
     """
-    from airflow.models import Connection
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
     with create_session() as session:
         query = select(Connection.conn_id).where(Connection.conn_type == LakeopsHook.conn_type)
         query = query.order_by(Connection.conn_id).limit(LISTED + 1)
         found = {str(name) for name in session.scalars(query)}
-    given = {name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)}
-    return sorted({*found, DEFAULT_CONN_ID, *(name for name in given if _is_lakeops(name))})
-
-
-def _is_lakeops(name: str) -> bool:
-    try:
-        return LakeopsHook.get_connection(name).conn_type == LakeopsHook.conn_type
-    except Exception:  # noqa: BLE001 - whatever is wrong with somebody else's variable
-        return False
+    for name in {name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)}:
+        with suppress(Exception):  # whatever is wrong with somebody else's variable
+            if LakeopsHook.get_connection(name).conn_type == LakeopsHook.conn_type:
+                found.add(name)
+    return sorted({*found, DEFAULT_CONN_ID})
 
 
 def _described(name: str) -> str:
@@ -283,10 +265,8 @@ def _described(name: str) -> str:
 
 ROWS = 200
 """Tasks that are listed."""
-
 COMMITS = 10
 """Commits whose changes are summed up."""
-
 LINKS = {
     link().xcom_key: link.name for link in (LakeopsCommitLink, LakeopsBranchLink, LakeopsDiffLink, LakeopsPageLink)
 }
@@ -370,12 +350,9 @@ def _parts(link: str, prefix: str) -> list[str]:
 # --- routes ---
 
 LIST = "/{connection_id}"
-
 RUN = "/_run"
 """The tab of a run. No connection's name begins with an underscore in practice, so it hides none."""
-
 NO_LAKE = "There is no lake in which you may see anything."
-
 ASK = "Ask an administrator for the right to read this connection, or the view Lakeops:CONNECTION/REPOSITORY."
 
 

@@ -46,13 +46,10 @@ if TYPE_CHECKING:
     from lakeops.lake import Branch, Lake, Repository
 
 SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~", ChangeType.CONFLICT: "!"}
-
 LISTED = 100
 """How many changes a form or a log lists. It counts all of them."""
-
 FOLDERS = 20
 """How many folders are summed up, each on its own."""
-
 OTHERS = "others"
 """The name of the sum of all other folders. It ends with no slash, so it is no folder's name."""
 
@@ -385,7 +382,6 @@ def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
 
 Page = tuple[tuple[str, ...], dict[str, str]]
 """The parts of a page's address behind the repository, and its query."""
-
 VERBS: dict[str, tuple[Callable[[Lake, Repository, Given], FormPreview], Callable[[Given, str], Page]]] = {
     "create branch": (_create_branch, lambda given, main: (("ref", given["source"] or main), {})),
     "delete branch": (_delete_branch, lambda given, _: (("ref", given["branch"]), {})),

@@ -41,19 +41,14 @@ if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
 
 PLUGIN = "lakeops.airflow.plugin"
-
 TEXT = re.compile(r"(StrategyName \| )?str( \| None)?")
 """Annotations of arguments that are text."""
-
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
-
 CONFLICTS_KEY = "conflicts"
 """The XCom that describes a merge conflict. A failed task has no result, so the XCom has a key of its own."""
-
 CONFLICTS_LISTED = 1000
 """How many paths that XCom has. The log and the error have all of them."""
-
 CONFLICTS_COMPARED = 50
 """How many paths are shown with their sizes on both sides."""
 
@@ -268,7 +263,7 @@ class LineageDataset:
 
 
 @dataclass(frozen=True)
-class Lineage:
+class TaskLineage:
     """The data sets that a task read and wrote. OpenLineage is imported when it asks for them."""
 
     inputs: tuple[LineageDataset, ...] = ()
@@ -408,7 +403,7 @@ class LakeopsOperator(LakeopsTask):
 
     _tells_by_itself = False
     _working = False
-    _lineage = Lineage()
+    _lineage = TaskLineage()
 
     def __init__(self, **kwargs: Any) -> None:
         own_outlets = self.announces and "outlets" not in kwargs
@@ -491,9 +486,9 @@ class LakeopsOperator(LakeopsTask):
         """The source and the destination, when a table of conflicts can compare their objects."""
         return None
 
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Lineage:
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         """The data sets that the verb read and wrote."""
-        return Lineage()
+        return TaskLineage()
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:
         """The lineage of the verb. OpenLineage's provider calls this in the task's process."""

@@ -295,7 +295,6 @@ def check_interval(name: str, seconds: float) -> float:
 
 TICK_SECONDS = 1.0
 """How often a poller ticks. A trigger asks at every n-th tick, so its interval is rounded to whole ticks."""
-
 RENEW_SECONDS = 60.0
 """How long a poller goes by the connection as it was read. Somebody may have let it name another lake since."""
 

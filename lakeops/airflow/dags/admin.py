@@ -33,6 +33,10 @@ from lakeops.airflow.operators import (
 from lakeops.airflow.task import LakeopsPageLink, linked
 
 REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
+NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
+"""Branches and tags. The task says more precisely what is wrong with a name."""
+REF = r"^\S+$"
+WHERE: dict[str, Any] = {"repo": "{{ params.repository or '' }}", "lakeops_conn_id": "{{ params.connection }}"}
 
 
 def made(
@@ -82,16 +86,8 @@ def dry_run(description: str) -> Param:
     return Param(True, type="boolean", title="Dry run", description=description)
 
 
-NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
-"""Branches and tags. The task says more precisely what is wrong with a name."""
-
-REF = r"^\S+$"
-
-WHERE: dict[str, Any] = {"repo": "{{ params.repository or '' }}", "lakeops_conn_id": "{{ params.connection }}"}
-
-
-def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], **fields: Param) -> DAG:
-    """A DAG that is a form: its fields between those that all forms share. ``arguments`` come before the defaults."""
+def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], fields: Mapping[str, Param]) -> DAG:
+    """Make a DAG that is a form: its fields between those that all forms share."""
     given = dict(arguments)
     params = {
         "repository": maybe(
@@ -112,9 +108,9 @@ def pinned(*names: str) -> dict[str, str]:
     return {name: f"{{{{ ti.xcom_pull(task_ids='preview', key='pinned')['{name}'] }}}}" for name in names}
 
 
-def action(description: str, *choices: str) -> Param:
-    """The field for the action, where a form can do several things."""
-    return Param(choices[0], type="string", enum=list(choices), title="Action", description=description)
+def action(description: str) -> Param:
+    """The field for the action, where a form creates, moves and deletes."""
+    return Param("create", type="string", enum=["create", "move", "delete"], title="Action", description=description)
 
 
 @task.short_circuit(retries=2, retry_delay=timedelta(seconds=5))
@@ -136,17 +132,17 @@ linked(preview, LakeopsPageLink())
 
 @task.branch
 def chosen(params: Any = None) -> str:
-    """The task for the action."""
+    """The id of the task for the action."""
     return str(params["action"])
 
 
 def do(verb: str, operator: Callable[..., Any], **arguments: Any) -> None:
-    """Show, then do."""
+    """Order a form's two tasks: the preview, and the operator that does what was shown."""
     preview(verb) >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
 
 
 def do_one_of(noun: str, actions: dict[str, tuple[type[LakeopsOperator], dict[str, Any]]]) -> None:
-    """Show, then do what was chosen."""
+    """Order a form's tasks: the preview, the choice, and an operator for each action."""
     choose = chosen()
     preview(f"{{{{ params.action }}}} {noun}") >> choose
     for verb, (operator, arguments) in actions.items():
@@ -158,20 +154,15 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
 
     The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        branch_dag,
-        dag_id,
-        arguments,
-        action=action(
+    fields = {
+        "action": action(
             "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
-            "commits stay until retention takes them.",
-            "create",
-            "move",
-            "delete",
+            "commits stay until retention takes them."
         ),
-        branch=text("Branch", "The branch to create, move or delete.", pattern=NAME),
-        source=maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
-    ) as dag:
+        "branch": text("Branch", "The branch to create, move or delete.", pattern=NAME),
+        "source": maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
+    }
+    with form(branch_dag, dag_id, arguments, fields) as dag:
         do_one_of(
             "branch",
             {
@@ -192,13 +183,10 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
     The task `preview` shows what the merge changes, or its conflicts; with *Dry run*, which is on at first, that is
     all. Otherwise exactly that is published, or nothing.
     """
-    with form(
-        merge_dag,
-        dag_id,
-        arguments,
-        source=text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
-        destination=maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
-        strategy=Param(
+    fields = {
+        "source": text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
+        "destination": maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
+        "strategy": Param(
             "fail",
             type="string",
             enum=["fail", "source-wins", "dest-wins"],
@@ -210,8 +198,9 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             title="Conflicts",
             description="What to do where both sides changed a path.",
         ),
-        message=maybe("Message", "The merge commit's message."),
-    ) as dag:
+        "message": maybe("Message", "The merge commit's message."),
+    }
+    with form(merge_dag, dag_id, arguments, fields) as dag:
         do(
             "merge",
             LakeopsMergeOperator,
@@ -228,21 +217,19 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
     The task `preview` shows what that changes; with *Dry run*, which is on at first, that is all. Otherwise exactly
     that is published, or nothing.
     """
-    with form(
-        revert_dag,
-        dag_id,
-        arguments,
-        branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
-        ref=text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
-        parent_number=Param(
+    fields = {
+        "branch": text("Branch", "The branch to undo it on.", "main", pattern=NAME),
+        "ref": text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
+        "parent_number": Param(
             None,
             type=["null", "integer"],
             minimum=1,
             title="Parent",
             description="For a merge commit: the number of the parent to go back to, mostly 1.",
         ),
-        message=maybe("Message", "The commit's message. Empty: Revert '...'."),
-    ) as dag:
+        "message": maybe("Message", "The commit's message. Empty: Revert '...'."),
+    }
+    with form(revert_dag, dag_id, arguments, fields) as dag:
         do(
             "revert",
             LakeopsRevertOperator,
@@ -259,14 +246,12 @@ def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
 
     The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        tag_dag,
-        dag_id,
-        arguments,
-        action=action("Who reads by a tag's name sees the other commit once it is moved.", "create", "move", "delete"),
-        tag=text("Tag", "The tag to create, move or delete.", pattern=NAME),
-        ref=maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
-    ) as dag:
+    fields = {
+        "action": action("Who reads by a tag's name sees the other commit once it is moved."),
+        "tag": text("Tag", "The tag to create, move or delete.", pattern=NAME),
+        "ref": maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
+    }
+    with form(tag_dag, dag_id, arguments, fields) as dag:
         do_one_of(
             "tag",
             {
@@ -283,13 +268,11 @@ def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
 
     The task `preview` shows which; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        reset_dag,
-        dag_id,
-        arguments,
-        branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
-        prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
-    ) as dag:
+    fields = {
+        "branch": text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
+        "prefix": maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
+    }
+    with form(reset_dag, dag_id, arguments, fields) as dag:
         do(
             "reset",
             LakeopsResetBranchOperator,
@@ -305,13 +288,13 @@ def sweep_dag(dag_id: str = "lakeops_sweep", **arguments: Any) -> DAG:
 
     The task `preview` shows what that is; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        sweep_dag,
-        dag_id,
-        arguments,
-        mark=text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-        force=Param(False, type="boolean", title="Force", description="Also a mark that holds most of the repository."),
-    ) as dag:
+    fields = {
+        "mark": text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
+        "force": Param(
+            False, type="boolean", title="Force", description="Also a mark that holds most of the repository."
+        ),
+    }
+    with form(sweep_dag, dag_id, arguments, fields) as dag:
         do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
     return dag
 
@@ -321,19 +304,17 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
 
     The task `preview` counts what there is to import and to replace; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        import_dag,
-        dag_id,
-        arguments,
-        source=text(
+    fields = {
+        "source": text(
             "Source",
             "s3://bucket/prefix, az://, gs:// or file:///directory. The objects stay where they are.",
             pattern="^(s3|az|gs|file)://.+$",
         ),
-        branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
-        prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
-        message=maybe("Message", "The commit's message. Empty: Import ..."),
-    ) as dag:
+        "branch": text("Branch", "The branch to import to.", "main", pattern=NAME),
+        "prefix": maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
+        "message": maybe("Message", "The commit's message. Empty: Import ..."),
+    }
+    with form(import_dag, dag_id, arguments, fields) as dag:
         do(
             "import",
             LakeopsImportOperator,

@@ -161,12 +161,9 @@ def fsck_dag(
 
 
 LIMIT = timedelta(minutes=1)
-
 WAIT = timedelta(seconds=45)
-
 WHEN_DUE = "when something is due"
 """The schedule of a DAG that runs when a mirror has something to do."""
-
 WHERE: dict[str, Any] = {"lakeops_conn_id": "{{ params.connection }}"}
 
 SHOWN = "{{ task.repo }}/{{ task.branch or task.tag }}"

@@ -9,7 +9,7 @@ from lakeops.airflow import idempotent
 from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.previews import require_shown, staged_state, state_of
 from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
-from lakeops.model.errors import InvalidInput, NotAsSeen, RefNotFound
+from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -199,7 +199,8 @@ class LakeopsProtectBranchOperator(LakeopsOperator):
         if self.protected:
             repository.protect(self.pattern)
         else:
-            idempotent.unprotect(repository, self.pattern)
+            with suppress(NotFound):
+                repository.unprotect(self.pattern)
         return {"pattern": self.pattern, "protections": repository.protections()}
 
 
@@ -222,7 +223,8 @@ class LakeopsCreateTagOperator(LakeopsOperator):
         self.ref = ref
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        tag = idempotent.create_tag(repository, self.tag, self.ref or repository.default_branch, run)
+        ref = self.ref or repository.default_branch
+        tag = repository.create_tag(self.tag, ref, idempotency_key=run.key("tag", self.tag, ref))
         self.log.info("Tag lakefs://%s/%s is at %s", repository.id, tag.id, tag.commit_id)
         return tag.to_json()
 
@@ -269,7 +271,9 @@ class LakeopsDeleteTagOperator(LakeopsOperator):
         self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        gone = idempotent.delete_tag(repository, self.tag, old=self.shown or None)
+        gone = None
+        with suppress(RefNotFound):
+            gone = repository.delete_tag(self.tag, old=self.shown or None)
         return _deleted(self, repository, self.tag, gone)
 
 
@@ -312,8 +316,10 @@ class LakeopsDeleteRepositoryOperator(LakeopsOperator):
         super().__init__(repo=repo, **kwargs)
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        record = idempotent.delete_repository(lake, name)
-        if record is None:
+        try:
+            record = lake.repository(name).record
+            lake.delete_repository(name)
+        except RepositoryNotFound:
             self.log.info("There is no repository lakefs://%s", name)
             return {"id": name, "storage_namespace": None, "deleted": False}
         self.log.info("Repository lakefs://%s is deleted; its objects stay at %s", name, record.storage_namespace)

@@ -21,8 +21,8 @@ from lakeops.airflow.task import (
     LakeopsCommitLink,
     LakeopsDiffLink,
     LakeopsOperator,
-    Lineage,
     LineageDataset,
+    TaskLineage,
     number,
 )
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
@@ -99,9 +99,9 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
         # A task that found nothing to change has returned somebody else's commit.
         return record if run.made(record["metadata"]) else None
 
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Lineage:
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         written = LineageDataset.of(repository, self.target(repository), self.folder(), version=record["id"])
-        return Lineage(self.sources(repository), (written,))
+        return TaskLineage(self.sources(repository), (written,))
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
         found = super().pages(repository, record)
@@ -359,11 +359,13 @@ class LakeopsMergeOperator(LakeopsOperator):
     def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
         return record["reference"] and repository.ref(record["reference"]).commit.to_json()
 
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Lineage:
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         if published is None:
-            return Lineage()
+            return TaskLineage()
         source = LineageDataset.of(repository, self.source, version=published["parents"][1])
-        return Lineage((source,), (LineageDataset.of(repository, self.target(repository), version=published["id"]),))
+        return TaskLineage(
+            (source,), (LineageDataset.of(repository, self.target(repository), version=published["id"]),)
+        )
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
         found = super().pages(repository, record)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from lakeops.airflow.previews import LISTED, DiffSummary
-from lakeops.airflow.task import LakeopsBranchOperator, LakeopsDiffLink, LakeopsOperator, Lineage, LineageDataset
+from lakeops.airflow.task import LakeopsBranchOperator, LakeopsDiffLink, LakeopsOperator, LineageDataset, TaskLineage
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import check_path
 
@@ -76,9 +76,9 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         paths = [entry.path for entry in entries[:LISTED]]
         return {"branch": branch.id, "objects": len(entries), "bytes": size, "paths": paths}
 
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Lineage:
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         inputs = () if self.source is None else (LineageDataset("file", self.source),)
-        return Lineage(
+        return TaskLineage(
             inputs, (LineageDataset(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),)
         )
 
@@ -178,5 +178,7 @@ class LakeopsDiffOperator(LakeopsOperator):
         more = {"two_way": "true"} if self.two_way else {}
         return {"diff": self.page(repository, "diff", left=self.left, right=self.right, **more)}
 
-    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Lineage:
-        return Lineage(tuple(LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref))
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
+        return TaskLineage(
+            tuple(LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref)
+        )

@@ -226,7 +226,13 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
         mirror = lake.mirror(name)
         before = mirror.status()
-        only = self._only()
+        if self.branch and self.tag:
+            raise InvalidInput("branch and tag: promote a branch or a tag, not both")
+        only = None
+        if self.branch:
+            only = [RefName(RefKind.BRANCH, check_branch(self.branch))]
+        elif self.tag:
+            only = [RefName(RefKind.TAG, check_tag(self.tag))]
         with source_of(mirror) as source:
             status = mirror.sync(source, only=only)
         self._require_known(name, status)
@@ -242,14 +248,6 @@ class LakeopsMirrorPromoteOperator(LakeopsOperator):
             if ref.stalled and (only is None or RefName(ref.kind, ref.id) in only):
                 raise ReplicaMissing(f"{ref.kind} {ref.id!r} of mirror {name!r} waits for {ref.awaited}")
         return status.to_json()
-
-    def _only(self) -> list[RefName] | None:
-        """The one ref that was asked for; None for all of them."""
-        if self.branch and self.tag:
-            raise InvalidInput("branch and tag: promote a branch or a tag, not both")
-        if self.branch:
-            return [RefName(RefKind.BRANCH, check_branch(self.branch))]
-        return [RefName(RefKind.TAG, check_tag(self.tag))] if self.tag else None
 
     def _require_known(self, name: str, status: MirrorStatus) -> None:
         """Refuse a ref that neither side has. One that the sensor has found was deleted at the source meanwhile."""
