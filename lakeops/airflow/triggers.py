@@ -88,7 +88,7 @@ class Condition(ABC):
 def read_condition(data: Mapping[str, Any]) -> Condition:
     """Read the condition that ``to_json`` wrote."""
     kind, values = data["kind"], {name: value for name, value in data.items() if name != "kind"}
-    return next(found for found in Condition.__subclasses__() if found.__name__ == kind)(**values)
+    return {found.__name__: found for found in Condition.__subclasses__()}[kind](**values)
 
 
 @dataclass(frozen=True)

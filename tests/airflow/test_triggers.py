@@ -274,9 +274,8 @@ def test_after_an_outage_the_connection_is_read_anew(
 
 
 def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights: Repository) -> None:
-    broken = LakeopsConditionTrigger(
-        condition={"kind": "object_present", "ref": "main~5", "path": "a"}, repo="flights", poll_interval=0.001
-    )
+    never = triggers.ObjectPresent("main~5", "a").to_json()
+    broken = LakeopsConditionTrigger(condition=never, repo="flights", poll_interval=0.001)
 
     async def test() -> None:
         async with triggerer() as airflow:
