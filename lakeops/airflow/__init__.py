@@ -7,11 +7,14 @@ file stays cheap. Every process of Airflow reads this module to learn about the 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow.cli.cli_config import GroupCommand
 
 
 def get_provider_info() -> dict[str, Any]:
-    """What Airflow shows and loads of this provider: plain data, in the form of ``provider_info.schema.json``."""
+    """The description of this provider for Airflow: plain data, in the form of ``provider_info.schema.json``."""
     return {
         "package-name": "lakeops",
         "name": "lakeops",
@@ -22,7 +25,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.sensors"]}],
         "triggers": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.triggers"]}],
-        "filesystems": ["lakeops.airflow.files"],
+        "filesystems": ["lakeops.airflow.hook"],
         "hooks": [{"integration-name": "lakeops", "python-modules": ["lakeops.airflow.hook"]}],
         "asset-uris": [
             {
@@ -33,12 +36,12 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "extra-links": [
-            "lakeops.airflow.links.LakeopsBranchLink",
-            "lakeops.airflow.links.LakeopsCommitLink",
-            "lakeops.airflow.links.LakeopsDiffLink",
-            "lakeops.airflow.links.LakeopsPageLink",
+            "lakeops.airflow.task.LakeopsBranchLink",
+            "lakeops.airflow.task.LakeopsCommitLink",
+            "lakeops.airflow.task.LakeopsDiffLink",
+            "lakeops.airflow.task.LakeopsPageLink",
         ],
-        "cli": ["lakeops.airflow.commands.get_cli_commands"],
+        "cli": ["lakeops.airflow.get_cli_commands"],
         "connection-types": [
             {
                 "connection-type": "lakeops",
@@ -46,58 +49,59 @@ def get_provider_info() -> dict[str, Any]:
                 "hook-name": "lakeops",
                 "ui-field-behaviour": {
                     "hidden-fields": ["port", "schema"],
-                    "relabeling": {
-                        "host": "Home directory",
-                        "login": "Database user",
-                        "password": "Database password",
-                    },
+                    "relabeling": {"host": "Home directory", "login": "Database user", "password": "Database password"},
                     "placeholders": {
                         "host": "/data/lakeops (embedded SQLite catalog; leave empty with a database URL)",
                         "login": "unless the database URL names one",
                     },
                 },
                 "conn-fields": {
-                    "database_url": {
-                        "label": "Database URL",
-                        "description": "The catalog, without its password: postgresql+psycopg://host/lakeops",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "s3_endpoint_url": {
-                        "label": "S3 endpoint URL",
-                        "description": "For S3-compatible stores.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "s3_region": {
-                        "label": "S3 region",
-                        "description": "Where boto3's chain has none.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "aws_conn_id": {
-                        "label": "AWS connection",
-                        "description": "Whose keys open the stores. Empty: boto3's chain on the worker.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "committer": {
-                        "label": "Committer",
-                        "description": "Who commits are recorded as made by.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "default_repository": {
-                        "label": "Default repository",
-                        "description": "What operators work on when they name none.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "engine": {
-                        "label": "Engine",
-                        "description": "Where big changes are worked out.",
-                        "schema": {"type": "string", "enum": ["auto", "local", "spark"], "default": "auto"},
-                    },
-                    "spark_master": {
-                        "label": "Spark master",
-                        "description": "spark://host:port, local[N], yarn, k8s://..., or sc://host:port for Connect.",
-                        "schema": {"type": ["string", "null"]},
-                    },
+                    "database_url": _field(
+                        "Database URL", "The catalog, without its password: postgresql+psycopg://host/lakeops"
+                    ),
+                    "s3_endpoint_url": _field("S3 endpoint URL", "For S3-compatible stores."),
+                    "s3_region": _field("S3 region", "Where boto3's chain has none."),
+                    "aws_conn_id": _field(
+                        "AWS connection", "Whose keys open the stores. Empty: boto3's chain on the worker."
+                    ),
+                    "committer": _field("Committer", "Who commits are recorded as made by."),
+                    "default_repository": _field("Default repository", "What operators work on when they name none."),
+                    "engine": _field(
+                        "Engine",
+                        "Where big changes are worked out.",
+                        type="string",
+                        enum=["auto", "local", "spark"],
+                        default="auto",
+                    ),
+                    "spark_master": _field(
+                        "Spark master", "spark://host:port, local[N], yarn, k8s://..., or sc://host:port for Connect."
+                    ),
                 },
             }
         ],
     }
+
+
+def _field(label: str, description: str, **schema: Any) -> dict[str, Any]:
+    """A field of the connection's form; a text that may be empty, unless ``schema`` says otherwise."""
+    return {"label": label, "description": description, "schema": schema or {"type": ["string", "null"]}}
+
+
+def get_cli_commands() -> list[GroupCommand]:
+    """The commands ``airflow lakeops ...``, for what needs Airflow's connections, which ``lakeops`` does not know.
+
+    Every ``airflow`` command asks for them, so nothing of lakeops is imported before a command runs.
+    """
+    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+
+    connection = Arg(  # type: ignore[no-untyped-call]
+        ("conn_id",), nargs="?", default="lakeops_default", help="the connection; lakeops_default when left out"
+    )
+    check = ActionCommand(
+        name="check",
+        help="Open a connection's lake and try its store, as the form's Test button does",
+        func=lazy_load_command("lakeops.airflow.hook.check_connection"),
+        args=(connection,),
+    )
+    connections = GroupCommand(name="connections", help="Look at connections of type lakeops", subcommands=[check])
+    return [GroupCommand(name="lakeops", help="Look at lakeops", subcommands=[connections])]

@@ -10,12 +10,18 @@ from airflow.providers.standard.exceptions import HITLRejectException, HITLTimeo
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
 from airflow.providers.standard.triggers.hitl import HITLTrigger
 
-from lakeops.airflow.changes import LISTED, NOTHING, OTHERS, DiffSummary, MergeOutcome
-from lakeops.airflow.compat import AirflowSkipException, TaskAwaitingInput, TaskDeferred
-from lakeops.airflow.failures import LakeopsFailure, failing_at_once
-from lakeops.airflow.links import LakeopsDiffLink, LakeopsPageLink, address, host
-from lakeops.airflow.operators.gc import summary
-from lakeops.airflow.task import LakeopsTask, number, truth
+from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure, TaskAwaitingInput, TaskDeferred
+from lakeops.airflow.previews import LISTED, NOTHING, OTHERS, DiffSummary, MergeOutcome, describe_mark
+from lakeops.airflow.task import (
+    LakeopsDiffLink,
+    LakeopsPageLink,
+    LakeopsTask,
+    address,
+    failing_at_once,
+    host,
+    number,
+    truth,
+)
 from lakeops.model.errors import MarkRefused, MergeConflict, Transient
 from lakeops.model.text import safe
 from lakeops.model.words import counted, human_size
@@ -29,16 +35,12 @@ if TYPE_CHECKING:
 ASKED = "asked"
 ANSWERED = "answered "
 """The key of a task's state that says what somebody was asked about."""
-
 APPROVAL = "approval"
 """The check that an approved commit has passed."""
-
 QUESTION, PAGE = "question", "page"
 """XComs with the form's headline and the address of its page: another process takes the answer, and needs them."""
-
 SUMMED_UP = 20
 """A form that lists more changes than this sums them up by folder first."""
-
 SUBJECT = 80
 """Characters of a commit's message in a form's headline."""
 
@@ -54,26 +56,21 @@ class Asking(LakeopsTask):
     if TYPE_CHECKING:  # of Airflow's operators that ask
         body: Any
         subject: Any
-        operator_extra_links: Any
-        log: Any
         options: Any
         defaults: Any
         multiple: Any
         response_timeout: Any
         serialized_params: Any
 
-    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Retries, unless they are given."""
-        if "retries" in {**given, **(given.get("default_args") or {})}:
-            return given
-        return {"retries": 3, "retry_delay": timedelta(seconds=5), **given}
+    def __init__(self, **kwargs: Any) -> None:
+        if "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
+            kwargs = {"retries": 3, "retry_delay": timedelta(seconds=5), **kwargs}
+        super().__init__(**kwargs)
 
     def ask(self, context: Context, about: str) -> dict[str, Any]:
         """Ask; Airflow parks the task then and goes on in ``execute_complete``.
 
-        Args:
-            context: the task's.
-            about: what the question is about. An earlier try's answer to the same question counts.
+        An earlier try's answer to a question that is ``about`` the same counts.
         """
         store = context.get("task_state_store")
         if store is not None and store.get(ASKED) in {about, _answered_text(context, about)}:
@@ -93,7 +90,7 @@ class Asking(LakeopsTask):
                 method_name="execute_complete",
             )
         try:
-            found: dict[str, Any] = super().execute(context)  # type: ignore[misc]
+            found: dict[str, Any] = super().execute(context)
         except (TaskAwaitingInput, TaskDeferred):
             if store is not None:
                 store.set(ASKED, about)
@@ -101,22 +98,15 @@ class Asking(LakeopsTask):
         return found
 
     def show(self, context: Context, form: str, page: str, title: str) -> None:
-        """Let the form show a text and a link to a page, and the log too.
-
-        Args:
-            context: the task's.
-            form: in Markdown.
-            page: the page's address; empty where the pages are not shown.
-            title: of the link, in Markdown.
-        """
+        """Show a text in Markdown, and a link to a page where pages are shown, in the form and in the log."""
         self.body = f"{form}\n\n[{title}]({page})" if page else form
         self.log.info("%s\n%s", self.subject, form)
         self.point_to(page)
         context["ti"].xcom_push(key=PAGE, value=page)
         context["ti"].xcom_push(key=QUESTION, value=self.subject)
 
-    def _left_by_asker(self, context: Context, key: str) -> Any:  # noqa: ANN401 - whatever an XCom holds
-        """What the process that asked has left."""
+    def _left_by_asker(self, context: Context, key: str) -> Any:
+        """An XCom of the process that asked."""
         task = context["ti"]
         return task.xcom_pull(task_ids=task.task_id, key=key, map_indexes=task.map_index)
 
@@ -131,7 +121,7 @@ class Asking(LakeopsTask):
         self.links: dict[str, str] = {link.name.lower(): page for link in self.operator_extra_links}
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """What the answer comes to. A task that is cleared after that asks again. One that Airflow failed does not."""
+        """Take the answer. A task that is cleared after that asks again. One that Airflow failed does not."""
         self._link(self._left_by_asker(context, PAGE) or "")
         self.subject = self._left_by_asker(context, QUESTION) or self.subject
         try:
@@ -145,18 +135,19 @@ class Asking(LakeopsTask):
         return found
 
     def _settle(self, context: Context) -> None:
+        """Note that the question was answered."""
         store = context.get("task_state_store")
         about = "" if store is None else str(store.get(ASKED) or "")
         if store is not None and not about.startswith(ANSWERED):
             store.set(ASKED, _answered_text(context, about))
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """What the answer comes to."""
+        """The task's result, as the answer decides it."""
         raise NotImplementedError
 
 
 def _answered_text(context: Context, about: str) -> str:
-    """What is noted of a question that was answered.
+    """The note in a task's state about a question that was answered.
 
     Airflow may fail a try that has gone by the answer already, when that try ended quickly. Clearing a task allows it
     more tries, and a failed try does not: so their highest number tells the two apart.
@@ -187,28 +178,29 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             ``response_timeout``, ``fail_on_reject``. Text in ``body`` comes before the diff.
     """
 
+    template_fields: Any = (
+        *ApprovalOperator.template_fields,
+        *Asking.template_fields,
+        "source",
+        "destination",
+        "strategy",
+    )
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsDiffLink(),)
 
-    source: str
-    destination: str | None = None
-    strategy: StrategyName | str | None = None
-    if TYPE_CHECKING:  # what Airflow's operator takes
-        subject: Any = None
-        body: Any = None
-        assigned_users: Any = None
-        notifiers: Any = None
-        response_timeout: Any = None
-        fail_on_reject: Any = False
-
-    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """A subject that stands until the task knows what it asks about, unless one is given."""
-        self._own_subject = bool(given.get("subject"))
-        subject = given.get("subject") or f"Publish to {self.destination or 'the default branch'}?"
-        return super().airflow_arguments({**given, "subject": subject})
+    def __init__(
+        self, *, source: str, destination: str | None = None, strategy: StrategyName | str | None = None, **kwargs: Any
+    ) -> None:
+        own_subject = bool(kwargs.get("subject"))
+        if not own_subject:  # one that stands until the task knows what it asks about
+            kwargs["subject"] = f"Publish to {destination or 'the default branch'}?"
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.strategy = strategy
+        self._own_subject = own_subject
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Ask, if there is anything to ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with self.opened() as repository:
             from lakeops.ops.ancestor import check_strategy  # late: reading a DAG does not need it
 
@@ -228,13 +220,15 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             self.log.info("Nobody is asked: %s has all of %s", place, commit.id)
             return {"approved_by": None, "approved_at": None, "source": commit.id, "chosen_options": [self.APPROVE]}
         if not self._own_subject:
-            self.subject = f"Publish {_one_line(commit.message)} to {place}?"
+            line = safe(commit.message.splitlines()[0])
+            line = line if len(line) <= SUBJECT else line[: SUBJECT - 3] + "..."
+            self.subject = f"Publish {line!r} to {place}?"
         form = _form(self.body, place, commit, outcome, self.strategy)
         self.show(context, form, page, f"Compare {_code(place)} with {_code(commit.id[:16])}")
         return self.ask(context, f"{commit.id} {outcome.shown}")
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Who decided, when, and what.
+        """The person who approved, and when.
 
         Raises:
             LakeopsFailure: somebody rejected it and ``fail_on_reject`` is set, or nobody answered in time.
@@ -248,7 +242,11 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             raise LakeopsFailure(f"nobody answered in time: {self.subject}") from None
         user = answer["responded_by_user"]
         if user is not None and self.APPROVE in answer["chosen_options"]:
-            self._passed(context, _person(user))
+            # The very commit that was shown is approved: the source may be somewhere else by now.
+            commit = self._left_by_asker(context, "commit")
+            if commit is not None:
+                with self.opened() as repository:
+                    repository.ref(commit).pass_check(APPROVAL, by=_person(user))
         return {
             **answer,
             "responded_at": answer["responded_at"].isoformat(),
@@ -257,23 +255,10 @@ class LakeopsApprovalOperator(Asking, ApprovalOperator):
             "source": self.source,
         }
 
-    def _passed(self, context: Context, person: str) -> None:
-        """Record that the very commit that was shown is approved: the source may be somewhere else by now."""
-        commit = self._left_by_asker(context, "commit")
-        if commit is not None:
-            with self.opened() as repository:
-                repository.ref(commit).pass_check(APPROVAL, by=person)
-
 
 def _person(user: Mapping[str, str] | None) -> str:
-    """Who answered, as far as Airflow knows."""
+    """The name of the person who answered, as far as Airflow knows it."""
     return (user or {}).get("name") or (user or {}).get("id") or "somebody"
-
-
-def _one_line(message: str) -> str:
-    """The first line of a commit's message, quoted, and cut where it is long."""
-    line = safe(message.splitlines()[0])
-    return repr(line if len(line) <= SUBJECT else line[: SUBJECT - 3] + "...")
 
 
 def _form(text: str | None, destination: str, commit: Commit, outcome: MergeOutcome, strategy: str | None) -> str:
@@ -307,11 +292,6 @@ def _by_folder(tally: DiffSummary) -> str:
     return "\n".join(["| folder | changes | size |", "|---|---|---|", *rows])
 
 
-def _lines(text: str) -> str:
-    """Lines of plain text in Markdown: each stays a line, and nothing in it has an effect."""
-    return "\n".join(f"* {_code(line.strip())}" for line in text.splitlines() if line.strip())
-
-
 def _code(path: str) -> str:
     """A path as inline code. No Markdown and no line break in it has an effect."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in path)
@@ -334,27 +314,28 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
         kwargs: what Airflow's ``HITLOperator`` takes: ``assigned_users``, ``notifiers``, ``response_timeout``.
     """
 
+    template_fields: Any = (
+        *HITLOperator.template_fields,
+        *Asking.template_fields,
+        "mark_id",
+        "above_bytes",
+        "only_show",
+    )
     APPROVE = "Sweep"
     REJECT = "Leave it"
     ui_color = "#f2e6d9"
     operator_extra_links: Any = (LakeopsPageLink(),)
 
-    mark_id: str | None
-    above_bytes: int | str | None = None
-    only_show: bool | str = False
-    if TYPE_CHECKING:  # what Airflow's operator takes
-        subject: Any = None
-        assigned_users: Any = None
-        notifiers: Any = None
-        response_timeout: Any = None
-
-    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The two answers, and a subject unless one is given."""
-        subject = "Delete what garbage collection has marked?"
-        return super().airflow_arguments({"subject": subject, **given, "options": [self.APPROVE, self.REJECT]})
+    def __init__(
+        self, *, mark_id: str | None, above_bytes: int | str | None = None, only_show: bool | str = False, **kwargs: Any
+    ) -> None:
+        kwargs = {"subject": "Delete what garbage collection has marked?", **kwargs}
+        super().__init__(**{**kwargs, "options": [self.APPROVE, self.REJECT]})
+        self.mark_id = mark_id
+        self.above_bytes = above_bytes
+        self.only_show = only_show
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Let it through, or ask; Airflow parks the task then and goes on in ``execute_complete``."""
         with failing_at_once(self.arguments()):
             limit, only_show = number("above_bytes", self.above_bytes), truth("only_show", self.only_show)
             if self.mark_id in (None, "", "None"):
@@ -363,7 +344,7 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
                 )
             with self.opened() as repository:
                 report = repository.gc.report(self.mark_id)
-            shown = summary(repository.id, report)
+            shown = describe_mark(repository.id, report)
         if only_show:
             raise AirflowSkipException(f"This run deletes nothing; {self._restored()}.\n{shown}")
         if not report["files"]:
@@ -372,11 +353,13 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
             return {"mark_id": self.mark_id, "approved_by": None}
         self.subject = f"Delete {human_size(report['bytes'])} of lakefs://{repository.id}?"
         page = address(self.lakeops_conn_id, repository.id, "gc")
-        self.show(context, _lines(shown), page, "See the rules and the marks")
+        # In Markdown each stays a line, and nothing in it has an effect.
+        form = "\n".join(f"* {_code(line.strip())}" for line in shown.splitlines() if line.strip())
+        self.show(context, form, page, "See the rules and the marks")
         return self.ask(context, str(self.mark_id))
 
     def decided(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Who let it through. Raises ``AirflowSkipException`` for a rejection, and when nobody answered in time."""
+        """The person who let the mark through. Raises ``AirflowSkipException`` for a rejection and for no answer."""
         try:
             answer = HITLOperator.execute_complete(self, context, event)
         except HITLTimeoutError:
@@ -389,7 +372,7 @@ class LakeopsGcApprovalOperator(Asking, HITLOperator):
         return {"mark_id": self.mark_id, "approved_by": _person(user) if user else None}
 
     def _restored(self) -> str:
-        """Restore the mark; returns what came of that, in words."""
+        """Restore the mark; returns the outcome in words."""
         with self.opened() as repository:
             try:
                 done = repository.gc.restore(str(self.mark_id))

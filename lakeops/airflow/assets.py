@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lakeops.lake import Repository
 
 COMMITS = Asset("lakeops")
-"""Whatever an operator without ``outlets`` publishes, on any branch of any repository.
+"""The asset of all commits that operators without ``outlets`` publish, on any branch of any repository.
 
 The outlet of operators without ``outlets``. It is an asset and no alias. An alias's events make Airflow insert the
 branch's asset while the task ends, and of two tasks that end together, the second to insert is marked failed although
@@ -36,10 +36,8 @@ asset that another DAG names without them.
 
 MAX_PARTITIONS = 1000
 """An event about more partitions than this carries no partition keys: its consumers have to read everything."""
-
 MAX_KEY = 250
 """Characters that a partition key may have in Airflow's database. One longer key counts as too many partitions."""
-
 UNESCAPED = "/:@!$&'()*+,;=~"
 """Characters that a URI's path holds as they are, beside letters and digits."""
 
@@ -131,13 +129,8 @@ def announce(
     among the outlets gets it for the branch's asset, and so does ``COMMITS``. Airflow sends the events once the task
     has succeeded.
 
-    Args:
-        context: the task's.
-        repository: the repository.
-        branch: the branch that moved.
-        commit: the record of its head now.
-        since: its head before; the commit's first parent when left out.
-        more: what the event says beside ``describe``.
+    ``commit`` is the record of the branch's head now, and ``since`` its head before (the commit's first parent when
+    left out). ``more`` is what the event says beside ``describe``.
     """
     asset = branch_asset(repository.id, branch)
     known: dict[str | None, dict[str, Any]] = {}
@@ -190,7 +183,7 @@ def create_asset(*, repo: str, branch: str = "main", path: str = "", extra: dict
     return Asset(uri=f"lakefs://{repo}/{where}", extra=extra or {})
 
 
-def to_openlineage(asset: Asset, lineage_context: object) -> Any:  # noqa: ANN401, ARG001 - OpenLineage may be missing
+def to_openlineage(asset: Asset, lineage_context: object) -> Any:  # noqa: ARG001 - OpenLineage may be missing
     """The asset as OpenLineage's data set. None without OpenLineage's provider."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 

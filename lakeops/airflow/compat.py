@@ -1,16 +1,47 @@
-"""What Airflow 3.1 and 3.2 keep elsewhere, or do not have: the one place that asks which Airflow this is.
+"""Airflow's names, wherever its version keeps them, and the failures of lakeops' tasks that are made of them.
 
-Nothing here changes what a task does on Airflow 3.3. ``docs/provider.md`` lists what an older Airflow misses.
+This is the one place that asks which Airflow this is. Nothing here changes what a task does on Airflow 3.3.
+``docs/provider.md`` lists what an older Airflow misses.
+
+A user's mistake is one line of the task's log, without a traceback. Airflow's task runner logs every exception with a
+traceback, and no exception of its own leaves it out. Its log goes through structlog, though, whose processors are
+public and may be added to. So the failures of this module put a processor in front of Airflow's: it writes their
+message, and drops their traceback. The task fails as it would without it, and callbacks, listeners and mails get the
+exception. Where Airflow logs otherwise one day, tracebacks are back, and nothing else changes
+(``docs/adr/0063-mistakes-are-one-line.md``).
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
 
 from airflow import __version__
 from airflow.sdk import TaskInstanceState
 
 from lakeops.model.errors import InvalidInput
+
+__all__ = [
+    "KNOWN",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowPlugin",
+    "AirflowSensorTimeout",
+    "AirflowSkipException",
+    "LakeopsFailure",
+    "LakeopsTimeout",
+    "TaskAwaitingInput",
+    "TaskDeferralError",
+    "TaskDeferred",
+    "conf",
+    "last_success",
+    "require",
+    "web_server",
+    "without_traceback",
+]
 
 KNOWN = tuple(int(part) for part in __version__.split(".")[:2])
 """Airflow's version, major and minor."""
@@ -45,21 +76,10 @@ if TYPE_CHECKING or KNOWN >= (3, 3):
 else:
     TaskAwaitingInput = TaskDeferred  # a task that asks somebody is deferred
 
-__all__ = [
-    "KNOWN",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowNotFoundException",
-    "AirflowPlugin",
-    "AirflowSensorTimeout",
-    "AirflowSkipException",
-    "TaskAwaitingInput",
-    "TaskDeferralError",
-    "TaskDeferred",
-    "conf",
-    "last_success",
-    "require",
-]
+
+def web_server() -> SplitResult:
+    """The address of Airflow's web server, as ``[api] base_url`` has it; its parts are empty where it has none."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "")
 
 
 def require(version: tuple[int, int], what: str) -> None:
@@ -68,7 +88,38 @@ def require(version: tuple[int, int], what: str) -> None:
         raise InvalidInput(f"{what} needs Airflow {version[0]}.{version[1]} or newer, and this is {__version__}")
 
 
-def last_success(task: Any, map_index: int) -> str | None:  # noqa: ANN401 - Airflow's running task
+class _LoggedInOneLine:
+    """Puts the processor in front of those that write the log of this process, once."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        import structlog
+
+        # The list is changed in place, because Airflow's loggers hold on to it. structlog's capture_logs does so, too.
+        processors = structlog.get_config()["processors"]
+        if isinstance(processors, list) and without_traceback not in processors:
+            processors.insert(0, without_traceback)
+
+
+class LakeopsFailure(_LoggedInOneLine, AirflowFailException):
+    """Fails the task without retry. The log has its message in place of a traceback."""
+
+
+class LakeopsTimeout(_LoggedInOneLine, AirflowSensorTimeout):
+    """Fails a sensor that has waited too long. The log has its message in place of a traceback."""
+
+
+def without_traceback(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:  # noqa: ARG001 - structlog's
+    """Give a log event about one of these failures its message in place of the traceback: structlog's processor."""
+    given = event.get("exc_info")
+    failure = given if isinstance(given, BaseException) else sys.exc_info()[1]
+    if given and isinstance(failure, (LakeopsFailure, LakeopsTimeout)):
+        del event["exc_info"]
+        event["event"] = f"{event['event']}: {failure}"
+    return event
+
+
+def last_success(task: Any, map_index: int) -> str | None:
     """The last successful run before a task's own, by logical date: of the task, and on Airflow 3.1 of its DAG."""
     if KNOWN < (3, 2):
         found: Any = task.get_previous_dagrun(state="success")

@@ -1,4 +1,4 @@
-"""What an event of a branch's asset says: which commit it is about, since when, and what changed.
+"""Events of a branch's asset: which commit each is about, since when, and what changed.
 
 Operators make such a record of what they publish, watchers of what was committed elsewhere. An event is delivered at
 least once: a task that is killed between publishing and ending announces the commit again when it runs again.
@@ -24,7 +24,7 @@ def describe(
     since: str | None = None,
     partition_by: str | None = None,
 ) -> dict[str, Any]:
-    """What happened to a branch, as an event's extra: plain data.
+    """Describe a move of a branch, as an event's extra: plain data.
 
     Its keys are ``repository``, ``branch``, ``commit_id``, ``parents``, ``message``, ``since`` (the head before),
     ``summary`` (``added``, ``removed``, ``changed``), ``prefixes`` (top-level folders and objects that changed, at most

@@ -6,7 +6,9 @@ Passwords are masked in task logs, and no message holds one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +19,19 @@ from lakeops.model.errors import InvalidInput, InvalidSettings, LakeopsError, No
 from lakeops.model.sources import SourceKind
 
 if TYPE_CHECKING:
+    from argparse import Namespace
+
     from airflow.sdk import Connection
+    from fsspec import AbstractFileSystem
 
     from lakeops.lake import Lake, Mirror, Repository
     from lakeops.model.records import Credentials
     from lakeops.settings import Settings
 
 DEFAULT_CONN_ID = "lakeops_default"
+
+schemes: list[str] = ["lakefs", "lakeops"]
+"""The schemes of ``get_fs``, as Airflow reads them of a provider's file systems."""
 
 
 class LakeopsHook(BaseHook):
@@ -40,7 +48,7 @@ class LakeopsHook(BaseHook):
     conn_type = "lakeops"
     hook_name = "lakeops"
 
-    def __init__(self, lakeops_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:  # noqa: ANN401 - BaseHook's
+    def __init__(self, lakeops_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.lakeops_conn_id = lakeops_conn_id
 
@@ -110,7 +118,7 @@ class LakeopsHook(BaseHook):
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """For pandas and others that take fsspec's options: they open ``lakefs://`` URLs by this connection."""
+        """Options of fsspec with which pandas and others open ``lakefs://`` URLs by this connection."""
         return {"conn_id": self.lakeops_conn_id}
 
     def uri(self, ref: str, path: str, repo: str | None = None) -> str:
@@ -127,7 +135,7 @@ class LakeopsHook(BaseHook):
         return chosen
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the lake works, and what was found or went wrong: the connection form's *Test* button.
+        """Try the lake, and say in words what it has or what went wrong: the connection form's *Test* button.
 
         It opens the catalog. In the default repository's storage namespace it writes, reads and deletes small objects.
         """
@@ -135,18 +143,15 @@ class LakeopsHook(BaseHook):
             with self.get_conn() as lake, self.naming(lake):
                 facts = ", ".join(f"{name} {value}" for name, value in lake.catalog.describe().items())
                 found = sum(1 for _ in lake.repositories())
-                stored = self._probe(lake, self.default_repository())
+                stored, name = "no default repository, so no store was tried", self.default_repository()
+                if name is not None:
+                    namespace = lake.repository(name).storage_namespace
+                    stored = f"repository {name} is at {namespace}: {lake.stores().at(namespace).probe().summary}"
         except LakeopsError as error:
             return False, f"{error.kind}: {error.message}"
         except AirflowNotFoundException as error:
             return False, str(error)
         return True, f"The lake opens: {facts}; repositories: {found}; {stored}"
-
-    def _probe(self, lake: Lake, name: str | None) -> str:
-        if name is None:
-            return "no default repository, so no store was tried"
-        namespace = lake.repository(name).storage_namespace
-        return f"repository {name} is at {namespace}: {lake.stores().at(namespace).probe().summary}"
 
     def _aws(self, conn_id: str | None) -> Connection:
         """The connection with the keys of the stores; an empty one when there is none."""
@@ -207,6 +212,23 @@ def _person() -> str | None:
     except (RuntimeError, KeyError):  # no task: a page, a trigger, a test of the connection
         return None
     return getattr(run, "triggering_user_name", None) or None
+
+
+def get_fs(conn_id: str | None, storage_options: Mapping[str, Any] | None = None) -> AbstractFileSystem:
+    """The file system of a connection's lake, for ``ObjectStoragePath``. It opens the lake when it first needs it."""
+    import fsspec
+
+    return fsspec.filesystem("lakefs", conn_id=conn_id or DEFAULT_CONN_ID, **(storage_options or {}))
+
+
+def check_connection(args: Namespace) -> None:
+    """Test a connection for ``airflow lakeops connections check``. Exit with 1 when it does not work."""
+    # As Airflow's own commands on connections do: without it, those of Airflow's database are not looked for.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    works, message = LakeopsHook(args.conn_id).test_connection()
+    print(message, file=sys.stdout if works else sys.stderr)
+    if not works:
+        raise SystemExit(1)
 
 
 @contextmanager

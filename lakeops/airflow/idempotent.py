@@ -12,36 +12,104 @@ is gone already, or exists already as it was asked for.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from lakeops.airflow.compat import conf
 from lakeops.model.changes import ChangeType, MergeResult, Strategy, StrategyName, Summary
-from lakeops.model.errors import (
-    AlreadyExists,
-    CommitExpired,
-    KeyReused,
-    NoChanges,
-    NotFound,
-    RefNotFound,
-    RepositoryNotFound,
-)
+from lakeops.model.errors import AlreadyExists, CommitExpired, KeyReused, NoChanges, RefNotFound
+from lakeops.model.ids import RESERVED, Origin
 
 if TYPE_CHECKING:
-    from lakeops.airflow.task import TaskRun
+    from airflow.sdk import Context
+
     from lakeops.catalog.records import Pinned
     from lakeops.lake import Branch, Lake, Repository
     from lakeops.model.records import Commit
     from lakeops.model.records import Ref as RefRecord
-    from lakeops.model.records import Repository as RepositoryRecord
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One task of one DAG run, at one of its tries.
+
+    Attributes:
+        logical_date: None in runs that have none.
+        link: the web address of the task's log; None when Airflow's own address is not configured.
+        approved_by: who approved of what the task does, as Airflow has it.
+    """
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+    try_number: int
+    logical_date: str | None
+    link: str | None = None
+    approved_by: str | None = None
+
+    @classmethod
+    def of(cls, context: Context) -> TaskRun:
+        """The task that a context was made for."""
+        task = context["ti"]
+        logical_date = context.get("logical_date")
+        return cls(
+            dag_id=task.dag_id,
+            run_id=task.run_id,
+            task_id=task.task_id,
+            map_index=-1 if task.map_index is None else task.map_index,
+            try_number=task.try_number,
+            logical_date=None if logical_date is None else logical_date.isoformat(),
+            # Without its own address Airflow makes up a host, and the link would lead nowhere.
+            link=getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None,
+        )
+
+    def key(self, *request: str, number: int = 1) -> str:
+        """An idempotency key of this task. The try is no part of it, so a later try finds what an earlier one did.
+
+        Args:
+            request: the verb and the refs that it is about. A task whose DAG was changed to ask for something else has
+                new work.
+            number: keys after the first are for a task that was cleared after what it publishes had changed.
+        """
+        parts = (self.dag_id, self.run_id, self.task_id, str(self.map_index), *request, str(number))
+        return "airflow-" + hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+    def metadata(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Commit metadata: what the user gave, and under reserved keys which task made it and who approved."""
+        origin = {
+            "airflow_dag_id": self.dag_id,
+            "airflow_run_id": self.run_id,
+            "airflow_task_id": self.task_id,
+            "airflow_map_index": str(self.map_index),
+            "airflow_try_number": str(self.try_number),
+        }
+        if self.logical_date is not None:
+            origin["airflow_logical_date"] = self.logical_date
+        if self.link is not None:
+            origin["airflow_link"] = self.link
+        if self.approved_by is not None:
+            origin["approved_by"] = self.approved_by
+        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
+        return Origin({**own, **origin})
+
+    def made(self, metadata: Mapping[str, str]) -> bool:
+        """Whether a commit with this metadata was made by the same DAG run, by any task of it."""
+        return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
+
+
+def made_by_airflow(metadata: Mapping[str, str]) -> bool:
+    """Whether a commit with this metadata was made by an operator, of any DAG."""
+    return "airflow_dag_id" in metadata
+
 
 Metadata = Mapping[str, str] | None
-
-
-# --- verbs that publish a commit ---
 
 
 def commit(
@@ -79,7 +147,7 @@ def import_objects(
     message: str,
     *,
     metadata: Metadata = None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    **options: Any,
 ) -> Commit:
     """The commit that makes a prefix hold what the source holds, or the one that this task has published before.
 
@@ -105,7 +173,7 @@ def merge(
     *,
     strategy: StrategyName | Strategy | None = None,
     metadata: Metadata = None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    **options: Any,
 ) -> MergeResult:
     """The merge of what ``source`` is now, or the one that an earlier call of this task has published.
 
@@ -157,12 +225,7 @@ def newer(repository: Repository, head: str, run: TaskRun) -> Commit | None:
 
 
 def revert(
-    repository: Repository,
-    branch: Branch,
-    run: TaskRun,
-    ref: str,
-    parent_number: int | None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    repository: Repository, branch: Branch, run: TaskRun, ref: str, parent_number: int | None, **options: Any
 ) -> Commit:
     """The commit that undoes ``ref``, or the one that an earlier call of this task has published on the branch.
 
@@ -176,12 +239,7 @@ def revert(
 
 
 def cherry_pick(
-    repository: Repository,
-    branch: Branch,
-    run: TaskRun,
-    ref: str,
-    parent_number: int | None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    repository: Repository, branch: Branch, run: TaskRun, ref: str, parent_number: int | None, **options: Any
 ) -> Commit:
     """The commit that does again what ``ref`` did, or the one that this task has published on the branch before.
 
@@ -220,7 +278,7 @@ def _on_the_branch(
     do: Callable[..., Commit],
     *,
     metadata: Metadata = None,
-    **options: Any,  # noqa: ANN401 - those of the verb
+    **options: Any,
 ) -> Commit:
     """The first commit by ``do`` that the branch has. Commits of an earlier branch of that name are skipped."""
     verb, *rest = request
@@ -234,7 +292,7 @@ def _on_the_branch(
 
 
 def _publish_under_key(repository: Repository, make: Callable[[int], Commit], number: int) -> Commit:
-    """What ``make`` publishes under a key of this number, or what this task has published under it before."""
+    """Publish by ``make`` under a key of this number, or find the commit that this task has under it already."""
     try:
         return make(number)
     except KeyReused as used:
@@ -242,7 +300,7 @@ def _publish_under_key(repository: Repository, make: Callable[[int], Commit], nu
 
 
 def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
-    """What this task has published before, with another message or metadata, or before there was more to publish.
+    """Find the commit of this task that has another message or metadata, or was made before there was more to publish.
 
     A task that is cleared after its DAG was changed may ask for something else. Its first commit stands, and new work
     gets a commit of its own.
@@ -251,7 +309,7 @@ def _find_earlier_commit(repository: Repository, used: KeyReused) -> Commit:
 
 
 def _summary(commit: Commit, repository: Repository) -> Summary:
-    """What a merge of this task changed on its destination; nothing once one of the two commits has expired."""
+    """The summary of a merge of this task; empty once one of the two commits has expired."""
     try:
         counts = Counter(change.type for change in repository.diff(commit.parents[0], commit.id))
     except CommitExpired:
@@ -274,9 +332,6 @@ def _head_has(repository: Repository, head: str, commit: Commit) -> bool:
     if commit.id == head:
         return True
     return head not in commit.parents and contains(repository, head, commit.id)
-
-
-# --- branches and tags ---
 
 
 def create_branch(repository: Repository, name: str, source: str, run: TaskRun, *, exist_ok: bool = False) -> Branch:
@@ -333,7 +388,7 @@ def _foreign(repository: Repository, name: str, source: str, run: TaskRun) -> It
 
 
 def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = None) -> RefRecord | None:
-    """Where the branch was when it was deleted; None when there is no such branch.
+    """Delete a branch; returns where it was, or None when there is no such branch.
 
     Raises:
         DefaultBranch, ProtectedBranch.
@@ -346,7 +401,7 @@ def delete_branch(repository: Repository, name: str, *, pinned: Pinned | None = 
 
 
 def unpublished(repository: Repository, name: str, destination: str) -> str | None:
-    """What a branch has that ``destination`` does not have, in words; None when there is nothing.
+    """Name something that a branch has and ``destination`` does not have; None when there is nothing.
 
     Uncommitted changes count. A branch that does not exist has nothing. Raises ``RefNotFound`` for ``destination``.
     """
@@ -360,40 +415,6 @@ def unpublished(repository: Repository, name: str, destination: str) -> str | No
         return f"it has uncommitted changes, {change.path!r} for one"
     head = branch.commit_id
     return None if contains(repository, has, head) else f"{destination!r} does not have its commit {head[:16]}"
-
-
-def create_tag(repository: Repository, name: str, ref: str, run: TaskRun) -> RefRecord:
-    """The tag, at what ``ref`` meant when this task first asked.
-
-    Raises:
-        AlreadyExists: there is a tag of that name at another commit.
-        RefNotFound, CommitExpired.
-    """
-    return repository.create_tag(name, ref, idempotency_key=run.key("tag", name, ref))
-
-
-def delete_tag(repository: Repository, name: str, *, old: str | None = None) -> RefRecord | None:
-    """Where the tag was when it was deleted; None when there is no such tag.
-
-    Raises:
-        NotAsSeen: it is not at ``old``.
-    """
-    try:
-        return repository.delete_tag(name, old=old)
-    except RefNotFound:
-        return None
-
-
-def unprotect(repository: Repository, pattern: str) -> bool:
-    """Drop a protection. Returns whether it existed."""
-    try:
-        repository.unprotect(pattern)
-    except NotFound:
-        return False
-    return True
-
-
-# --- repositories ---
 
 
 def create_repository(lake: Lake, name: str, storage_namespace: str | None, default_branch: str) -> Repository:
@@ -416,13 +437,3 @@ def create_repository(lake: Lake, name: str, storage_namespace: str | None, defa
             f"repository {name!r} exists at {found.storage_namespace} with default branch {found.default_branch!r}; "
             f"asked for {wanted} and {default_branch!r}: use another name"
         ) from None
-
-
-def delete_repository(lake: Lake, name: str) -> RepositoryRecord | None:
-    """The record of the repository that was deleted; None when there is no such repository."""
-    try:
-        record = lake.repository(name).record
-        lake.delete_repository(name)
-    except RepositoryNotFound:
-        return None
-    return record

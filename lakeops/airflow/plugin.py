@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import cache
 from typing import Any
-from urllib.parse import urlsplit
 
-from lakeops.airflow.compat import AirflowPlugin, conf
+from lakeops.airflow.compat import AirflowPlugin, web_server
 
 PREFIX = "/lakeops"
+_BASE = web_server().path.rstrip("/")
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -23,7 +23,7 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 @cache
 def _pages() -> App:
-    from lakeops.airflow.web import build
+    from lakeops.airflow.pages import build
 
     return build()
 
@@ -33,11 +33,6 @@ async def pages(
 ) -> None:
     """The pages as an ASGI application, built at the first request."""
     await _pages()(scope, receive, send)
-
-
-def _base() -> str:
-    """What stands before every path where Airflow is served below one."""
-    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
 
 
 class LakeopsPlugin(AirflowPlugin):
@@ -51,20 +46,20 @@ class LakeopsPlugin(AirflowPlugin):
     external_views: list[Any] = [  # noqa: RUF012
         {
             "name": "Lakeops",
-            "href": f"{_base()}{PREFIX}/",
+            "href": f"{_BASE}{PREFIX}/",
             "destination": "nav",
             "category": "browse",
             "url_route": "lakeops",
         },
         {
             "name": "Lakeops",
-            "href": f"{_base()}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}",
+            "href": f"{_BASE}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}",
             "destination": "dag_run",
             "url_route": "lakeops-run",
         },
         {
             "name": "Lakeops",
-            "href": f"{_base()}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}&task={{TASK_ID}}&index={{MAP_INDEX}}",
+            "href": f"{_BASE}{PREFIX}/_run?dag={{DAG_ID}}&run={{RUN_ID}}&task={{TASK_ID}}&index={{MAP_INDEX}}",
             "destination": "task_instance",
             "url_route": "lakeops-task",
         },

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from airflow.sdk import TaskGroup, get_current_context, task
 
-from lakeops.airflow.changes import DiffSummary
-from lakeops.airflow.failures import LakeopsFailure
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.hook import DEFAULT_CONN_ID, file_uri
-from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, address, linked, point_to, running_links
+from lakeops.airflow.idempotent import TaskRun
 from lakeops.airflow.operators import (
     LakeopsCommitOperator,
     LakeopsCreateBranchOperator,
@@ -31,7 +30,8 @@ from lakeops.airflow.operators import (
     LakeopsMergeOperator,
     OnNewer,
 )
-from lakeops.airflow.task import TaskRun, opened
+from lakeops.airflow.previews import DiffSummary
+from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, address, linked, opened, point_to, running_links
 from lakeops.model.errors import InvalidInput
 from lakeops.model.names import as_folder
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger(__name__)
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(seconds=5)}
-"""How the block's own tasks are retried. Errors that would come again fail at once all the same."""
+"""The retries of the block's own tasks. Errors that would come again fail at once all the same."""
 
 
 class WriteAuditPublish:
@@ -153,7 +153,7 @@ class WriteAuditPublish:
         prefix: str,
         mode: Literal["replace", "append"] = "replace",
         on_collision: Literal["refuse", "rename", "overwrite"] = "refuse",
-        **task_args: Any,  # noqa: ANN401 - @task's
+        **task_args: Any,
     ) -> Callable[[Callable[..., Any]], BlockTask]:
         """A decorator for a function that writes files below a URL. They are staged under ``prefix`` when it returns.
 
@@ -164,7 +164,7 @@ class WriteAuditPublish:
         """
 
         def decorate(write: Callable[..., Any]) -> BlockTask:
-            def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:  # noqa: ANN401
+            def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> Any:
                 at = lakeops_at
                 with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                     branch = repository.branch(at["branch"])
@@ -193,7 +193,7 @@ class WriteAuditPublish:
         names of their tasks, for branches that require them.
         """
 
-        def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:  # noqa: ANN401
+        def run(*args: Any, lakeops_at: dict[str, Any], **kwargs: Any) -> None:
             at = lakeops_at
             with opened(at["repo"], at["lakeops_conn_id"]) as repository:
                 ref: Ref = repository.ref(at["commit"])
@@ -263,11 +263,7 @@ class WriteAuditPublish:
             **{**self._task_args, **outlets},
         )
         self.drop = LakeopsDeleteBranchOperator(
-            task_id="drop_branch",
-            branch=self.branch,
-            merged_into=self.destination,
-            **self._common,
-            **self._task_args,
+            task_id="drop_branch", branch=self.branch, merged_into=self.destination, **self._common, **self._task_args
         )
         for found in checked if approver is None else [approver]:
             found >> self.merge
@@ -314,35 +310,31 @@ class BlockTask:
     """A task of a block. It is called or mapped (``partial``, ``expand``) like any TaskFlow task."""
 
     def __init__(
-        self,
-        made: Any,  # noqa: ANN401 - a TaskFlow decorator's
-        at: dict[str, Any],
-        names: set[str] | None = None,
-        given: dict[str, Any] | None = None,
+        self, made: Any, at: dict[str, Any], names: set[str] | None = None, given: dict[str, Any] | None = None
     ) -> None:
         self._made = made
         self._at = at
         self._names = set() if names is None else names
         self._given = given or {}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the function takes, and Airflow gives
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make the task. The result stands for what the function will return."""
         return self._named(self._made(*args, lakeops_at=self._at, **self._given, **kwargs))
 
-    def partial(self, **kwargs: Any) -> BlockTask:  # noqa: ANN401
-        """The same with some arguments given."""
+    def partial(self, **kwargs: Any) -> BlockTask:
+        """Give some arguments; returns the task that takes the others."""
         return BlockTask(self._made, self._at, self._names, {**self._given, **kwargs})
 
-    def expand(self, **kwargs: Any) -> Any:  # noqa: ANN401
+    def expand(self, **kwargs: Any) -> Any:
         """Make the task once for each value of these arguments."""
         return self._named(self._made.partial(lakeops_at=self._at, **self._given).expand(**kwargs))
 
-    def _named(self, result: Any) -> Any:  # noqa: ANN401
+    def _named(self, result: Any) -> Any:
         self._names.add(result.operator.task_id)
         return result
 
 
-def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[str, Any]) -> Any:  # noqa: ANN401
+def _task(run: Callable[..., Any], user: Callable[..., Any], task_args: Mapping[str, Any]) -> Any:
     """A TaskFlow task that runs ``run``, which calls ``user`` with one more argument in front.
 
     Airflow reads a function's signature to find mistakes in a call when the DAG is read, and to see which values of a

@@ -22,25 +22,26 @@ from lakeops.airflow.compat import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
+    LakeopsFailure,
+    LakeopsTimeout,
     TaskDeferralError,
     TaskDeferred,
     conf,
     last_success,
     require,
 )
-from lakeops.airflow.conditions import (
+from lakeops.airflow.task import LakeopsTask
+from lakeops.airflow.triggers import (
     NO_COMMIT,
     Condition,
+    LakeopsConditionTrigger,
     NewCommit,
     NothingUncommitted,
     ObjectPresent,
     PrefixPresent,
-    Replicated,
+    RefReplicated,
     TagExists,
 )
-from lakeops.airflow.failures import LakeopsFailure, LakeopsTimeout
-from lakeops.airflow.task import LakeopsTask, fixed
-from lakeops.airflow.triggers import LakeopsConditionTrigger
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound, Transient
 
 if TYPE_CHECKING:
@@ -67,41 +68,30 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
     """
 
     ui_color = "#d9e6f2"
-    deferrable: bool | None = fixed(default=None)
-    if TYPE_CHECKING:  # what Airflow's sensors take
-        poke_interval: Any = 60
-        timeout: Any = None
-        soft_fail: bool = False
-        mode: Any = "poke"
-        exponential_backoff: bool = False
-        max_wait: Any = None
-        silent_fail: bool = False
-        never_fail: bool = False
 
-    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Each key of the record is an XCom, and a deferrable sensor has a second try."""
-        if self.deferrable is None:
-            self.deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
-        arguments = {"multiple_outputs": True, **given}
-        if self.deferrable and "retries" not in {**given, **(given.get("default_args") or {})}:
-            arguments["retries"] = max(1, conf.getint("core", "default_task_retries", fallback=0))
-            arguments.setdefault("retry_delay", timedelta(seconds=5))
-        return arguments
+    def __init__(self, *, deferrable: bool | None = None, **kwargs: Any) -> None:
+        if deferrable is None:
+            deferrable = conf.getboolean("operators", "default_deferrable", fallback=False)
+        if deferrable and "retries" not in {**kwargs, **(kwargs.get("default_args") or {})}:
+            kwargs["retries"] = max(1, conf.getint("core", "default_task_retries", fallback=0))
+            kwargs.setdefault("retry_delay", timedelta(seconds=5))
+        super().__init__(**{"multiple_outputs": True, **kwargs})
+        self.deferrable = deferrable
 
     def condition(self) -> Condition:
-        """What is waited for, as the arguments say it."""
+        """The condition that is waited for, as the arguments say it."""
         raise NotImplementedError
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:  # noqa: ARG002 - for LakeopsCommitSensor
-        """What is waited for. It is the same for the whole wait, whichever process asks."""
+        """The condition for the whole wait: every process that asks gets the same."""
         return self.condition()
 
     def awaited(self) -> str:
-        """What is waited for in words, for messages."""
+        """The condition in words, for messages."""
         return str(self.condition())
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Whether the condition is met now, and what was found."""
+        """Ask once whether the condition is met; a lake that does not answer counts as *not yet*."""
         try:
             found, _, _ = self._ask(context)
         except Transient as error:
@@ -109,8 +99,7 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             found = None
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
-    def execute(self, context: Context) -> Any:  # noqa: ANN401 - BaseSensorOperator's
-        """What was found, once the condition is met."""
+    def execute(self, context: Context) -> Any:
         with self._naming_the_wait():
             if not self.deferrable:
                 return super().execute(context)
@@ -121,15 +110,15 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             raise self._deferral(name, condition)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - Airflow's
-        """What the trigger found. Raises ``LakeopsFailure`` for an error that waiting cannot mend."""
+        """Return the record that the trigger found. Raises ``LakeopsFailure`` for an error that waiting cannot mend."""
         if event["status"] == "error":
             raise LakeopsFailure(event["message"])
         result: dict[str, Any] = event["result"]
         self.log.info("%s: %s", self.awaited(), _describe(result))
         return result
 
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:  # noqa: ANN401 - Airflow's
-        """The end of a deferral: ``execute_complete``, a timeout, or a trigger that died."""
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """End a deferral: by ``execute_complete``, a timeout, or the failure of a trigger that died."""
         with self._naming_the_wait():
             return super().resume_execution(next_method, next_kwargs, context)
 
@@ -141,12 +130,11 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
             poll_interval=max(self.poke_interval, SETTLE_SECONDS),
             settle=conf.getfloat("workers", "min_heartbeat_interval", fallback=5) + SETTLE_SECONDS,
         )
-        return TaskDeferred(
-            trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=max(self.timeout, 1))
-        )
+        timeout = timedelta(seconds=max(self.timeout, 1))
+        return TaskDeferred(trigger=trigger, method_name="execute_complete", timeout=timeout)
 
     def _ask(self, context: Context) -> tuple[dict[str, Any] | None, str, Condition]:
-        """What was found (None when the lake does not answer), the repository's name, and what was asked."""
+        """Ask the condition once; returns its record (None for *not yet*), the repository's name, and the condition."""
         with self.opened() as repository:
             condition = self.condition_in(repository, context)
             try:
@@ -155,40 +143,34 @@ class LakeopsSensor(LakeopsTask, BaseSensorOperator):
                 self.log.warning("Waiting goes on: %s", error.message)
                 found = None
             else:
-                self.log.info(
-                    "lakefs://%s, %s: %s", repository.id, condition, "not yet" if found is None else _describe(found)
-                )
+                answer = "not yet" if found is None else _describe(found)
+                self.log.info("lakefs://%s, %s: %s", repository.id, condition, answer)
             return found, repository.id, condition
 
     @contextmanager
     def _naming_the_wait(self) -> Iterator[None]:
-        """Say what was waited for when the wait has failed."""
+        """Name the condition in the error of a wait that has failed."""
         try:
             yield
         except AirflowSensorTimeout as error:
             raise LakeopsTimeout(f"waited {self.timeout:g} s in vain until {self.awaited()}") from error
         except TaskDeferralError as error:
-            raise AirflowException(
-                f"the triggerer could not go on waiting until {self.awaited()}; its log says why: {error}"
-            ) from error
+            said = f"the triggerer could not go on waiting until {self.awaited()}; its log says why: {error}"
+            raise AirflowException(said) from error
 
     @contextmanager
     def _failing_softly(self) -> Iterator[None]:
         """Skip instead of failing where ``soft_fail`` or ``never_fail`` asks for it, as Airflow does for pokes."""
         try:
             yield
-        except AirflowFailException as error:
-            if self.soft_fail or self.never_fail:
-                raise AirflowSkipException(f"skipped instead of failed: {error}") from error
-            raise
         except Exception as error:
-            if self.never_fail:
+            if self.never_fail or (self.soft_fail and isinstance(error, AirflowFailException)):
                 raise AirflowSkipException(f"skipped instead of failed: {error}") from error
             raise
 
 
 def _describe(found: dict[str, Any]) -> str:
-    """What was found, in a few words for a log."""
+    """The record of a condition that is met, in a few words for a log."""
     named = ("id", "commit_id", "path", "message", "ref")
     return ", ".join(f"{name} {found[name]!r}" for name in named if found.get(name)) or "yes"
 
@@ -199,15 +181,16 @@ class LakeopsObjectSensor(LakeopsSensor):
     Args:
         ref: any ref expression. A branch shows its uncommitted objects too; ``main@`` is what is committed. A branch
             or tag that does not exist yet is waited for.
-        path: the object's path.
-        kwargs: see ``LakeopsSensor``.
     """
 
-    ref: str
-    path: str
+    template_fields: Any = (*LakeopsSensor.template_fields, "ref", "path")
+
+    def __init__(self, *, ref: str, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ref = ref
+        self.path = path
 
     def condition(self) -> Condition:
-        """The object."""
         return ObjectPresent(self.ref, self.path)
 
 
@@ -216,37 +199,33 @@ class LakeopsPrefixSensor(LakeopsSensor):
 
     Args:
         ref: any ref expression, as for ``LakeopsObjectSensor``.
-        prefix: the prefix.
         min_objects: how many objects there must be at least.
-        kwargs: see ``LakeopsSensor``.
     """
 
-    ref: str
-    prefix: str
-    min_objects: int = fixed(default=1)
+    template_fields: Any = (*LakeopsSensor.template_fields, "ref", "prefix")
 
-    def check_arguments(self) -> None:
-        """Refuse to wait for no object."""
+    def __init__(self, *, ref: str, prefix: str, min_objects: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ref = ref
+        self.prefix = prefix
+        self.min_objects = min_objects
         if self.min_objects < 1:
             raise InvalidInput(f"min_objects is at least 1, not {self.min_objects!r}")
 
     def condition(self) -> Condition:
-        """The objects."""
         return PrefixPresent(self.ref, self.prefix, self.min_objects)
 
 
 class LakeopsTagSensor(LakeopsSensor):
-    """Waits until a tag exists; returns its ref record (``id``, ``commit_id``).
+    """Waits until a tag exists; returns its ref record (``id``, ``commit_id``)."""
 
-    Args:
-        tag: the tag.
-        kwargs: see ``LakeopsSensor``.
-    """
+    template_fields: Any = (*LakeopsSensor.template_fields, "tag")
 
-    tag: str
+    def __init__(self, *, tag: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
 
     def condition(self) -> Condition:
-        """The tag."""
         return TagExists(self.tag)
 
 
@@ -256,14 +235,16 @@ class LakeopsUncommittedSensor(LakeopsSensor):
     Args:
         branch: the branch. One that does not exist yet is waited for.
         prefix: heed changes under this prefix only.
-        kwargs: see ``LakeopsSensor``.
     """
 
-    branch: str
-    prefix: str = ""
+    template_fields: Any = (*LakeopsSensor.template_fields, "branch", "prefix")
+
+    def __init__(self, *, branch: str, prefix: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.prefix = prefix
 
     def condition(self) -> Condition:
-        """A branch without changes."""
         return NothingUncommitted(self.branch, self.prefix)
 
 
@@ -275,19 +256,20 @@ class LakeopsReplicationSensor(LakeopsSensor):
     not waited for.
 
     Args:
-        branch: the branch.
         tag: the tag, in place of a branch.
-        kwargs: see ``LakeopsSensor``; ``repo`` is the mirror.
     """
 
-    branch: str | None = None
-    tag: str | None = None
+    template_fields: Any = (*LakeopsSensor.template_fields, "branch", "tag")
+
+    def __init__(self, *, branch: str | None = None, tag: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.tag = tag
 
     def condition(self) -> Condition:
-        """The arrival of the ref's candidate."""
         if bool(self.branch) == bool(self.tag):  # known only now: the task may be mapped
             raise InvalidInput("a replication sensor waits for a branch or for a tag: name one of them")
-        return Replicated(self.branch or self.tag or "", "branch" if self.branch else "tag")
+        return RefReplicated(self.branch or self.tag or "", "branch" if self.branch else "tag")
 
     @contextmanager
     def _naming_the_wait(self) -> Iterator[None]:
@@ -302,7 +284,7 @@ class LakeopsReplicationSensor(LakeopsSensor):
             raise LakeopsFailure(problem) from skipped
 
     def _problem(self) -> str | None:
-        """What was wrong with the ref at the last check."""
+        """The problem that the ref had at the last check, if it had one."""
         from lakeops.lake import Mirror
 
         with self.opened() as repository:
@@ -325,28 +307,26 @@ class LakeopsCommitSensor(LakeopsSensor):
         since: a commit id, a tag or any ref expression. Left out: the commit that this task returned in the last
             successful run before this one (by logical date). Where there is none, the branch's head when the wait
             began.
-        kwargs: see ``LakeopsSensor``.
     """
 
-    branch: str | None = None
-    since: str | None = None
+    template_fields: Any = (*LakeopsSensor.template_fields, "branch", "since")
 
-    def check_arguments(self) -> None:
-        """Refuse what would count from another commit at each look: nothing outlasts its process before Airflow 3.3."""
+    def __init__(self, *, branch: str | None = None, since: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+        self.since = since
         if self.since is None and self.mode == "reschedule" and not self.deferrable:
             require((3, 3), 'LakeopsCommitSensor without since in mode="reschedule"')
 
     def condition_in(self, repository: Repository, context: Context) -> Condition:
-        """A commit beyond ``since``."""
         return NewCommit(self.branch or repository.default_branch, self.since or self._last_seen(repository, context))
 
     def awaited(self) -> str:
-        """The same in words."""
         branch = f"branch {self.branch!r}" if self.branch else "the default branch"
         return f"{branch} has a commit that {self.since or 'the last run'!r} does not have"
 
     def _last_seen(self, repository: Repository, context: Context) -> str:
-        """Where this run counts from. It is decided once, and kept with the task for later tries and pokes."""
+        """The commit that this run counts from. It is read once, and kept with the task for later tries and pokes."""
         store = context.get("task_state_store")
         if store is None:  # before Airflow 3.3: it lasts as long as this process, which asks until the end
             noted = cast("dict[str, Any]", context)
@@ -360,26 +340,20 @@ class LakeopsCommitSensor(LakeopsSensor):
         return str(seen)
 
     def _start(self, repository: Repository, context: Context) -> str:
-        """The commit of the last run, or the head. No commit where the catalog does not know the one of the last run.
+        """The commit of the last run, or else the head. ``NO_COMMIT`` where the catalog does not know it.
 
-        It was restored from a backup then. What the branch has may have been seen before, and may be new.
+        A catalog that was restored from a backup may not know the commit of the last run. Commits of the branch may
+        have been seen before then, and may be new.
         """
         last = _last_result(context)
-        if last is None:
-            return self._head(repository)
         try:
+            if last is None:
+                return repository.branch(self.branch or repository.default_branch).commit_id
             with suppress(CommitExpired):  # it is known, and no more is needed of it
                 repository.ref(last).commit_id  # noqa: B018 - asked for its error
         except RefNotFound:
             return NO_COMMIT
         return last
-
-    def _head(self, repository: Repository) -> str:
-        try:
-            head: str = repository.branch(self.branch or repository.default_branch).commit_id
-        except RefNotFound:
-            return NO_COMMIT
-        return head
 
 
 def _last_result(context: Context) -> str | None:

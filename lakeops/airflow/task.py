@@ -1,188 +1,287 @@
-"""What all tasks of lakeops share, be they operators, sensors or approvals.
+"""The base of all tasks (operators, sensors, approvals): arguments, failures, links, lineage.
 
-A task class declares its arguments once, as annotated attributes. The rest follows from them: the ``__init__``, which
-arguments are templates, what a type checker knows. A task keeps nothing but its arguments between ``__init__`` and
-``execute``, and opens no lake before it runs.
-
-``TaskRun`` says which task of which DAG run is running. Idempotency keys and the metadata of commits are made of it.
+A task keeps nothing but its arguments between ``__init__`` and ``execute``, and opens no lake before it runs.
 """
 
 from __future__ import annotations
 
-import hashlib
 import inspect
+import logging
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote, urlencode
 
-from lakeops.airflow.compat import conf
-from lakeops.airflow.failures import failing_at_once
+from airflow.sdk import BaseOperator, BaseOperatorLink, get_current_context
+
+from lakeops.airflow.assets import COMMITS, announce, branch_asset
+from lakeops.airflow.compat import AirflowFailException, AirflowNotFoundException, LakeopsFailure, web_server
 from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.model.errors import InvalidInput
-from lakeops.model.ids import RESERVED, Origin
-from lakeops.model.text import excerpt
+from lakeops.airflow.idempotent import TaskRun
+from lakeops.machine import without_blas_threads
+from lakeops.model.errors import (
+    AttemptExpired,
+    InvalidInput,
+    LakeopsError,
+    MergeConflict,
+    NotFound,
+    PreconditionFailed,
+    SweepIncomplete,
+    Transient,
+)
+from lakeops.model.text import excerpt, safe
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
-    from lakeops.lake import Repository
+    from lakeops.lake import Lake, Repository
 
-REQUIRED = inspect.Parameter.empty
+PLUGIN = "lakeops.airflow.plugin"
 TEXT = re.compile(r"(StrategyName \| )?str( \| None)?")
 """Annotations of arguments that are text."""
-
 MAY_BE_EMPTY = {"path", "prefix"}
 """Required arguments that mean everything when they are empty."""
+CONFLICTS_KEY = "conflicts"
+"""The XCom that describes a merge conflict. A failed task has no result, so the XCom has a key of its own."""
+CONFLICTS_LISTED = 1000
+"""How many paths that XCom has. The log and the error have all of them."""
+CONFLICTS_COMPARED = 50
+"""How many paths are shown with their sizes on both sides."""
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
-# --- arguments ---
+# --- links to pages: the plugin serves them, and where it is not installed they stay empty ---
 
 
-class _Fixed:
-    def __init__(self, default: Any) -> None:  # noqa: ANN401
-        self.default = default
+def address(connection: str, repository: str, *parts: str, **query: str) -> str:
+    """The path of a page on Airflow's web server; empty where the plugin is not loaded.
 
-
-def fixed(*, default: Any) -> Any:  # noqa: ANN401 - an argument of any type
-    """The default value of an argument that is no template: one that is decided when the DAG is written."""
-    return _Fixed(default)
-
-
-@dataclass_transform(kw_only_default=True, field_specifiers=(fixed,))
-class Declared:
-    """Makes the ``__init__`` and the ``template_fields`` of a task class from its annotated attributes.
-
-    Each annotated attribute is an argument, with the attribute's value as the default. It is a template unless its
-    default is ``fixed``. Attributes that Airflow's class has too are no arguments. All other arguments go to Airflow's
-    class, which must come after this one among the bases.
+    The path has no host, so the browser stays with the one that it is logged in to.
     """
-
-    template_fields: Any = ()
-    _defaults: ClassVar[dict[str, Any]] = {}
-    _fixed: ClassVar[set[str]] = set()
-    _needed: ClassVar[set[str]] = set()
-    _texts: ClassVar[set[str]] = set()
-    _maps: ClassVar[set[str]] = set()
-
-    def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - Airflow's own
-        super().__init__(**kwargs)
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
-        super().__init_subclass__(**kwargs)
-        airflows = next(base for base in cls.__mro__ if not issubclass(base, Declared))
-        own = {
-            name: vars(cls).get(name, REQUIRED)
-            for name, kind in vars(cls).get("__annotations__", {}).items()
-            if "ClassVar" not in str(kind) and not hasattr(airflows, name)
-        }
-        decided = {name: value.default for name, value in own.items() if isinstance(value, _Fixed)}
-        for name, default in decided.items():
-            setattr(cls, name, default)
-        cls._defaults = {**cls._defaults, **own, **decided}
-        cls._fixed = (cls._fixed - own.keys()) | decided.keys()
-        kinds = {name: str(vars(cls)["__annotations__"][name]) for name in own}
-        needed = {
-            name
-            for name, default in own.items()
-            if "None" not in kinds[name] and (default is REQUIRED or (default and kinds[name] == "str"))
-        }
-        cls._needed = (cls._needed | needed) - MAY_BE_EMPTY
-        cls._texts = cls._texts | {name for name, kind in kinds.items() if TEXT.fullmatch(kind)}
-        cls._maps = cls._maps | {name for name, kind in kinds.items() if kind.startswith("Mapping")}
-        if "template_fields" not in vars(cls):
-            templates = (name for name in cls._defaults if name not in cls._fixed)
-            cls.template_fields = (*getattr(airflows, "template_fields", ()), *templates)
-        if "__init__" not in vars(cls):
-            cls.__init__ = _init(cls._defaults)  # type: ignore[method-assign]
-
-    def airflow_arguments(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The arguments for Airflow's class: those that the DAG gave, with the defaults of this class for others."""
-        return given
-
-    def arguments(self) -> dict[str, Any]:
-        """The task's arguments, with what their templates have come to by now."""
-        return {name: getattr(self, name) for name in self._defaults}
-
-    def check_values(self) -> None:
-        """Refuse to run with what templates have come to, where that can mean nothing good. Raises ``InvalidInput``.
-
-        Nothing in a required argument would mean the default branch, or the connection's default repository, which
-        nobody has asked for. Templates may give lists and numbers where a text belongs.
-        """
-        given = self.arguments()
-        empty = sorted(name for name in self._needed if not given[name])
-        if empty:
-            raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have come to nothing")
-        for name in sorted(self._texts):
-            if given[name] is not None and not isinstance(given[name], str):
-                raise InvalidInput(f"{name}: {excerpt(given[name])} is not text")
-        for name in sorted(self._maps):
-            if given[name] and not isinstance(given[name], Mapping):
-                raise InvalidInput(f"{name}: {excerpt(given[name])} is not a map from text to text")
-
-    def check_arguments(self) -> None:
-        """Refuse, when the DAG is read, what can be seen to be wrong by then. Raises ``InvalidInput``."""
+    if PLUGIN not in sys.modules:
+        return ""
+    base = web_server().path.rstrip("/")
+    path = "/".join(quote(part, safe="") for part in (connection, repository, *parts))
+    return f"{base}/lakeops/{path}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _init(defaults: Mapping[str, Any]) -> Any:  # noqa: ANN401 - a method
-    """An ``__init__`` with these arguments. Airflow refuses a call without a required one, before it gets here."""
-
-    def __init__(self: Declared, **kwargs: Any) -> None:  # noqa: ANN401, N807
-        for name, default in defaults.items():
-            setattr(self, name, kwargs.pop(name, default))
-        Declared.__init__(self, **self.airflow_arguments(kwargs))
-        self.check_arguments()
-
-    place = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-    named = (inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value) for name, value in defaults.items())
-    # Airflow reads the signature: for what a DAG's default_args give, for mapping, and for arguments that are missing.
-    __init__.__signature__ = inspect.Signature([place, *named, rest])  # type: ignore[attr-defined]
-    return __init__
+def host() -> str:
+    """Scheme and host of Airflow's web server, for addresses in a log; empty where Airflow does not know them."""
+    base = web_server()
+    return f"{base.scheme}://{base.netloc}" if base.netloc else ""
 
 
-class LakeopsTask(Declared):
-    """A task on one repository of the lake that a connection names.
+def point_to(kind: str, page: str) -> None:
+    """Write a page's address to the running task's log, and make it the task's link of that kind (``branch``, say)."""
+    if not page:
+        return
+    log.info("See the %s: %s%s", kind, host(), page)
+    with suppress(RuntimeError):  # no task is running
+        operator: Any = get_current_context()["task"]
+        operator.links = {**getattr(operator, "links", {}), kind: page}
 
-    Args:
-        repo: the repository; the connection's default one when left out.
-        lakeops_conn_id: the connection. ``lakeops_default`` is the environment's lake when nobody defined it.
-    """
 
-    repo: str | None = None
-    lakeops_conn_id: str = DEFAULT_CONN_ID
-    if TYPE_CHECKING:
-        # Airflow's class takes these too, but does not declare them, or declares a narrower type.
-        dag: Any = None
-        task_display_name: Any = None
-        trigger_rule: Any = None
-        retry_delay: Any = None
-        pre_execute: Any = None
-        post_execute: Any = None
+def running_links() -> str:
+    """The addresses of the running task's pages, as a sentence for the end of a message; empty without any."""
+    try:
+        links: dict[str, str] = getattr(get_current_context()["task"], "links", {})
+    except RuntimeError:  # no task is running
+        return ""
+    pages = [f"the {kind}: {host()}{page}" for kind, page in links.items() if page]
+    return f". See {' and '.join(pages)}" if pages else ""
 
-    @contextmanager
-    def opened(self) -> Iterator[Repository]:
-        """The task's repository, if its arguments can be meant."""
-        with failing_at_once(self.arguments()):
-            self.check_values()
-            with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
-                yield repository
+
+def linked(decorated: Any, *links: BaseOperatorLink) -> Any:
+    """Give a TaskFlow task links. They belong to a class of its own, where Airflow looks for a mapped task's."""
+    base = decorated.operator_class
+    members = {"operator_extra_links": links, "__module__": base.__module__, "__doc__": base.__doc__}
+    decorated.operator_class = type(base.__name__, (base,), members)
+    return decorated
+
+
+class _PageLink(BaseOperatorLink):
+    """Links to the page that the operator has noted under the link's name, or to none."""
+
+    def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
+        links: dict[str, str] = getattr(operator, "links", {})
+        return links.get(self.name.lower(), "")
+
+
+class LakeopsCommitLink(_PageLink):
+    """Links to the commit that a task has published."""
+
+    name = "Commit"
+
+
+class LakeopsBranchLink(_PageLink):
+    """Links to the branch that a task has worked on."""
+
+    name = "Branch"
+
+
+class LakeopsDiffLink(_PageLink):
+    """Links to the difference that a task has listed, or would have merged."""
+
+    name = "Diff"
+
+
+class LakeopsPageLink(_PageLink):
+    """Links to the page that shows best what a task was about."""
+
+    name = "Page"
+
+
+# --- failures ---
 
 
 @contextmanager
-def opened(repo: str | None, lakeops_conn_id: str) -> Iterator[Repository]:
-    """A connection's repository, in an open lake. Errors end the task as ``failing_at_once`` says."""
-    with failing_at_once(), LakeopsHook(lakeops_conn_id).repository(repo) as repository:
-        yield repository
+def failing_at_once(arguments: Mapping[str, object] | None = None) -> Iterator[None]:
+    """Make errors that would come again fail the task without retry. Errors that may pass are retried.
+
+    The message of a merge conflict lists every conflicting path, one a line. A user's mistake is a ``LakeopsFailure``,
+    which names the page to look at where the task has one.
+
+    Args:
+        arguments: the task's, by name. The message of a mistake begins with the argument whose value it quotes.
+    """
+    try:
+        yield
+    except (Transient, AttemptExpired, SweepIncomplete):
+        raise
+    except MergeConflict as conflict:
+        paths = "\n".join(conflict.conflicts)
+        raise LakeopsFailure(f"{conflict.message}{running_links()}\nAll conflicting paths:\n{paths}") from None
+    except AirflowNotFoundException as error:
+        raise LakeopsFailure(str(error)) from None
+    except (InvalidInput, NotFound, PreconditionFailed) as error:  # a user's mistake: its message says it all
+        field = _field_of(error.message, arguments or {})
+        raise LakeopsFailure(f"{error.kind}: {field}{error.message}{running_links()}") from None
+    except LakeopsError as error:  # damage, say: where it was met is worth showing
+        raise AirflowFailException(f"{error.kind}: {error.message}") from error
 
 
-# --- values from templates ---
+def _field_of(message: str, arguments: Mapping[str, object]) -> str:
+    """The arguments whose values a message quotes, as its beginning; empty when it says their names itself."""
+    quoted = [name for name, value in arguments.items() if value and isinstance(value, str) and repr(value) in message]
+    names = [name for name in quoted if name not in {"repo", "lakeops_conn_id"}]  # these say where, in any message
+    if not names or any(re.search(rf"\b{name.replace('_', '[_ ]')}\b", message) for name in names):
+        return ""
+    return f"{' or '.join(names)}: "
 
 
-_TRUE = {"true", "yes", "1", "on"}
-_FALSE = {"false", "no", "0", "off", "none", ""}
+def _report_conflict(
+    conflict: MergeConflict, repository: Repository, sides: tuple[str, str] | None, context: Context, log: Any
+) -> None:
+    """Write a table of a merge conflict to a task's log, and an XCom that later tasks can read.
+
+    ``sides`` are the source and the destination, when their objects can be compared.
+    """
+    rows = _sizes_on_both_sides(conflict, repository, sides)
+    names = [name for name in ("source", "destination") if rows and name in rows[0]]
+    cells = [("path", *names)]
+    for row in rows:
+        sizes = ("deleted" if row[name] is None else f"{row[name]:,} B" for name in names)
+        cells.append((safe(row["path"]), *sizes))
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    if conflict.conflict_count > len(rows):
+        lines.append(f"... and {conflict.conflict_count - len(rows):,} more, all listed below")
+    log.error("%s", "\n".join([f"Conflicts: {conflict.conflict_count:,}", *lines]))
+    value = {
+        "source": conflict.source,
+        "destination": conflict.destination,
+        "conflict_count": conflict.conflict_count,
+        "conflicts": conflict.conflicts[:CONFLICTS_LISTED],
+        "table": rows,
+    }
+    context["ti"].xcom_push(key=CONFLICTS_KEY, value=value)
+
+
+def _sizes_on_both_sides(
+    conflict: MergeConflict, repository: Repository, sides: tuple[str, str] | None
+) -> list[dict[str, Any]]:
+    """The first conflicting paths, with the object's size on either side: in bytes, or None where it is deleted."""
+    rows: list[dict[str, Any]] = [{"path": path} for path in conflict.conflicts[:CONFLICTS_COMPARED]]
+    if sides is None:
+        return rows
+    for row in rows:
+        for name, ref in zip(("source", "destination"), sides, strict=True):
+            try:
+                handle = repository.ref(ref)
+                row[name] = handle.stat(row["path"]).size_bytes if handle.exists(row["path"]) else None
+            except LakeopsError:  # the ref was deleted, or its commit has expired, since the merge failed
+                return [{"path": path["path"]} for path in rows]
+    return rows
+
+
+# --- lineage: what a task read and wrote, for OpenLineage ---
+
+
+@dataclass(frozen=True)
+class LineageDataset:
+    """A data set of OpenLineage: its namespace and name, and the commit id if there is one.
+
+    A branch's data has the namespace ``lakefs://REPO`` and the name ``BRANCH`` or ``BRANCH/PATH``. Its version is the
+    commit id, so a reader of the lineage can go back to exactly that data.
+    """
+
+    namespace: str
+    name: str
+    version: str | None = None
+
+    @classmethod
+    def of(cls, repository: Repository, ref: str, path: str = "", *, version: str | None = None) -> LineageDataset:
+        """The data of a ref under a path. The version is the ref's commit, unless one is given or the ref is gone."""
+        if version is None:
+            with suppress(LakeopsError):
+                version = repository.ref(ref).commit_id
+        return cls(f"lakefs://{repository.id}", f"{ref}/{path}".rstrip("/"), version)
+
+    @classmethod
+    def outside(cls, url: str) -> LineageDataset:
+        """The data at a URL of a bucket or a directory, in OpenLineage's naming."""
+        scheme, _, rest = url.partition("://")
+        if scheme == "file":
+            return cls("file", rest)
+        bucket, _, key = rest.partition("/")
+        return cls(f"{scheme}://{bucket}", key.rstrip("/") or "/")
+
+    def to_openlineage(self) -> Any:
+        """The data set in OpenLineage's own class."""
+        from openlineage.client.event_v2 import Dataset
+        from openlineage.client.facet_v2 import dataset_version_dataset
+
+        if self.version is None:
+            return Dataset(namespace=self.namespace, name=self.name)
+        facet = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=self.version)
+        return Dataset(namespace=self.namespace, name=self.name, facets={"version": facet})
+
+
+@dataclass(frozen=True)
+class TaskLineage:
+    """The data sets that a task read and wrote. OpenLineage is imported when it asks for them."""
+
+    inputs: tuple[LineageDataset, ...] = ()
+    outputs: tuple[LineageDataset, ...] = ()
+
+    def to_openlineage(self) -> OperatorLineage | None:
+        """The lineage for OpenLineage's provider. None without that provider, and when nothing was read or written."""
+        if not self.inputs and not self.outputs:
+            return None
+        try:
+            from airflow.providers.openlineage.extractors import OperatorLineage
+        except ImportError:
+            return None
+        inputs, outputs = ([found.to_openlineage() for found in side] for side in (self.inputs, self.outputs))
+        return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+# --- arguments and values ---
 
 
 def number(name: str, value: int | str | None) -> int | None:
@@ -198,88 +297,228 @@ def number(name: str, value: int | str | None) -> int | None:
 def truth(name: str, value: bool | str | None) -> bool:
     """Yes or no, also from the text of a template. Raises ``InvalidInput``, with the name: no guess is safe."""
     word = str(value).strip().lower()
-    if word not in _TRUE | _FALSE:
-        raise InvalidInput(f"{name}: {excerpt(str(value))} is neither true nor false")
-    return word in _TRUE
+    if word in {"true", "yes", "1", "on"}:
+        return True
+    if word in {"false", "no", "0", "off", "none", ""}:
+        return False
+    raise InvalidInput(f"{name}: {excerpt(str(value))} is neither true nor false")
 
 
-# --- which task is running ---
+@contextmanager
+def opened(repo: str | None, lakeops_conn_id: str) -> Iterator[Repository]:
+    """Open a connection's repository. Errors end the task as ``failing_at_once`` says."""
+    with failing_at_once(), LakeopsHook(lakeops_conn_id).repository(repo) as repository:
+        yield repository
 
 
-@dataclass(frozen=True)
-class TaskRun:
-    """One task of one DAG run, at one of its tries.
+class LakeopsTask(BaseOperator):
+    """A task on one repository of the lake that a connection names.
 
-    Attributes:
-        logical_date: None in runs that have none.
-        link: the web address of the task's log; None when Airflow's own address is not configured.
-        approved_by: who approved of what the task does, as Airflow has it.
+    Args:
+        repo: the repository; the connection's default one when left out.
+        lakeops_conn_id: the connection. ``lakeops_default`` is the environment's lake when nobody defined it.
+        kwargs: what Airflow's class takes.
     """
 
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-    try_number: int
-    logical_date: str | None
-    link: str | None = None
-    approved_by: str | None = None
+    template_fields: Any = ("repo", "lakeops_conn_id")
 
-    @classmethod
-    def of(cls, context: Context) -> TaskRun:
-        """The task that a context was made for."""
-        task = context["ti"]
-        logical_date = context.get("logical_date")
-        return cls(
-            dag_id=task.dag_id,
-            run_id=task.run_id,
-            task_id=task.task_id,
-            map_index=-1 if task.map_index is None else task.map_index,
-            try_number=task.try_number,
-            logical_date=None if logical_date is None else logical_date.isoformat(),
-            link=_link(task),
-        )
+    def __init__(self, *, repo: str | None = None, lakeops_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.repo = repo
+        self.lakeops_conn_id = lakeops_conn_id
 
-    def key(self, *request: str, number: int = 1) -> str:
-        """An idempotency key of this task. The try is no part of it, so a later try finds what an earlier one did.
-
-        Args:
-            request: the verb and the refs that it is about. A task whose DAG was changed to ask for something else has
-                new work.
-            number: keys after the first are for a task that was cleared after what it publishes had changed.
-        """
-        parts = (self.dag_id, self.run_id, self.task_id, str(self.map_index), *request, str(number))
-        return "airflow-" + hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
-
-    def metadata(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Commit metadata: what the user gave, and under reserved keys which task made it and who approved."""
-        origin = {
-            "airflow_dag_id": self.dag_id,
-            "airflow_run_id": self.run_id,
-            "airflow_task_id": self.task_id,
-            "airflow_map_index": str(self.map_index),
-            "airflow_try_number": str(self.try_number),
+    def parameters(self) -> dict[str, inspect.Parameter]:
+        """The arguments of this class and its bases, as their ``__init__`` declare them; Airflow's own left out."""
+        found: dict[str, inspect.Parameter] = {}
+        for kind in reversed(type(self).__mro__):
+            if issubclass(kind, LakeopsTask) and "__init__" in vars(kind):
+                found.update(inspect.signature(kind.__init__).parameters)
+        return {
+            name: one for name, one in found.items() if one.kind is not one.VAR_KEYWORD and name in self.template_fields
         }
-        if self.logical_date is not None:
-            origin["airflow_logical_date"] = self.logical_date
-        if self.link is not None:
-            origin["airflow_link"] = self.link
-        if self.approved_by is not None:
-            origin["approved_by"] = self.approved_by
-        own = {key: str(value) for key, value in (given or {}).items() if not key.startswith(RESERVED)}
-        return Origin({**own, **origin})
 
-    def made(self, metadata: Mapping[str, str]) -> bool:
-        """Whether a commit with this metadata was made by the same DAG run, by any task of it."""
-        return metadata.get("airflow_dag_id") == self.dag_id and metadata.get("airflow_run_id") == self.run_id
+    def arguments(self) -> dict[str, Any]:
+        """The task's arguments, with what their templates have come to by now."""
+        return {name: getattr(self, name) for name in self.parameters()}
+
+    def check_values(self) -> None:
+        """Refuse to run with what templates have come to, where that can mean nothing good. Raises ``InvalidInput``.
+
+        Nothing in a required argument would mean the default branch, or the connection's default repository, which
+        nobody has asked for. Templates may give lists and numbers where a text belongs.
+        """
+        found = self.parameters()
+        kinds = {
+            name: one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)
+            for name, one in found.items()
+        }
+        given = self.arguments()
+        empty = [
+            name
+            for name, one in sorted(found.items())
+            if "None" not in kinds[name] and name not in MAY_BE_EMPTY and not given[name]
+            if one.default is one.empty or (one.default and kinds[name] == "str")
+        ]
+        if empty:
+            raise InvalidInput(f"{' and '.join(empty)} must not be empty: a template may have come to nothing")
+        for name, kind in sorted(kinds.items()):
+            if given[name] is not None and TEXT.fullmatch(kind) and not isinstance(given[name], str):
+                raise InvalidInput(f"{name}: {excerpt(given[name])} is not text")
+            if given[name] and kind.startswith("Mapping") and not isinstance(given[name], Mapping):
+                raise InvalidInput(f"{name}: {excerpt(given[name])} is not a map from text to text")
+
+    @contextmanager
+    def opened(self) -> Iterator[Repository]:
+        """Open the task's repository, if its arguments can be meant."""
+        with failing_at_once(self.arguments()):
+            self.check_values()
+            with LakeopsHook(self.lakeops_conn_id).repository(self.repo) as repository:
+                yield repository
 
 
-def made_by_airflow(metadata: Mapping[str, str]) -> bool:
-    """Whether a commit with this metadata was made by an operator, of any DAG."""
-    return "airflow_dag_id" in metadata
+# --- operators ---
 
 
-def _link(task: object) -> str | None:
-    # Without its own address Airflow makes up a host, and the link would lead nowhere.
-    url: str | None = getattr(task, "log_url", None) if conf.get("api", "base_url", fallback=None) else None
-    return url
+class TaskKilled(BaseException):
+    """Raised in a task's main thread by ``on_kill``, so that everything the task holds is released on the way out.
+
+    It is no ``Exception``, because code that handles errors must not take it for one.
+    """
+
+
+class LakeopsOperator(LakeopsTask):
+    """Does one verb on one repository and returns the verb's record.
+
+    The record is a dictionary. Each of its keys is an XCom of its own too, so ``task.output["id"]`` works. It opens the
+    lake, does the verb, announces and links what it did, and ends cleanly when it is killed.
+
+    Args:
+        kwargs: see ``LakeopsTask``.
+    """
+
+    template_fields_renderers: ClassVar[dict[str, str]] = {"metadata": "json"}
+    ui_color = "#d9f2e6"
+    announces: ClassVar[bool] = False
+    """Whether the verb publishes. Without ``outlets`` the asset of the branch is then told, and ``COMMITS``."""
+
+    _tells_by_itself = False
+    _working = False
+    _lineage = TaskLineage()
+
+    def __init__(self, **kwargs: Any) -> None:
+        own_outlets = self.announces and "outlets" not in kwargs
+        if own_outlets:
+            kwargs["outlets"] = [COMMITS]
+        super().__init__(**{"multiple_outputs": True, **kwargs})
+        self._tells_by_itself = own_outlets
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Do the verb in an open lake; returns its record."""
+        if self._tells_by_itself:
+            # Airflow makes an event for each outlet at every success, and this task may publish nothing.
+            self.outlets: list[Any] = []
+        self._working = True
+        try:
+            with failing_at_once(self.arguments()), without_blas_threads():
+                self.check_values()
+                hook = LakeopsHook(self.lakeops_conn_id)
+                with hook.get_conn() as lake, hook.naming(lake):
+                    return self.work(lake, hook.repository_name(self.repo), context)
+        finally:
+            self._working = False
+
+    def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
+        """Do the operator's work in an open lake. ``name`` is the repository's."""
+        repository = lake.repository(name)
+        run = TaskRun.of(context)
+        record = None
+        try:
+            record = self.run_verb(repository, run)
+        except MergeConflict as conflict:
+            _report_conflict(conflict, repository, self.sides(repository), context, self.log)
+            raise
+        finally:
+            self.links: dict[str, str] = self.pages(repository, record)
+            for kind, page in self.links.items():
+                if page:
+                    self.log.info("See the %s: %s%s", kind, host(), page)
+        published = self.published(repository, record, run)
+        self._lineage = self.lineage(repository, record, published)
+        branch = self.target(repository)
+        if published is not None and branch is not None:
+            self.announce(context, repository, branch, published)
+        return record
+
+    def announce(
+        self, context: Context, repository: Repository, branch: str, commit: dict[str, Any], **more: Any
+    ) -> None:
+        """Tell the outlets of a commit, and where its page is. ``more`` is for ``lakeops.airflow.assets.announce``."""
+        asset = branch_asset(repository.id, branch)
+        if self._tells_by_itself:
+            # An asset that no DAG names has nobody to tell: Airflow then leaves the event out, and inserts nothing.
+            self.outlets = [COMMITS, *(each for each in self.outlets if each not in (COMMITS, asset)), asset]
+        page = self.page(repository, "commit", str(commit["id"]))
+        also = {**({"page": f"{host()}{page}"} if page else {}), **(more.pop("more", None) or {})}
+        announce(context, repository, branch, commit, more=also, **more)
+
+    def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
+        """Do the operator's one verb; returns its record."""
+        raise NotImplementedError
+
+    def target(self, repository: Repository) -> str | None:
+        """The branch that the verb works on."""
+        return None
+
+    def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
+        """The record of the commit that this DAG run has published on the target; None when it published none."""
+        return None
+
+    def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
+        """Addresses for the task's extra links, by kind. The record is None when the verb failed."""
+        branch = self.target(repository)
+        return {} if branch is None else {"branch": self.page(repository, "ref", branch)}
+
+    def page(self, repository: Repository, *parts: str, **query: str) -> str:
+        """The address of one page of the repository."""
+        return address(self.lakeops_conn_id, repository.id, *parts, **query)
+
+    def sides(self, repository: Repository) -> tuple[str, str] | None:
+        """The source and the destination, when a table of conflicts can compare their objects."""
+        return None
+
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
+        """The data sets that the verb read and wrote."""
+        return TaskLineage()
+
+    def get_openlineage_facets_on_complete(self, task_instance: object) -> OperatorLineage | None:
+        """The lineage of the verb. OpenLineage's provider calls this in the task's process."""
+        return self._lineage.to_openlineage()
+
+    def on_kill(self) -> None:
+        """End a verb that is under way. Airflow calls this in the task's main thread when the task gets SIGTERM.
+
+        Spark jobs are cancelled and uploads given up on the way out, and nothing is published any more. A second
+        signal changes nothing.
+        """
+        if self._working:
+            self._working = False
+            raise TaskKilled(f"task {self.task_id!r} was killed")
+
+
+class LakeopsBranchOperator(LakeopsOperator):
+    """Does a verb on one branch of a repository.
+
+    Args:
+        branch: the branch; the repository's default branch when left out.
+        kwargs: see ``LakeopsTask``.
+    """
+
+    template_fields: Any = (*LakeopsOperator.template_fields, "branch")
+    operator_extra_links: Any = (LakeopsBranchLink(),)
+
+    def __init__(self, *, branch: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.branch = branch
+
+    def target(self, repository: Repository) -> str:
+        return self.branch or repository.default_branch

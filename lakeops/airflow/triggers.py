@@ -1,4 +1,8 @@
-"""Triggers: waiting in Airflow's triggerer, for deferred tasks and for assets.
+"""Conditions that tasks wait for, and the triggers that wait in Airflow's triggerer, for deferred tasks and for assets.
+
+A sensor asks a condition in its own process, a trigger in the triggerer. Both ask the same question, so the plain and
+the deferrable form of a task have the same answer. A branch or tag that does not exist yet is waited for. Waiting
+cannot mend other errors (no such repository, an expired commit, an expression that cannot be read): they come at once.
 
 The triggerer runs hundreds of triggers in one event loop, so nothing here blocks it: catalogs and stores are asked in
 threads. All triggers of one connection and repository share one open lake, and an equal question is asked once at a
@@ -9,30 +13,288 @@ and imports none.
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import structlog
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from lakeops.airflow import idempotent
 from lakeops.airflow.compat import AirflowNotFoundException
-from lakeops.airflow.conditions import Answer_co, HeadSince, MirrorsDue, Question, check_interval
-from lakeops.airflow.conditions import condition as read_condition
-from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
-from lakeops.airflow.streams import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+from lakeops.airflow.events import describe
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook, source_of
+from lakeops.airflow.idempotent import made_by_airflow
 from lakeops.model.clock import pause_async, stopwatch
-from lakeops.model.errors import LakeopsError, Transient
+from lakeops.model.errors import InvalidInput, LakeopsError, RefNotFound, Transient
+from lakeops.model.mirrors import RefKind, RefName
+from lakeops.model.names import COMMIT_ID, check_branch, check_tag
+from lakeops.model.refs import parse_ref
 
 if TYPE_CHECKING:
-    from lakeops.lake import Lake
+    from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+
+    from lakeops.lake import Lake, Mirror, Repository
+else:
+    try:
+        from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome, SharedStreamProducer
+    except ImportError:  # before Airflow 3.3, where each trigger has a stream of its own
+
+        class AdvanceOutcome(NamedTuple):
+            """How many triggers have stored their events, and how many could not."""
+
+            acked: int
+            failed: int
+
+        class AdvanceItem(NamedTuple):
+            """One tick, and what became of the events that triggers made at it."""
+
+            broker_payload: Any
+            outcome: AdvanceOutcome
+
+        class SharedStreamProducer:
+            """Makes ticks."""
+
+
+# --- conditions ---
+
+
+NO_COMMIT = ""
+"""The head of a branch that does not exist: every commit of it is new."""
+
+
+@dataclass(frozen=True)
+class Condition(ABC):
+    """A condition of a repository. A wait ends when it is met. It travels to the triggerer as JSON."""
+
+    @abstractmethod
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        """The record that the waiting task returns; None when the condition is not met yet."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The condition in words, for messages that name the repository themselves."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, which ``read_condition`` reads."""
+        return {"kind": type(self).__name__, **asdict(self)}
+
+
+def read_condition(data: Mapping[str, Any]) -> Condition:
+    """Read the condition that ``to_json`` wrote."""
+    kind, values = data["kind"], {name: value for name, value in data.items() if name != "kind"}
+    return {found.__name__: found for found in Condition.__subclasses__()}[kind](**values)
+
+
+@dataclass(frozen=True)
+class NewCommit(Condition):
+    """The condition that ``branch`` has a commit that ``since`` (a ref expression, or ``NO_COMMIT``) does not have."""
+
+    branch: str
+    since: str
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        try:
+            head = repository.branch(self.branch).head
+        except RefNotFound:
+            return None
+        if self.since == NO_COMMIT:
+            return head.to_json()
+        if head.id == self.since or idempotent.contains(repository, self.since, head.id):
+            return None
+        return head.to_json()
+
+    def __str__(self) -> str:
+        return f"branch {self.branch!r} has a commit that {self.since[:16]!r} does not have"
+
+
+@dataclass(frozen=True)
+class ObjectPresent(Condition):
+    """The condition that ``ref`` has an object at ``path``; on a branch also one that is not committed yet."""
+
+    ref: str
+    path: str
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        if _missing(repository, self.ref):
+            return None
+        found = repository.ref(self.ref)
+        return found.stat(self.path).to_json() if found.exists(self.path) else None
+
+    def __str__(self) -> str:
+        return f"there is an object {self.path!r} at {self.ref!r}"
+
+
+@dataclass(frozen=True)
+class PrefixPresent(Condition):
+    """The condition that ``ref`` has ``min_objects`` objects under ``prefix``, uncommitted ones too on a branch."""
+
+    ref: str
+    prefix: str
+    min_objects: int = 1
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        if _missing(repository, self.ref):
+            return None
+        ref = repository.ref(self.ref)
+        if sum(1 for _ in islice(ref.list(self.prefix), self.min_objects)) < self.min_objects:
+            return None
+        return {"ref": self.ref, "prefix": self.prefix, "commit_id": ref.commit_id}
+
+    def __str__(self) -> str:
+        objects = "an object" if self.min_objects == 1 else f"at least {self.min_objects} objects"
+        return f"there is {objects} under {self.prefix!r} at {self.ref!r}"
+
+
+@dataclass(frozen=True)
+class TagExists(Condition):
+    """The condition that a tag exists."""
+
+    tag: str
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        """The tag's record. Raises ``InvalidName`` for what no tag can be called."""
+        check_tag(self.tag)
+        try:
+            return repository.tag(self.tag).to_json()
+        except RefNotFound:
+            return None
+
+    def __str__(self) -> str:
+        return f"there is a tag {self.tag!r}"
+
+
+@dataclass(frozen=True)
+class NothingUncommitted(Condition):
+    """The condition that ``branch`` has no uncommitted changes under ``prefix``."""
+
+    branch: str
+    prefix: str = ""
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        try:
+            branch = repository.branch(self.branch)
+            clean = next(iter(branch.uncommitted(self.prefix)), None) is None
+            return {"id": branch.id, "commit_id": branch.commit_id} if clean else None
+        except RefNotFound:
+            return None
+
+    def __str__(self) -> str:
+        return f"branch {self.branch!r} has no uncommitted changes" + (f" under {self.prefix!r}" if self.prefix else "")
+
+
+@dataclass(frozen=True)
+class RefReplicated(Condition):
+    """The condition that all that the candidate of a mirror's branch or tag (``ref_kind``) needs has arrived."""
+
+    name: str
+    ref_kind: str = "branch"
+
+    def met(self, repository: Repository) -> dict[str, Any] | None:
+        """The ref's record, with the commit that it can show now. Raises ``InvalidName`` for a name that none has."""
+        from lakeops.lake import Mirror
+
+        (check_branch if self.ref_kind == RefKind.BRANCH else check_tag)(self.name)
+        found = Mirror.of(repository).arrived(RefName(RefKind(self.ref_kind), self.name))
+        return None if found is None else {"id": self.name, "commit_id": found}
+
+    def __str__(self) -> str:
+        return f"everything that {self.ref_kind} {self.name!r} waits for has been replicated"
+
+
+class HeadMove(NamedTuple):
+    """A branch's head, and the event about its move there, if there is one."""
+
+    head: str
+    event: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class HeadSince:
+    """The question where a watched branch's head is, and which event tells of its way there from ``cursor``.
+
+    ``cursor`` is where the head was when it was read last: None when it was never read, ``NO_COMMIT`` when there was no
+    branch. Without ``every``, a move by commits of Airflow's operators alone is not announced: they announce their own.
+    """
+
+    branch: str
+    cursor: str | None
+    every: bool
+
+    def met(self, repository: Repository) -> HeadMove:
+        try:
+            head = repository.branch(self.branch).head
+        except RefNotFound:
+            return HeadMove(NO_COMMIT, None)
+        if self.cursor is None or head.id == self.cursor:
+            return HeadMove(head.id, None)
+        if not self.every and not self._moved_outside_airflow(repository, head.id):
+            return HeadMove(head.id, None)
+        return HeadMove(head.id, describe(repository, self.branch, head.to_json(), since=self.cursor or None))
+
+    def _moved_outside_airflow(self, repository: Repository, head: str) -> bool:
+        """Whether any commit on the way from the cursor to the head was made outside Airflow."""
+        for commit in repository.log(head, first_parent=True):
+            if commit.id == self.cursor:
+                return False
+            if not made_by_airflow(commit.metadata):
+                return True
+        return True
+
+
+@dataclass(frozen=True)
+class MirrorsDue:
+    """The question which mirrors have something to do. One whose source cannot be reached has: its run says why."""
+
+    def met(self, lake: Lake) -> tuple[str, ...]:
+        return tuple(mirror.id for mirror in lake.mirrors() if self._is_due(mirror))
+
+    def _is_due(self, mirror: Mirror) -> bool:
+        if mirror.configuration.promoted_writable is not None:
+            return False
+        try:
+            with source_of(mirror) as source:
+                return mirror.due(source)
+        except (LakeopsError, AirflowNotFoundException):
+            return True
+
+
+Question = Condition | HeadSince | MirrorsDue
+"""A question of a trigger to a repository or a lake. Equal ones are asked once for everybody who waits."""
+
+
+def _missing(repository: Repository, ref: str) -> bool:
+    """Whether a ref begins with a branch or tag that does not exist yet, as ``main``, ``main@`` and ``main~1`` may.
+
+    Any other ref that does not exist raises: a commit that is not there, a step past the root.
+    """
+    try:
+        repository.ref(ref).commit_id  # noqa: B018 - asked for its error
+    except RefNotFound:
+        base = parse_ref(ref).base
+        if COMMIT_ID.fullmatch(base) or (base != ref and not _missing(repository, base)):
+            raise
+        return True
+    return False
+
+
+def check_interval(name: str, seconds: float) -> float:
+    """The seconds, if they can be an interval between two questions. Raises ``InvalidInput``."""
+    if not 0 < seconds < float("inf"):
+        raise InvalidInput(f"{name} is a positive number of seconds, not {seconds!r}")
+    return seconds
+
+
+# --- waiting in the triggerer ---
+
 
 TICK_SECONDS = 1.0
 """How often a poller ticks. A trigger asks at every n-th tick, so its interval is rounded to whole ticks."""
-
 RENEW_SECONDS = 60.0
 """How long a poller goes by the connection as it was read. Somebody may have let it name another lake since."""
 
@@ -45,7 +307,7 @@ class Tick:
     def __init__(self, poller: Poller, number: int) -> None:
         self._poller = poller
         self._number = number
-        self._answers: dict[Question[Any], asyncio.Task[Any]] = {}
+        self._answers: dict[Question, asyncio.Task[Any]] = {}
         self._when_stored: list[Callable[[], Awaitable[None]]] = []
         self.over = False
 
@@ -58,12 +320,12 @@ class Tick:
         """Whether a trigger with this interval asks now. Triggers with equal intervals ask at the same ticks."""
         return not self.over and self._number % max(1, round(interval / TICK_SECONDS)) == 0
 
-    async def ask(self, question: Question[Answer_co]) -> Answer_co:
+    async def ask(self, question: Question) -> Any:
         """The answer to a question at this tick. Every caller with an equal question gets the same one."""
         if question not in self._answers:
             self._answers[question] = self._poller.begin(question)
         # One trigger that is cancelled must not take the answer away from the others.
-        return cast("Answer_co", await asyncio.shield(self._answers[question]))
+        return await asyncio.shield(self._answers[question])
 
     def when_stored(self, act: Callable[[], Awaitable[None]]) -> None:
         """Call something once Airflow has stored every event that triggers made at this tick."""
@@ -110,7 +372,7 @@ class Poller(SharedStreamProducer):
         await asyncio.gather(*self._asking, return_exceptions=True)
         await asyncio.to_thread(self._close)
 
-    def begin(self, question: Question[Any]) -> asyncio.Task[Any]:
+    def begin(self, question: Question) -> asyncio.Task[Any]:
         """Ask a question in a thread, because catalogs and stores block."""
         task = asyncio.create_task(asyncio.to_thread(self._answer, question))
         self._asking.add(task)
@@ -118,11 +380,12 @@ class Poller(SharedStreamProducer):
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it as never read
         return task
 
-    def _answer(self, question: Question[Any]) -> Any:  # noqa: ANN401 - whatever the question gives
+    def _answer(self, question: Question) -> Any:
         try:
             lake = self._open()
             with LakeopsHook(self._conn_id).naming(lake):
-                return question.met(lake if self._repo is None else lake.repository(self._repo))
+                place: Any = lake if self._repo is None else lake.repository(self._repo)
+                return question.met(place)
         except Transient:
             self._close()  # the next question reads the connection anew: its password may have changed
             raise
@@ -139,7 +402,7 @@ class Poller(SharedStreamProducer):
             return self._lake
 
     def _names_another(self, lake: Lake) -> bool:
-        """Whether the connection names another lake by now. The one before would answer for ever, with old news."""
+        """Whether the connection names another lake by now. The one before would answer with old news for ever."""
         try:
             return LakeopsHook(self._conn_id).settings() != lake.settings
         except Exception as error:  # noqa: BLE001 - Airflow's API server does not answer; the lake does
@@ -153,35 +416,20 @@ class Poller(SharedStreamProducer):
             lake.close()
 
 
-class RepositoryTrigger(BaseEventTrigger):
-    """A trigger that asks about one repository.
+class LakeopsTrigger(BaseEventTrigger):
+    """Asks about a lake, or one repository of it, again and again."""
 
-    Args:
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
-    """
+    arguments: ClassVar[tuple[str, ...]] = ("lakeops_conn_id", "poll_interval")
+    repo: str | None = None
 
-    arguments: ClassVar[tuple[str, ...]] = ("repo", "lakeops_conn_id", "poll_interval")
-
-    def __init__(self, *, repo: str, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10) -> None:
+    def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.repo = repo
         self.lakeops_conn_id = lakeops_conn_id
         self.poll_interval: float = check_interval("poll_interval", poll_interval)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """The class's import path, and its arguments as plain data."""
         return f"lakeops.airflow.triggers.{type(self).__name__}", {name: getattr(self, name) for name in self.arguments}
-
-    def shared_stream_key(self) -> Hashable:
-        """What triggers share a poller by."""
-        return ("lakeops", self.lakeops_conn_id, self.repo)
-
-    @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
-        """The poller that the first trigger of a key starts. The others join it."""
-        return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """The events, from a poller of this trigger's own: for callers without shared streams, like ``dag.test``."""
@@ -195,7 +443,32 @@ class RepositoryTrigger(BaseEventTrigger):
 
     @abstractmethod
     def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
-        """This trigger's events."""
+        """This trigger's events, found at the ticks of a poller."""
+
+
+class RepositoryTrigger(LakeopsTrigger):
+    """Asks about one repository, by a poller that all triggers of the connection and repository share.
+
+    Args:
+        repo: the repository.
+        lakeops_conn_id: the connection.
+        poll_interval: seconds between two questions.
+    """
+
+    arguments: ClassVar[tuple[str, ...]] = ("repo", *LakeopsTrigger.arguments)
+
+    def __init__(self, *, repo: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.repo = repo
+
+    def shared_stream_key(self) -> Hashable:
+        """The key of the poller that equal triggers share."""
+        return ("lakeops", self.lakeops_conn_id, self.repo)
+
+    @classmethod
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Poller:
+        """The poller that the first trigger of a key starts. The others join it."""
+        return Poller(kwargs["lakeops_conn_id"], kwargs["repo"])
 
 
 async def _ticks(poller: Poller) -> AsyncGenerator[Tick]:
@@ -216,20 +489,17 @@ class LakeopsConditionTrigger(RepositoryTrigger):
         condition: what ``Condition.to_json`` gives.
         settle: seconds after the wait began before which no event is sent. Airflow 3.3 may fail a task that is resumed
             before its executor noticed that its process ended.
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
+        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "condition", "settle")
 
-    def __init__(self, *, condition: Mapping[str, Any], settle: float = 0, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, condition: Mapping[str, Any], settle: float = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.condition: dict[str, Any] = dict(condition)
         self.settle = settle
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
-        """The one event."""
         loop = asyncio.get_running_loop()
         settled = loop.time() + self.settle
         async for tick in shared_stream:
@@ -269,21 +539,18 @@ class LakeopsCommitTrigger(RepositoryTrigger):
         branch: the branch. One that does not exist yet is waited for.
         asset: the asset's name. Airflow refuses two assets with equal triggers, which would share one cursor.
         every: fire for commits of Airflow's operators as well: for branches that another Airflow commits to.
-        repo: the repository.
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
+        kwargs: see ``RepositoryTrigger``.
     """
 
     arguments: ClassVar[tuple[str, ...]] = (*RepositoryTrigger.arguments, "branch", "asset", "every")
 
-    def __init__(self, *, branch: str, asset: str, every: bool = False, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, branch: str, asset: str, every: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.branch = branch
         self.asset = asset
         self.every = every
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
-        """An event for every move, without end. Whatever goes wrong is logged, and the question is asked again."""
         cursor = await self._load()
         async for tick in shared_stream:
             if not tick.due(self.poll_interval):
@@ -313,46 +580,34 @@ class LakeopsCommitTrigger(RepositoryTrigger):
             await store.aset(CURSOR, head)
 
 
-class LakeopsMirrorTrigger(BaseEventTrigger):
+class LakeopsMirrorTrigger(LakeopsTrigger):
     """Fires when mirrors of a lake have something to do. The event is ``{"mirrors": names}``.
 
     While there is something to do it fires again and again, every ``rest`` seconds. A mirror whose source cannot be
     reached has something to do, so that somebody is told.
 
     Args:
-        lakeops_conn_id: the connection.
-        poll_interval: seconds between two questions.
         rest: the least number of seconds between two events.
+        kwargs: ``lakeops_conn_id`` and ``poll_interval``, as for ``RepositoryTrigger``.
     """
 
-    def __init__(self, *, lakeops_conn_id: str = DEFAULT_CONN_ID, poll_interval: float = 10, rest: float = 60) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.lakeops_conn_id = lakeops_conn_id
-        self.poll_interval: float = check_interval("poll_interval", poll_interval)
+    arguments: ClassVar[tuple[str, ...]] = (*LakeopsTrigger.arguments, "rest")
+
+    def __init__(self, *, rest: float = 60, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self.rest: float = check_interval("rest", rest)
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """The class's import path, and its arguments as plain data."""
-        names = ("lakeops_conn_id", "poll_interval", "rest")
-        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
-
-    async def run(self) -> AsyncGenerator[TriggerEvent]:
-        """The events, without end."""
-        poller = Poller(self.lakeops_conn_id)
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Tick]) -> AsyncGenerator[TriggerEvent]:
         fired: float | None = None
-        try:
-            async with aclosing(_ticks(poller)) as ticks:
-                async for tick in ticks:
-                    rested = fired is None or tick.beats - fired >= self.rest
-                    if not rested or not tick.due(self.poll_interval):
-                        continue
-                    try:
-                        names = await tick.ask(MirrorsDue())
-                    except (LakeopsError, AirflowNotFoundException) as error:
-                        self.log.warning("Cannot look after mirrors now: %s", error)
-                        continue
-                    if names:
-                        fired = tick.beats
-                        yield TriggerEvent({"mirrors": list(names)})  # type: ignore[no-untyped-call]
-        finally:
-            await poller.aclose()
+        async for tick in shared_stream:
+            rested = fired is None or tick.beats - fired >= self.rest
+            if not rested or not tick.due(self.poll_interval):
+                continue
+            try:
+                names = await tick.ask(MirrorsDue())
+            except (LakeopsError, AirflowNotFoundException) as error:
+                self.log.warning("Cannot look after mirrors now: %s", error)
+                continue
+            if names:
+                fired = tick.beats
+                yield TriggerEvent({"mirrors": list(names)})  # type: ignore[no-untyped-call]

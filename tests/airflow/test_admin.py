@@ -20,7 +20,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from support.dags import states
 
-from lakeops.airflow.preview import VERBS, preview
+from lakeops.airflow.previews import VERBS, preview
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -229,7 +229,7 @@ BETWEEN: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
 def test_a_form_does_what_it_has_shown_or_nothing(
     history: Repository, forms: dict[str, Any], tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lakeops.airflow import preview as module
+    from lakeops.airflow import previews as module
 
     dag, given, meanwhile, done = BETWEEN[name]
     heads = {ref.id: ref.commit_id for ref in history.branches()}

@@ -16,7 +16,7 @@ from lakeops.model.errors import InvalidInput
 pytest.importorskip("airflow.sdk")
 
 from lakeops.airflow import approval, operators, sensors
-from lakeops.airflow.failures import LakeopsFailure
+from lakeops.airflow.compat import LakeopsFailure
 from lakeops.airflow.task import LakeopsTask
 
 pytestmark = pytest.mark.xdist_group("airflow")

@@ -12,8 +12,14 @@ import structlog
 
 pytest.importorskip("airflow.sdk")
 
-from lakeops.airflow.compat import AirflowFailException, AirflowSensorTimeout
-from lakeops.airflow.failures import LakeopsFailure, LakeopsTimeout, failing_at_once, without_traceback
+from lakeops.airflow.compat import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    LakeopsFailure,
+    LakeopsTimeout,
+    without_traceback,
+)
+from lakeops.airflow.task import failing_at_once
 from lakeops.model.errors import (
     CatalogUnavailable,
     Corrupted,

@@ -1,4 +1,4 @@
-"""Lineage: what each operator tells of what it read and wrote, with OpenLineage's provider and without."""
+"""TaskLineage: what each operator tells of what it read and wrote, with OpenLineage's provider and without."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from lakeops import Repository
 pytest.importorskip("airflow.sdk")
 
 from lakeops.airflow import operators
-from lakeops.airflow.lineage import Place, Trace
+from lakeops.airflow.task import LineageDataset, TaskLineage
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
 Run = Callable[..., dict[str, Any]]
 
 
-def traced(run: Run, name: str, **arguments: Any) -> tuple[Trace, dict[str, Any]]:
+def traced(run: Run, name: str, **arguments: Any) -> tuple[TaskLineage, dict[str, Any]]:
     task = getattr(operators, f"Lakeops{name}Operator")(task_id=name.lower(), repo="flights", **arguments)
     record = run(task)
-    return task._traced, record
+    return task._lineage, record
 
 
 def test_commits_and_merges_tell_the_versions_they_read_and_wrote(flights: Repository, run: Run) -> None:
     flights.create_branch("dev").put("raw/a", b"1")
     trace, commit = traced(run, "Commit", branch="dev", message="load")
-    assert trace == Trace((), (Place("lakefs://flights", "dev", commit["id"]),))
+    assert trace == TaskLineage((), (LineageDataset("lakefs://flights", "dev", commit["id"]),))
     trace, merge = traced(run, "Merge", source="dev")
-    assert trace.inputs == (Place("lakefs://flights", "dev", commit["id"]),)
-    assert trace.outputs == (Place("lakefs://flights", "main", merge["reference"]),)
-    assert traced(run, "Merge", source="dev~1")[0] == Trace(), "nothing was merged"
+    assert trace.inputs == (LineageDataset("lakefs://flights", "dev", commit["id"]),)
+    assert trace.outputs == (LineageDataset("lakefs://flights", "main", merge["reference"]),)
+    assert traced(run, "Merge", source="dev~1")[0] == TaskLineage(), "nothing was merged"
     trace, revert = traced(run, "Revert", ref=commit["id"], branch="dev")
-    assert trace.inputs == (Place("lakefs://flights", commit["id"], commit["id"]),)
-    assert trace.outputs == (Place("lakefs://flights", "dev", revert["id"]),)
+    assert trace.inputs == (LineageDataset("lakefs://flights", commit["id"], commit["id"]),)
+    assert trace.outputs == (LineageDataset("lakefs://flights", "dev", revert["id"]),)
     trace, _ = traced(run, "Diff", left="main", right="dev", prefix="raw/")
     assert [place.name for place in trace.inputs] == ["main/raw", "dev/raw"]
 
@@ -52,17 +52,19 @@ def test_what_comes_from_outside_is_named_as_openlineage_names_it(
     source.mkdir()
     (source / "a").write_text("1")
     trace, made = traced(run, "Import", source=f"file://{source}", prefix="raw/")
-    assert trace.inputs == (Place("file", str(source)),)
-    assert trace.outputs == (Place("lakefs://flights", "main/raw", made["id"]),)
+    assert trace.inputs == (LineageDataset("file", str(source)),)
+    assert trace.outputs == (LineageDataset("lakefs://flights", "main/raw", made["id"]),)
     trace, _ = traced(run, "Upload", source=str(source), path="up", branch="main")
-    assert trace == Trace((Place("file", str(source)),), (Place("lakefs://flights", "main/up"),))
-    assert Place.outside("s3://bucket/raw/day=1/") == Place("s3://bucket", "raw/day=1")
-    assert Place.outside("s3://bucket") == Place("s3://bucket", "/")
+    assert trace == TaskLineage(
+        (LineageDataset("file", str(source)),), (LineageDataset("lakefs://flights", "main/up"),)
+    )
+    assert LineageDataset.outside("s3://bucket/raw/day=1/") == LineageDataset("s3://bucket", "raw/day=1")
+    assert LineageDataset.outside("s3://bucket") == LineageDataset("s3://bucket", "/")
 
 
 def test_without_openlineage_nothing_is_told_and_nothing_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", None)
-    assert Trace((Place("lakefs://flights", "main", "c"),)).to_openlineage() is None
+    assert TaskLineage((LineageDataset("lakefs://flights", "main", "c"),)).to_openlineage() is None
 
 
 def test_openlineage_finds_what_operators_tell(flights: Repository, run: Run) -> None:

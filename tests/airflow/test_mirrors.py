@@ -311,7 +311,7 @@ def test_a_mirror_that_cannot_be_seen_fails_the_run_and_holds_no_other_up(
 def test_a_run_works_on_the_mirrors_that_have_something_to_do(
     source: Repository, mirror: Mirror, lake: Lake, tmp_path: Path
 ) -> None:
-    from lakeops.airflow.dags.mirror import mirrors
+    from lakeops.airflow.dags.upkeep import mirrors
 
     lake.create_mirror("other", source=f"{tmp_path}/source#flights")
     form = {"connection": "lakeops_default", "mirror": None}

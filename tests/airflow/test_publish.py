@@ -102,7 +102,7 @@ def test_a_writer_says_what_it_has_staged(flights: Repository, monkeypatch: pyte
     said: list[str] = []
     log = SimpleNamespace(info=lambda text, *values: said.append(text % values))
     monkeypatch.setattr("lakeops.airflow.publish.log", log)
-    monkeypatch.setattr("lakeops.airflow.links.log", log)
+    monkeypatch.setattr("lakeops.airflow.task.log", log)
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
     ended = build("says").test()
     assert sorted(line.rpartition("+00:00")[2] for line in said if "is staged" in line) == [
@@ -213,7 +213,7 @@ def test_what_a_task_appends_is_there_once_however_often_it_runs(
     flights: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is killed when its files are staged, tried again, and cleared. Engines name files at random."""
-    from lakeops.airflow.changes import DiffSummary
+    from lakeops.airflow.previews import DiffSummary
 
     summed_up, killed = DiffSummary.of, [True]
 
@@ -536,7 +536,7 @@ def test_a_form_sums_up_what_is_much_and_leads_to_the_whole(
     flights: Repository, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lakeops.airflow.plugin", ModuleType("plugin"))
-    monkeypatch.setattr("lakeops.airflow.changes.FOLDERS", 2)
+    monkeypatch.setattr("lakeops.airflow.previews.FOLDERS", 2)
     branch = flights.create_branch("dev")
     with branch.batch() as batch:
         for path in ("alone", "c/d/1", "d/1", *(f"b/{number:02}" for number in range(18))):

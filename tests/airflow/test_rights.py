@@ -157,7 +157,7 @@ class Lakes:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakes]:
     """Lakes of which one answers when it is let."""
-    from lakeops.airflow import lakes
+    from lakeops.airflow import pages as lakes
 
     found = Lakes()
     monkeypatch.setattr(lakes, "_names", lakes.RepositoryNames(found.read))
@@ -170,19 +170,19 @@ def test_a_lake_that_does_not_answer_holds_up_no_other(
 ) -> None:
     granted |= {REPO, "Lakeops:yours/repo"}
     told.answers.clear()
-    monkeypatch.setattr("lakeops.airflow.lakes.WAIT_SECONDS", 0.5)
+    monkeypatch.setattr("lakeops.airflow.pages.WAIT_SECONDS", 0.5)
     for _ in range(3):
         text = page("/").text
         assert shown_lakes(text) == ["mine"]
         assert "Not every lake has answered" in text
     assert told.asked["yours"] == 1, "one thread waits for it, however often somebody looks"
     told.answers.set()
-    monkeypatch.setattr("lakeops.airflow.lakes.WAIT_SECONDS", 60.0)
+    monkeypatch.setattr("lakeops.airflow.pages.WAIT_SECONDS", 60.0)
     text = page("/").text
     assert shown_lakes(text) == ["mine", "yours"]
     assert "Not every lake" not in text
     told.answers.clear()
-    monkeypatch.setattr("lakeops.airflow.lakes.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("lakeops.airflow.pages.WAIT_SECONDS", 0.0)
     assert "yours" in shown_lakes(page("/").text), "what it told last counts"
     granted.remove("Lakeops:yours/repo")
     assert "yours" not in shown_lakes(page("/").text), "rights are asked anew"
@@ -192,7 +192,7 @@ def test_a_list_that_is_cut_says_so(lake: Any, page: Any, granted: set[str], mon
     granted |= {LAKE, "Lakeops:yours"}
     text = page("/").text
     assert (shown_lakes(text), "There are over" in text) == (["mine", "yours"], False)
-    from lakeops.airflow import lakes
+    from lakeops.airflow import pages as lakes
 
     monkeypatch.setattr(lakes, "LISTED", lakes.connections().index("yours"))
     text = page("/").text
@@ -231,7 +231,7 @@ def test_an_auth_manager_that_is_slow_is_asked_for_so_long_only(
     told.names["mine"] = [f"r{number}" for number in range(500)]
     granted.add("Lakeops:mine/r499")
     assert shown_lakes(page("/").text) == ["mine"]
-    monkeypatch.setattr("lakeops.airflow.lakes.ASK_SECONDS", 0.0)
+    monkeypatch.setattr("lakeops.airflow.pages.ASK_SECONDS", 0.0)
     answer = page("/")
     assert answer.status_code == 403
     assert "Not every lake has answered" in answer.text
@@ -263,7 +263,7 @@ def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytes
     """The real auth manager of the FAB provider, with a real user of its own."""
     manager = pytest.importorskip("airflow.providers.fab.auth_manager.fab_auth_manager")
     models = pytest.importorskip("airflow.providers.fab.auth_manager.models")
-    from lakeops.airflow import rights
+    from lakeops.airflow import pages as rights
 
     monkeypatch.setattr(rights, "get_auth_manager", manager.FabAuthManager)
 
@@ -288,7 +288,7 @@ def test_fab_grants_by_the_names_that_the_documentation_gives(monkeypatch: pytes
 
 @pytest.mark.needs_airflow("3.2")
 def test_the_team_of_a_connection_is_told_where_there_are_teams(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lakeops.airflow import rights
+    from lakeops.airflow import pages as rights
 
     asked = []
     manager = SimpleNamespace(

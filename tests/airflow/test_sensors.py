@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,13 +17,8 @@ pytest.importorskip("airflow.sdk")
 from airflow.sdk import DAG
 from support.waiting import FAIL, FORMS, TIMED_OUT, Waiting
 
-from lakeops.airflow import compat, conditions
-from lakeops.airflow.compat import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-)
+from lakeops.airflow import compat, triggers
+from lakeops.airflow.compat import AirflowException, AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from lakeops.airflow.sensors import (
     LakeopsCommitSensor,
     LakeopsObjectSensor,
@@ -235,15 +231,15 @@ def test_a_missing_connection_is_named(flights: Repository, wait: Wait) -> None:
 def test_a_lake_that_does_not_answer_for_a_while_is_waited_out(
     flights: Repository, wait: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    met = conditions.TagExists.met
+    met = triggers.TagExists.met
     down: list[bool] = []
 
-    def answer(self: conditions.TagExists, repository: Repository) -> Any:
+    def answer(self: triggers.TagExists, repository: Repository) -> Any:
         if down:
             raise CatalogUnavailable("the database does not answer")
         return met(self, repository)
 
-    monkeypatch.setattr(conditions.TagExists, "met", answer)
+    monkeypatch.setattr(triggers.TagExists, "met", answer)
     there = lambda: [flights.create_tag("v1", "main"), down.clear()]  # noqa: E731
     waiting = wait(lambda: down.append(True), lambda: None, there)
     assert waiting.end(SENSORS["tag"])["id"] == "v1"
@@ -287,23 +283,23 @@ def test_a_deferrable_sensor_is_tried_twice_unless_told_otherwise(monkeypatch: p
 @pytest.mark.parametrize(
     "kind",
     [
-        conditions.NewCommit("main", "v0"),
-        conditions.ObjectPresent("main", "a"),
-        conditions.PrefixPresent("main", "a/", 3),
-        conditions.TagExists("v1"),
-        conditions.NothingUncommitted("main", "a/"),
+        triggers.NewCommit("main", "v0"),
+        triggers.ObjectPresent("main", "a"),
+        triggers.PrefixPresent("main", "a/", 3),
+        triggers.TagExists("v1"),
+        triggers.NothingUncommitted("main", "a/"),
     ],
 )
-def test_a_condition_survives_its_way_to_the_triggerer(kind: conditions.Condition) -> None:
-    assert conditions.condition(kind.to_json()) == kind
-    assert type(kind) is conditions.KINDS[kind.kind]
+def test_a_condition_survives_its_way_to_the_triggerer(kind: triggers.Condition) -> None:
+    assert triggers.read_condition(kind.to_json()) == kind
+    assert json.loads(json.dumps(kind.to_json())) == kind.to_json()
 
 
 def test_numbers_that_make_no_sense_are_refused_when_the_dag_is_read() -> None:
     with pytest.raises(InvalidInput, match="min_objects is at least 1"):
         sensor(LakeopsPrefixSensor, ref="main", prefix="a/", min_objects=0)()
     with pytest.raises(InvalidInput, match="poll_interval is a positive number"):
-        conditions.check_interval("poll_interval", -1)
+        triggers.check_interval("poll_interval", -1)
 
 
 @pytest.mark.parametrize("ref", ["later@", "later~0", "later"])

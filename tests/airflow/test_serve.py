@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "docker" / "airflow"))
+sys.path.insert(0, str(ROOT / "demo" / "airflow"))
 
 import rest as rest_module  # noqa: E402
 import serve  # noqa: E402

@@ -21,8 +21,9 @@ from lakeops.airflow.operators import (  # noqa: E402
     LakeopsRevertOperator,
 )
 from lakeops.airflow.sensors import LakeopsObjectSensor  # noqa: E402
-from lakeops.airflow.task import LakeopsTask, fixed  # noqa: E402
+from lakeops.airflow.task import LakeopsTask  # noqa: E402
 from lakeops.catalog.sqlite import Sqlite  # noqa: E402
+from lakeops.model.errors import InvalidInput  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -33,7 +34,9 @@ pytestmark = pytest.mark.xdist_group("airflow")
 def test_the_signature_shows_every_argument_and_its_default() -> None:
     shown = {
         name: parameter.default
-        for name, parameter in inspect.signature(LakeopsCommitOperator).parameters.items()
+        for kind in reversed(LakeopsCommitOperator.__mro__)
+        if kind.__module__.startswith("lakeops.")
+        for name, parameter in inspect.signature(kind.__init__).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     assert shown == {
@@ -75,17 +78,23 @@ def test_default_arguments_of_a_dag_count_for_every_kind_of_task() -> None:
     assert {task.retries for task in tasks} == {4}
 
 
-def test_a_class_of_ones_own_declares_arguments_alike() -> None:
+def test_a_class_of_ones_own_adds_arguments_as_any_operator_does() -> None:
     class Loud(LakeopsMergeOperator):
-        word: str
-        times: int = fixed(default=2)
-        message: str | None = "{{ ds }}"
+        template_fields = (*LakeopsMergeOperator.template_fields, "word")
+
+        def __init__(self, *, word: str, times: int = 2, message: str | None = "{{ ds }}", **kwargs: Any) -> None:
+            super().__init__(message=message, **kwargs)
+            self.word = word
+            self.times = times
 
     task = Loud(task_id="task", source="dev", word="{{ ds }}")
     assert (task.word, task.times, task.message, task.destination) == ("{{ ds }}", 2, "{{ ds }}", None)
-    assert set(Loud.template_fields) == {*LakeopsMergeOperator.template_fields, "word"}
     task.render_template_fields({"ds": "2013-01-01"})
     assert (task.word, task.message) == ("2013-01-01", "2013-01-01")
+    task.check_values()
+    task.word = ""
+    with pytest.raises(InvalidInput, match="word must not be empty"):
+        task.check_values()
 
     class Grown(LakeopsCreateBranchOperator):
         def __init__(self, *, day: str, **kwargs: Any) -> None:

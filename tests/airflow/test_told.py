@@ -19,7 +19,7 @@ pytest.importorskip("airflow.sdk")
 from lakeops.airflow.approval import LakeopsApprovalOperator
 from lakeops.airflow.compat import AirflowFailException, TaskAwaitingInput
 from lakeops.airflow.operators import LakeopsDiffOperator
-from lakeops.airflow.preview import preview
+from lakeops.airflow.previews import preview
 
 pytestmark = [
     pytest.mark.xdist_group("airflow"),

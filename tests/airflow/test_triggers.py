@@ -21,9 +21,8 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from lakeops.airflow import triggers
-from lakeops.airflow.conditions import HeadSince, TagExists
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.triggers import CURSOR, LakeopsCommitTrigger, LakeopsConditionTrigger
+from lakeops.airflow.triggers import CURSOR, HeadSince, LakeopsCommitTrigger, LakeopsConditionTrigger, TagExists
 
 pytestmark = pytest.mark.xdist_group("airflow")
 
@@ -275,9 +274,8 @@ def test_after_an_outage_the_connection_is_read_anew(
 
 
 def test_a_question_that_cannot_be_answered_fails_only_who_asked(flights: Repository) -> None:
-    broken = LakeopsConditionTrigger(
-        condition={"kind": "object_present", "ref": "main~5", "path": "a"}, repo="flights", poll_interval=0.001
-    )
+    never = triggers.ObjectPresent("main~5", "a").to_json()
+    broken = LakeopsConditionTrigger(condition=never, repo="flights", poll_interval=0.001)
 
     async def test() -> None:
         async with triggerer() as airflow:

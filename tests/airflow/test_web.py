@@ -112,7 +112,7 @@ def test_a_browsers_session_is_enough(history: Repository, page: Any) -> None:
 
 
 def test_every_route_is_closed_and_only_reads(history: Repository) -> None:
-    from lakeops.airflow.web import build, require_right
+    from lakeops.airflow.pages import build, require_right
     from lakeops.web.pages import ROUTES
 
     routes = [route for route in build().routes if hasattr(route, "methods")]
@@ -135,7 +135,7 @@ def test_every_route_asks_who_looks_and_is_answered_safely(
     tabled: Repository, forms: None, page: Any, web: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each route of the application, as each person, with each method: a new route has to join."""
-    from lakeops.airflow.web import build
+    from lakeops.airflow.pages import build
     from lakeops.web.render import HEADERS
 
     own = {"/": "/lakeops/", "/_run": "/lakeops/_run?dag=nosuch&run=r"}

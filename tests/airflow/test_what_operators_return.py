@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakeops import Lake, Repository
-from lakeops.airflow.changes import DiffSummary
+from lakeops.airflow.previews import DiffSummary
 from lakeops.model.errors import InvalidInput
 
 airflow = pytest.importorskip("airflow.sdk")

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
         sweep_dag,
         tag_dag,
     )
-    from lakeops.airflow.dags.fsck import fsck_dag
-    from lakeops.airflow.dags.gc import gc_dag
-    from lakeops.airflow.dags.mirror import mirror_dag
+    from lakeops.airflow.dags.upkeep import fsck_dag, gc_dag, mirror_dag
 
     lakeops_branch: DAG
     lakeops_fsck: DAG
@@ -74,7 +72,7 @@ __all__ = [
     "tag_dag",
 ]
 
-_MODULES = {f"{name}_dag": f"lakeops.airflow.dags.{name}" for name in ("fsck", "gc", "mirror")}
+_UPKEEP = {"fsck_dag", "gc_dag", "mirror_dag"}
 
 
 def __getattr__(name: str) -> object:
@@ -83,7 +81,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     function = name if name.endswith(("_dag", "_dags")) else f"{name.removeprefix('lakeops_')}_dag"
-    value = getattr(import_module(_MODULES.get(function, "lakeops.airflow.dags.admin")), function)
+    module = "upkeep" if function in _UPKEEP else "admin"
+    value = getattr(import_module(f"lakeops.airflow.dags.{module}"), function)
     if function != name:
         value = value()
     globals()[name] = value

@@ -7,15 +7,15 @@ meant in the preview, and where others have changed what was shown, nothing is d
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context, task
 
-from lakeops.airflow.dags.making import REPOSITORY, connection_field, dry_run, made, maybe, text
 from lakeops.airflow.hook import DEFAULT_CONN_ID
-from lakeops.airflow.links import LakeopsPageLink, linked
 from lakeops.airflow.operators import (
     LakeopsCreateBranchOperator,
     LakeopsCreateTagOperator,
@@ -30,16 +30,64 @@ from lakeops.airflow.operators import (
     LakeopsResetBranchOperator,
     LakeopsRevertOperator,
 )
+from lakeops.airflow.task import LakeopsPageLink, linked
 
+REPOSITORY = "^[a-z0-9][a-z0-9-]{2,62}$"
 NAME = r"^(?!-)[^\s/~^?*\[\\]+$"
 """Branches and tags. The task says more precisely what is wrong with a name."""
-
 REF = r"^\S+$"
 WHERE: dict[str, Any] = {"repo": "{{ params.repository or '' }}", "lakeops_conn_id": "{{ params.connection }}"}
 
 
-def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], **fields: Param) -> DAG:
-    """A DAG that is a form: its fields between those that all forms share. ``arguments`` come before the defaults."""
+def made(
+    function: Callable[..., DAG],
+    dag_id: str,
+    arguments: Mapping[str, Any],
+    fields: Mapping[str, Param],
+    **defaults: Any,
+) -> DAG:
+    """Make a DAG with the documentation of the function that makes it, and a form with these fields.
+
+    ``arguments`` are those of Airflow's ``DAG`` that the caller gave; they come before the ``defaults``. Their
+    ``default_args`` are added to those here, and their ``params`` may give other defaults to fields of the form.
+    """
+    given = dict(arguments)
+    text = inspect.getdoc(function) or ""
+    shown = text.partition("\n\nArgs:")[0]
+    params = {name: deepcopy(field) for name, field in fields.items()}
+    for name, value in dict(given.pop("params", None) or {}).items():
+        if name in params and not isinstance(value, Param):
+            params[name].value = value
+        else:
+            params[name] = value
+    default_args = {**defaults.pop("default_args", {}), **(given.pop("default_args", None) or {})}
+    shared = {"catchup": False, "description": shown.partition("\n")[0], "doc_md": shown}
+    return DAG(dag_id, **{**shared, **defaults, **given, "default_args": default_args, "params": params})
+
+
+def text(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
+    """A field that must be filled in."""
+    given: dict[str, Any] = {} if default is None else {"default": default}
+    return Param(**given, type="string", title=title, description=description, minLength=1, **schema)
+
+
+def maybe(title: str, description: str, default: str | None = None, **schema: Any) -> Param:
+    """A field that may stay empty."""
+    return Param(default, type=["null", "string"], title=title, description=description, **schema)
+
+
+def connection_field(default: str = DEFAULT_CONN_ID) -> Param:
+    """The field for the connection."""
+    return text("Connection", "Airflow's connection to the lake.", default, pattern=r"^\S+$", section="Connection")
+
+
+def dry_run(description: str) -> Param:
+    """The field that lets a form show without doing; it is on unless somebody turns it off."""
+    return Param(True, type="boolean", title="Dry run", description=description)
+
+
+def form(function: Callable[..., DAG], dag_id: str, arguments: Mapping[str, Any], fields: Mapping[str, Param]) -> DAG:
+    """Make a DAG that is a form: its fields between those that all forms share."""
     given = dict(arguments)
     params = {
         "repository": maybe(
@@ -60,15 +108,15 @@ def pinned(*names: str) -> dict[str, str]:
     return {name: f"{{{{ ti.xcom_pull(task_ids='preview', key='pinned')['{name}'] }}}}" for name in names}
 
 
-def action(description: str, *choices: str) -> Param:
-    """What to do, where a form can do several things."""
-    return Param(choices[0], type="string", enum=list(choices), title="Action", description=description)
+def action(description: str) -> Param:
+    """The field for the action, where a form creates, moves and deletes."""
+    return Param("create", type="string", enum=["create", "move", "delete"], title="Action", description=description)
 
 
 @task.short_circuit(retries=2, retry_delay=timedelta(seconds=5))
 def preview(verb: str, params: Any = None) -> bool:
     """Show what would be done; go on unless that is all that was asked for."""
-    from lakeops.airflow.preview import preview as look
+    from lakeops.airflow.previews import preview as look
 
     shown = look(verb, params, lakeops_conn_id=params["connection"])
     dry = params["dry_run"]
@@ -84,17 +132,17 @@ linked(preview, LakeopsPageLink())
 
 @task.branch
 def chosen(params: Any = None) -> str:
-    """The task for the action."""
+    """The id of the task for the action."""
     return str(params["action"])
 
 
 def do(verb: str, operator: Callable[..., Any], **arguments: Any) -> None:
-    """Show, then do."""
+    """Order a form's two tasks: the preview, and the operator that does what was shown."""
     preview(verb) >> operator(task_id=verb, retries=2, retry_delay=timedelta(seconds=5), **WHERE, **arguments)
 
 
 def do_one_of(noun: str, actions: dict[str, tuple[type[LakeopsOperator], dict[str, Any]]]) -> None:
-    """Show, then do what was chosen."""
+    """Order a form's tasks: the preview, the choice, and an operator for each action."""
     choose = chosen()
     preview(f"{{{{ params.action }}}} {noun}") >> choose
     for verb, (operator, arguments) in actions.items():
@@ -106,27 +154,19 @@ def branch_dag(dag_id: str = "lakeops_branch", **arguments: Any) -> DAG:
 
     The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        branch_dag,
-        dag_id,
-        arguments,
-        action=action(
+    fields = {
+        "action": action(
             "Moving restores what a branch showed, by a commit of its reflog. Deleting drops uncommitted changes too; "
-            "commits stay until retention takes them.",
-            "create",
-            "move",
-            "delete",
+            "commits stay until retention takes them."
         ),
-        branch=text("Branch", "The branch to create, move or delete.", pattern=NAME),
-        source=maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
-    ) as dag:
+        "branch": text("Branch", "The branch to create, move or delete.", pattern=NAME),
+        "source": maybe("Source", "The ref that it starts at, or moves to. Empty: the default branch.", pattern=REF),
+    }
+    with form(branch_dag, dag_id, arguments, fields) as dag:
         do_one_of(
             "branch",
             {
-                "create": (
-                    LakeopsCreateBranchOperator,
-                    {"branch": "{{ params.branch }}", **pinned("source")},
-                ),
+                "create": (LakeopsCreateBranchOperator, {"branch": "{{ params.branch }}", **pinned("source")}),
                 "move": (
                     LakeopsMoveBranchOperator,
                     {"branch": "{{ params.branch }}", "ref": pinned("source")["source"], **pinned("shown")},
@@ -143,13 +183,10 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
     The task `preview` shows what the merge changes, or its conflicts; with *Dry run*, which is on at first, that is
     all. Otherwise exactly that is published, or nothing.
     """
-    with form(
-        merge_dag,
-        dag_id,
-        arguments,
-        source=text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
-        destination=maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
-        strategy=Param(
+    fields = {
+        "source": text("Source", "What to merge: a branch, a tag, a commit id or any ref expression.", pattern=REF),
+        "destination": maybe("Destination", "The branch to merge into. Empty: the default branch.", pattern=NAME),
+        "strategy": Param(
             "fail",
             type="string",
             enum=["fail", "source-wins", "dest-wins"],
@@ -161,8 +198,9 @@ def merge_dag(dag_id: str = "lakeops_merge", **arguments: Any) -> DAG:
             title="Conflicts",
             description="What to do where both sides changed a path.",
         ),
-        message=maybe("Message", "The merge commit's message."),
-    ) as dag:
+        "message": maybe("Message", "The merge commit's message."),
+    }
+    with form(merge_dag, dag_id, arguments, fields) as dag:
         do(
             "merge",
             LakeopsMergeOperator,
@@ -179,21 +217,19 @@ def revert_dag(dag_id: str = "lakeops_revert", **arguments: Any) -> DAG:
     The task `preview` shows what that changes; with *Dry run*, which is on at first, that is all. Otherwise exactly
     that is published, or nothing.
     """
-    with form(
-        revert_dag,
-        dag_id,
-        arguments,
-        branch=text("Branch", "The branch to undo it on.", "main", pattern=NAME),
-        ref=text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
-        parent_number=Param(
+    fields = {
+        "branch": text("Branch", "The branch to undo it on.", "main", pattern=NAME),
+        "ref": text("Commit", "What to undo, best a commit id: main~1 moves with the branch.", pattern=REF),
+        "parent_number": Param(
             None,
             type=["null", "integer"],
             minimum=1,
             title="Parent",
             description="For a merge commit: the number of the parent to go back to, mostly 1.",
         ),
-        message=maybe("Message", "The commit's message. Empty: Revert '...'."),
-    ) as dag:
+        "message": maybe("Message", "The commit's message. Empty: Revert '...'."),
+    }
+    with form(revert_dag, dag_id, arguments, fields) as dag:
         do(
             "revert",
             LakeopsRevertOperator,
@@ -210,14 +246,12 @@ def tag_dag(dag_id: str = "lakeops_tag", **arguments: Any) -> DAG:
 
     The task `preview` shows what would be done; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        tag_dag,
-        dag_id,
-        arguments,
-        action=action("Who reads by a tag's name sees the other commit once it is moved.", "create", "move", "delete"),
-        tag=text("Tag", "The tag to create, move or delete.", pattern=NAME),
-        ref=maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
-    ) as dag:
+    fields = {
+        "action": action("Who reads by a tag's name sees the other commit once it is moved."),
+        "tag": text("Tag", "The tag to create, move or delete.", pattern=NAME),
+        "ref": maybe("Ref", "What it names, or moves to. Empty: the default branch's head.", pattern=REF),
+    }
+    with form(tag_dag, dag_id, arguments, fields) as dag:
         do_one_of(
             "tag",
             {
@@ -234,13 +268,11 @@ def reset_dag(dag_id: str = "lakeops_reset", **arguments: Any) -> DAG:
 
     The task `preview` shows which; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        reset_dag,
-        dag_id,
-        arguments,
-        branch=text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
-        prefix=maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
-    ) as dag:
+    fields = {
+        "branch": text("Branch", "The branch whose uncommitted changes are dropped.", pattern=NAME),
+        "prefix": maybe("Prefix", "Drop changes under this prefix only. Empty: all."),
+    }
+    with form(reset_dag, dag_id, arguments, fields) as dag:
         do(
             "reset",
             LakeopsResetBranchOperator,
@@ -256,13 +288,13 @@ def sweep_dag(dag_id: str = "lakeops_sweep", **arguments: Any) -> DAG:
 
     The task `preview` shows what that is; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        sweep_dag,
-        dag_id,
-        arguments,
-        mark=text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
-        force=Param(False, type="boolean", title="Force", description="Also a mark that holds most of the repository."),
-    ) as dag:
+    fields = {
+        "mark": text("Mark", "The mark's id, as the page of garbage collection has it.", pattern=REF),
+        "force": Param(
+            False, type="boolean", title="Force", description="Also a mark that holds most of the repository."
+        ),
+    }
+    with form(sweep_dag, dag_id, arguments, fields) as dag:
         do("sweep", LakeopsGcSweepOperator, mark_id="{{ params.mark }}", force="{{ params.force }}")
     return dag
 
@@ -272,19 +304,17 @@ def import_dag(dag_id: str = "lakeops_import", **arguments: Any) -> DAG:
 
     The task `preview` counts what there is to import and to replace; with *Dry run*, which is on at first, that is all.
     """
-    with form(
-        import_dag,
-        dag_id,
-        arguments,
-        source=text(
+    fields = {
+        "source": text(
             "Source",
             "s3://bucket/prefix, az://, gs:// or file:///directory. The objects stay where they are.",
             pattern="^(s3|az|gs|file)://.+$",
         ),
-        branch=text("Branch", "The branch to import to.", "main", pattern=NAME),
-        prefix=maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
-        message=maybe("Message", "The commit's message. Empty: Import ..."),
-    ) as dag:
+        "branch": text("Branch", "The branch to import to.", "main", pattern=NAME),
+        "prefix": maybe("Prefix", "The folder that is replaced by what is imported. Empty: all of the branch."),
+        "message": maybe("Message", "The commit's message. Empty: Import ..."),
+    }
+    with form(import_dag, dag_id, arguments, fields) as dag:
         do(
             "import",
             LakeopsImportOperator,

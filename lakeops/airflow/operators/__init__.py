@@ -4,8 +4,6 @@ Errors that would come again (a conflict, bad input, a protected branch) fail th
 ``retries`` are. Only errors that may pass are retried.
 """
 
-from lakeops.airflow.failures import failing_at_once
-from lakeops.airflow.operators.base import LakeopsOperator, TaskKilled
 from lakeops.airflow.operators.branch import (
     LakeopsCreateBranchOperator,
     LakeopsCreateRepositoryOperator,
@@ -29,19 +27,17 @@ from lakeops.airflow.operators.commit import (
     OnEmptyCommit,
     OnNewer,
 )
-from lakeops.airflow.operators.gc import (
+from lakeops.airflow.operators.objects import LakeopsDeleteObjectsOperator, LakeopsDiffOperator, LakeopsUploadOperator
+from lakeops.airflow.operators.upkeep import (
     FailOn,
     LakeopsExpireRefsOperator,
     LakeopsFsckOperator,
     LakeopsGcMarkOperator,
     LakeopsGcSweepOperator,
+    LakeopsMirrorDiscoverOperator,
+    LakeopsMirrorPromoteOperator,
 )
-from lakeops.airflow.operators.mirror import LakeopsMirrorDiscoverOperator, LakeopsMirrorPromoteOperator
-from lakeops.airflow.operators.objects import (
-    LakeopsDeleteObjectsOperator,
-    LakeopsDiffOperator,
-    LakeopsUploadOperator,
-)
+from lakeops.airflow.task import LakeopsOperator, TaskKilled, failing_at_once
 
 __all__ = [
     "FailOn",

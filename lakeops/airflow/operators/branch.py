@@ -1,4 +1,4 @@
-"""Operators on repositories, branches and tags: create and delete them, reset and protect branches."""
+"""Operators on repositories, branches and tags: create, move and delete them, reset and protect branches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.changes import require_shown, staged_state, state_of
-from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
-from lakeops.airflow.task import TaskRun, fixed
-from lakeops.model.errors import InvalidInput, NotAsSeen, RefNotFound
+from lakeops.airflow.idempotent import TaskRun
+from lakeops.airflow.previews import require_shown, staged_state, state_of
+from lakeops.airflow.task import LakeopsBranchOperator, LakeopsOperator
+from lakeops.model.errors import InvalidInput, NotAsSeen, NotFound, RefNotFound, RepositoryNotFound
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,16 +31,20 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         anew: when this task runs again together with everything that depends on it in its task group, make the branch
             again at ``source``, so that the run starts from what the source is by then. Only a branch without commits
             of anybody else is made again. Its uncommitted changes go.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsBranchOperator.template_fields, "source")
     branch: str
-    source: str | None = None
-    exist_ok: bool = fixed(default=False)
-    anew: bool = fixed(default=False)
+
+    def __init__(
+        self, *, branch: str, source: str | None = None, exist_ok: bool = False, anew: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(branch=branch, **kwargs)
+        self.source = source
+        self.exist_ok = exist_ok
+        self.anew = anew
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        """The branch's ref record."""
         if self.anew and self._starts_group(context):
             repository = lake.repository(name)
             source = self.source or repository.default_branch
@@ -63,12 +67,11 @@ class LakeopsCreateBranchOperator(LakeopsBranchOperator):
         return not any(found.get(instance.run_id, {}).values())
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The branch's ref record."""
         source = self.source or repository.default_branch
         branch = idempotent.create_branch(repository, self.branch, source, run, exist_ok=self.exist_ok)
-        head = branch.commit_id
-        self.log.info("Branch lakefs://%s/%s is at %s", repository.id, branch.id, head)
-        return {"id": branch.id, "commit_id": head}
+        record = {"id": branch.id, "commit_id": branch.commit_id}
+        self.log.info("Branch lakefs://%s/%s is at %s", repository.id, branch.id, record["commit_id"])
+        return record
 
 
 class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
@@ -80,15 +83,17 @@ class LakeopsDeleteBranchOperator(LakeopsBranchOperator):
             Otherwise the branch stays for inspection, and the task succeeds with ``deleted`` false. So the task can be
             a teardown, which runs after failures too.
         shown: what a preview has shown. A branch that has another head or other uncommitted changes by now stays.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsBranchOperator.template_fields, "merged_into", "shown")
     branch: str
-    merged_into: str | None = None
-    shown: str | None = None
+
+    def __init__(self, *, branch: str, merged_into: str | None = None, shown: str | None = None, **kwargs: Any) -> None:
+        super().__init__(branch=branch, **kwargs)
+        self.merged_into = merged_into
+        self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """Where the branch was, and whether it was deleted."""
         while True:
             pinned = None
             with suppress(RefNotFound):
@@ -110,20 +115,29 @@ class LakeopsResetBranchOperator(LakeopsBranchOperator):
     It drops what is staged when the task runs, so a task that is cleared later drops what was staged since.
 
     Args:
-        branch: the branch.
         prefix: drop changes under this prefix only.
         path: drop the change of this one path only.
         shown: what a preview has shown. When there is something else to drop by now, nothing is dropped.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsBranchOperator.template_fields, "prefix", "path", "shown")
     branch: str
-    prefix: str | None = None
-    path: str | None = None
-    shown: str | None = None
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        prefix: str | None = None,
+        path: str | None = None,
+        shown: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(branch=branch, **kwargs)
+        self.prefix = prefix
+        self.path = path
+        self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The branch's ref record, and how many staged paths went."""
         if self.path == "":
             raise InvalidInput("path must not be empty: a template may have come to nothing; leave it out to drop all")
         branch, where = repository.branch(self.branch), (self.prefix or None, self.path or None)
@@ -146,16 +160,17 @@ class LakeopsMoveBranchOperator(LakeopsBranchOperator):
         branch: the branch. One with uncommitted changes stays.
         ref: the ref expression to point it at.
         shown: the head that a preview has shown. A branch that is elsewhere by now stays.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsBranchOperator.template_fields, "ref", "shown")
     branch: str
-    ref: str
-    shown: str | None = None
+
+    def __init__(self, *, branch: str, ref: str, shown: str | None = None, **kwargs: Any) -> None:
+        super().__init__(branch=branch, **kwargs)
+        self.ref = ref
+        self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The branch's ref record."""
-
         def check(head: str) -> None:
             require_shown(head, self.shown, f"branch {self.branch!r}")
 
@@ -171,18 +186,21 @@ class LakeopsProtectBranchOperator(LakeopsOperator):
     Args:
         pattern: a branch's name, or a glob such as ``release-*``.
         protected: False drops the protection. One that does not exist is fine.
-        kwargs: see ``LakeopsOperator``.
     """
 
-    pattern: str
-    protected: bool = fixed(default=True)
+    template_fields: Any = (*LakeopsOperator.template_fields, "pattern")
+
+    def __init__(self, *, pattern: str, protected: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pattern = pattern
+        self.protected = protected
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The pattern, and the patterns that are protected now."""
         if self.protected:
             repository.protect(self.pattern)
         else:
-            idempotent.unprotect(repository, self.pattern)
+            with suppress(NotFound):
+                repository.unprotect(self.pattern)
         return {"pattern": self.pattern, "protections": repository.protections()}
 
 
@@ -195,15 +213,18 @@ class LakeopsCreateTagOperator(LakeopsOperator):
     Args:
         tag: the new tag.
         ref: the ref expression to tag; the repository's default branch when left out.
-        kwargs: see ``LakeopsOperator``.
     """
 
-    tag: str
-    ref: str | None = None
+    template_fields: Any = (*LakeopsOperator.template_fields, "tag", "ref")
+
+    def __init__(self, *, tag: str, ref: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
+        self.ref = ref
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The tag's ref record."""
-        tag = idempotent.create_tag(repository, self.tag, self.ref or repository.default_branch, run)
+        ref = self.ref or repository.default_branch
+        tag = repository.create_tag(self.tag, ref, idempotency_key=run.key("tag", self.tag, ref))
         self.log.info("Tag lakefs://%s/%s is at %s", repository.id, tag.id, tag.commit_id)
         return tag.to_json()
 
@@ -217,15 +238,17 @@ class LakeopsMoveTagOperator(LakeopsOperator):
         tag: a tag that exists.
         ref: the ref expression to point it at.
         shown: the commit that a preview has shown it at. A tag that is elsewhere by now stays.
-        kwargs: see ``LakeopsOperator``.
     """
 
-    tag: str
-    ref: str
-    shown: str | None = None
+    template_fields: Any = (*LakeopsOperator.template_fields, "tag", "ref", "shown")
+
+    def __init__(self, *, tag: str, ref: str, shown: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
+        self.ref = ref
+        self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The tag's ref record."""
         key = run.key("move-tag", self.tag, self.ref)
         moved = repository.move_tag(self.tag, self.ref, old=self.shown or None, idempotency_key=key)
         self.log.info("Tag lakefs://%s/%s is at %s", repository.id, moved.id, moved.commit_id)
@@ -238,15 +261,19 @@ class LakeopsDeleteTagOperator(LakeopsOperator):
     Args:
         tag: the tag. One that does not exist is fine.
         shown: the commit that a preview has shown it at. A tag that is elsewhere by now stays.
-        kwargs: see ``LakeopsOperator``.
     """
 
-    tag: str
-    shown: str | None = None
+    template_fields: Any = (*LakeopsOperator.template_fields, "tag", "shown")
+
+    def __init__(self, *, tag: str, shown: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tag = tag
+        self.shown = shown
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """Where the tag was, and whether it was deleted."""
-        gone = idempotent.delete_tag(repository, self.tag, old=self.shown or None)
+        gone = None
+        with suppress(RefNotFound):
+            gone = repository.delete_tag(self.tag, old=self.shown or None)
         return _deleted(self, repository, self.tag, gone)
 
 
@@ -259,15 +286,18 @@ class LakeopsCreateRepositoryOperator(LakeopsOperator):
         repo: the new repository's name.
         storage_namespace: ``s3://bucket/prefix`` or ``file:///directory``; below the lake's home when left out.
         default_branch: its first branch.
-        kwargs: see ``LakeopsOperator``.
     """
 
-    repo: str
-    storage_namespace: str | None = None
-    default_branch: str = "main"
+    template_fields: Any = (*LakeopsOperator.template_fields, "storage_namespace", "default_branch")
+
+    def __init__(
+        self, *, repo: str, storage_namespace: str | None = None, default_branch: str = "main", **kwargs: Any
+    ) -> None:
+        super().__init__(repo=repo, **kwargs)
+        self.storage_namespace = storage_namespace
+        self.default_branch = default_branch
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        """The repository's record."""
         found = idempotent.create_repository(lake, name, self.storage_namespace or None, self.default_branch)
         self.log.info("Repository lakefs://%s is at %s", found.id, found.storage_namespace)
         return found.record.to_json()
@@ -280,15 +310,16 @@ class LakeopsDeleteRepositoryOperator(LakeopsOperator):
 
     Args:
         repo: the repository, which must be named. One that does not exist is fine.
-        kwargs: see ``LakeopsOperator``.
     """
 
-    repo: str
+    def __init__(self, *, repo: str, **kwargs: Any) -> None:
+        super().__init__(repo=repo, **kwargs)
 
     def work(self, lake: Lake, name: str, context: Context) -> dict[str, Any]:
-        """What the repository was, and whether it was deleted."""
-        record = idempotent.delete_repository(lake, name)
-        if record is None:
+        try:
+            record = lake.repository(name).record
+            lake.delete_repository(name)
+        except RepositoryNotFound:
             self.log.info("There is no repository lakefs://%s", name)
             return {"id": name, "storage_namespace": None, "deleted": False}
         self.log.info("Repository lakefs://%s is deleted; its objects stay at %s", name, record.storage_namespace)

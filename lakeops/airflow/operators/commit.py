@@ -12,37 +12,41 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 from airflow.sdk import get_current_context
 
 from lakeops.airflow import idempotent
-from lakeops.airflow.changes import DiffSummary, MergeOutcome, importing, lying_at, objects_under, require_shown
-from lakeops.airflow.compat import AirflowSkipException
-from lakeops.airflow.failures import LakeopsFailure
+from lakeops.airflow.compat import AirflowSkipException, LakeopsFailure
 from lakeops.airflow.hook import LakeopsHook
-from lakeops.airflow.lineage import Place, Trace
-from lakeops.airflow.links import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink
-from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
-from lakeops.airflow.task import fixed, number
+from lakeops.airflow.previews import DiffSummary, ImportOutcome, MergeOutcome, require_shown
+from lakeops.airflow.task import (
+    LakeopsBranchLink,
+    LakeopsBranchOperator,
+    LakeopsCommitLink,
+    LakeopsDiffLink,
+    LakeopsOperator,
+    LineageDataset,
+    TaskLineage,
+    number,
+)
 from lakeops.model.errors import CommitExpired, InvalidInput, NoChanges, RefNotFound
 from lakeops.model.names import as_folder
 from lakeops.store.location import parse_location
 
 if TYPE_CHECKING:
-    from lakeops.airflow.task import TaskRun
+    from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Branch, Repository
     from lakeops.model.changes import Change, StrategyName
     from lakeops.model.records import Commit
 
 OnEmpty = Literal["succeed", "skip", "fail"]
-"""What a task does that finds nothing to change."""
+"""The end of a task that finds nothing to change."""
 
 OnEmptyCommit = Literal["succeed", "skip", "fail", "commit"]
-"""What a commit task does that finds nothing to commit."""
-
+"""The end of a commit task that finds nothing to commit."""
 
 OnNewer = Literal["publish", "skip", "fail"]
-"""What a merge task does when a run of a later logical date has published before it."""
+"""The end of a merge task when a run of a later logical date has published before it."""
 
 
 class LakeopsPublishOperator(LakeopsBranchOperator):
-    """What the operators share that publish one commit on one branch; returns the commit's record.
+    """Publishes one commit on one branch; returns the commit's record. The base of commit, revert, import and so on.
 
     Args:
         branch: the branch; the repository's default branch when left out.
@@ -50,24 +54,29 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
         metadata: key/value pairs kept with the commit, beside the ``airflow_*`` ones that say which task made it.
         on_empty: what to do when there is nothing to change: ``succeed`` (the default) returns the branch's head,
             ``skip`` ends the task and what follows it as skipped, ``fail`` fails it.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsBranchOperator.template_fields, "message", "metadata")
     operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink())
     announces = True
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmpty)
 
-    message: str | None = None
-    metadata: Mapping[str, str] | None = None
-    on_empty: OnEmptyCommit = fixed(default="succeed")
-
-    def check_arguments(self) -> None:
-        """Refuse an ``on_empty`` that does not exist."""
+    def __init__(
+        self,
+        *,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        on_empty: OnEmptyCommit = "succeed",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.message = message
+        self.metadata = metadata
+        self.on_empty = on_empty
         if self.on_empty not in self.choices:
             raise InvalidInput(f"on_empty is one of {', '.join(self.choices)}, not {self.on_empty!r}")
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The commit's record."""
         branch = repository.branch(self.target(repository))
         try:
             commit = self.publish(repository, branch, run)
@@ -84,28 +93,26 @@ class LakeopsPublishOperator(LakeopsBranchOperator):
 
     @abstractmethod
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        """The commit. Raises ``NoChanges`` when there is nothing to change."""
+        """Publish the commit. Raises ``NoChanges`` when there is nothing to change."""
 
     def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
-        """The commit, unless the task found nothing to change and returned somebody else's."""
+        # A task that found nothing to change has returned somebody else's commit.
         return record if run.made(record["metadata"]) else None
 
-    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
-        """From the sources, to the folder."""
-        written = Place.of(repository, self.target(repository), self.folder(), version=record["id"])
-        return Trace(self.sources(repository), (written,))
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
+        written = LineageDataset.of(repository, self.target(repository), self.folder(), version=record["id"])
+        return TaskLineage(self.sources(repository), (written,))
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        """The branch and its commit."""
         found = super().pages(repository, record)
         return found if record is None else {**found, "commit": self.page(repository, "commit", record["id"])}
 
-    def sources(self, repository: Repository) -> tuple[Place, ...]:
-        """Where the changes came from, if that is known."""
+    def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
+        """The data that the changes came from, if that is known."""
         return ()
 
     def folder(self) -> str:
-        """Where on the branch the changes went; empty where that may be anywhere."""
+        """The folder of the branch that the changes went to; empty where that may be anywhere."""
         return ""
 
 
@@ -113,21 +120,20 @@ class LakeopsCommitOperator(LakeopsPublishOperator):
     """Commits a branch's uncommitted changes; returns the commit record (``id``, ``parents``, ``metadata``, ...).
 
     Args:
-        branch: the branch.
         message: the commit's message.
         metadata: key/value pairs kept with the commit, beside the ``airflow_*`` ones that say which task made it.
         on_empty: what to do when there is nothing to commit: ``succeed`` (the default) returns the branch's head,
             ``skip`` ends the task and what follows it as skipped, ``fail`` fails it, ``commit`` makes an empty commit.
-        kwargs: see ``LakeopsOperator``.
     """
 
     choices: ClassVar[tuple[str, ...]] = get_args(OnEmptyCommit)
-
     branch: str
     message: str
 
+    def __init__(self, *, branch: str, message: str, **kwargs: Any) -> None:
+        super().__init__(branch=branch, message=message, **kwargs)
+
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        """The commit of what is on the branch."""
         empty = self.on_empty == "commit"
         return idempotent.commit(repository, branch, run, self.message, metadata=self.metadata, allow_empty=empty)
 
@@ -144,25 +150,28 @@ class LakeopsRevertOperator(LakeopsPublishOperator):
         branch: the branch to undo it on; the repository's default branch when left out.
         message: the commit's message; ``Revert '...'`` when left out.
         shown: what a preview has shown. When undoing would change something else by now, nothing is published.
-        kwargs: see ``LakeopsPublishOperator``.
     """
 
-    ref: str
-    parent_number: int | str | None = None
-    shown: str | None = None
+    template_fields: Any = (*LakeopsPublishOperator.template_fields, "ref", "parent_number", "shown")
 
-    def sources(self, repository: Repository) -> tuple[Place, ...]:
-        """The commit."""
-        return (Place.of(repository, self.ref),)
+    def __init__(
+        self, *, ref: str, parent_number: int | str | None = None, shown: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.ref = ref
+        self.parent_number = parent_number
+        self.shown = shown
+
+    def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
+        return (LineageDataset.of(repository, self.ref),)
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        """The commit that undoes it."""
         wanted = (self.ref, number("parent_number", self.parent_number))
         changes = partial(branch.revert_changes, *wanted)
         return idempotent.revert(repository, branch, run, *wanted, **self.described(f"revert of {self.ref!r}", changes))
 
     def described(self, what: str, changes: Callable[[], Iterable[Change]]) -> dict[str, Any]:
-        """The message, if one was given, the metadata, and a look at the changes before they are published."""
+        """Options for the verb: message, metadata, and a comparison of the changes with those that were shown."""
 
         def on_head(_: str) -> None:
             if self.shown:
@@ -180,11 +189,9 @@ class LakeopsCherryPickOperator(LakeopsRevertOperator):
         branch: the branch to apply it to; the repository's default branch when left out.
         message: the commit's message; the original's when left out.
         shown: as for ``LakeopsRevertOperator``.
-        kwargs: see ``LakeopsPublishOperator``.
     """
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        """The commit that does the same."""
         parent = number("parent_number", self.parent_number)
         changes = partial(repository.cherry_pick_changes, self.ref, branch.id, parent)
         given = self.described(f"cherry-pick of {self.ref!r}", changes)
@@ -205,32 +212,40 @@ class LakeopsImportOperator(LakeopsPublishOperator):
         allow_empty_source: let a source without objects empty the prefix, instead of failing the task.
         skip_special: leave out links, devices and names that are not UTF-8, instead of failing the task.
         shown: what a preview has shown. When there is something else to import or to replace by now, nothing is.
-        kwargs: see ``LakeopsPublishOperator``.
     """
 
-    source: str
-    prefix: str
-    shown: str | None = None
-    allow_empty_source: bool = fixed(default=False)
-    skip_special: bool = fixed(default=False)
+    template_fields: Any = (*LakeopsPublishOperator.template_fields, "source", "prefix", "shown")
 
-    def sources(self, repository: Repository) -> tuple[Place, ...]:
-        """What was imported."""
-        return (Place.outside(self.source),)
+    def __init__(
+        self,
+        *,
+        source: str,
+        prefix: str,
+        shown: str | None = None,
+        allow_empty_source: bool = False,
+        skip_special: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.prefix = prefix
+        self.shown = shown
+        self.allow_empty_source = allow_empty_source
+        self.skip_special = skip_special
+
+    def sources(self, repository: Repository) -> tuple[LineageDataset, ...]:
+        return (LineageDataset.outside(self.source),)
 
     def folder(self) -> str:
-        """The prefix."""
         return self.prefix
 
     def publish(self, repository: Repository, branch: Branch, run: TaskRun) -> Commit:
-        """The import's commit."""
-
         def on_head(head: str) -> None:
             if self.shown:
+                source, folder = parse_location(self.source).url, as_folder(self.prefix)
                 with LakeopsHook(self.lakeops_conn_id).get_conn() as lake:
-                    lying = lying_at(lake, parse_location(self.source).url)
-                before = objects_under(repository, head, as_folder(self.prefix))
-                require_shown(importing(lying, before), self.shown, f"import of {self.source!r}")
+                    now = ImportOutcome.of(lake, repository, head, source, folder).shown
+                require_shown(now, self.shown, f"import of {self.source!r}")
 
         return idempotent.import_objects(
             repository,
@@ -268,33 +283,51 @@ class LakeopsMergeOperator(LakeopsOperator):
         checks: names of checks that tasks before this one have made of the source. They are recorded as passed.
         on_newer: what to do when the same task has published for a later logical date, so that an older run that was
             cleared would put its data over newer data: ``publish`` (the default), ``skip``, or ``fail``.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (
+        *LakeopsOperator.template_fields,
+        "source",
+        "destination",
+        "strategy",
+        "message",
+        "metadata",
+        "shown",
+    )
     operator_extra_links: Any = (LakeopsCommitLink(), LakeopsBranchLink(), LakeopsDiffLink())
     announces = True
 
-    source: str
-    destination: str | None = None
-    strategy: StrategyName | str | None = None
-    message: str | None = None
-    metadata: Mapping[str, str] | None = None
-    shown: str | None = None
-    approver: str | None = fixed(default=None)
-    checks: Sequence[str] = fixed(default=())
-    on_newer: OnNewer = fixed(default="publish")
-
-    def check_arguments(self) -> None:
-        """Refuse an ``on_newer`` that does not exist."""
+    def __init__(
+        self,
+        *,
+        source: str,
+        destination: str | None = None,
+        strategy: StrategyName | str | None = None,
+        message: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        shown: str | None = None,
+        approver: str | None = None,
+        checks: Sequence[str] = (),
+        on_newer: OnNewer = "publish",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.source = source
+        self.destination = destination
+        self.strategy = strategy
+        self.message = message
+        self.metadata = metadata
+        self.shown = shown
+        self.approver = approver
+        self.checks = checks
+        self.on_newer = on_newer
         if self.on_newer not in get_args(OnNewer):
             raise InvalidInput(f"on_newer is one of {', '.join(get_args(OnNewer))}, not {self.on_newer!r}")
 
     def target(self, repository: Repository) -> str:
-        """The destination."""
         return self.destination or repository.default_branch
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The merge's record."""
         into, strategy = self.target(repository), cast("StrategyName | None", self.strategy or None)
         if self.approver is not None:
             run = replace(run, approved_by=_approved_by(self.approver))
@@ -324,18 +357,17 @@ class LakeopsMergeOperator(LakeopsOperator):
         return result.to_json()
 
     def published(self, repository: Repository, record: dict[str, Any], run: TaskRun) -> dict[str, Any] | None:
-        """The merge commit, if there was anything to merge."""
         return record["reference"] and repository.ref(record["reference"]).commit.to_json()
 
-    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
-        """From the source as it was merged, to the destination."""
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
         if published is None:
-            return Trace()
-        source = Place.of(repository, self.source, version=published["parents"][1])
-        return Trace((source,), (Place.of(repository, self.target(repository), version=published["id"]),))
+            return TaskLineage()
+        source = LineageDataset.of(repository, self.source, version=published["parents"][1])
+        return TaskLineage(
+            (source,), (LineageDataset.of(repository, self.target(repository), version=published["id"]),)
+        )
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        """The destination, and the merge commit with what it changed; or else what the source would bring."""
         found = super().pages(repository, record)
         if record is None or record["reference"] is None:
             into = self.target(repository)
@@ -345,12 +377,11 @@ class LakeopsMergeOperator(LakeopsOperator):
         return {**found, "commit": self.page(repository, "commit", made), "diff": changed}
 
     def sides(self, repository: Repository) -> tuple[str, str] | None:
-        """Source and destination."""
         return self.source, self.target(repository)
 
 
 def _approved_by(approver: str) -> str | None:
-    """Who has answered the task of an approval: the one of this instance of a mapped group, or the only one."""
+    """The person who answered an approval task: the one of this instance of a mapped group, or the only one."""
     task = get_current_context()["ti"]
     mine = -1 if task.map_index is None else task.map_index
     answers = (task.xcom_pull(task_ids=approver, map_indexes=index) for index in dict.fromkeys((mine, -1)))

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from lakeops.airflow.changes import LISTED, DiffSummary
-from lakeops.airflow.lineage import Place, Trace
-from lakeops.airflow.links import LakeopsDiffLink
-from lakeops.airflow.operators.base import LakeopsBranchOperator, LakeopsOperator
-from lakeops.airflow.task import fixed
+from lakeops.airflow.previews import LISTED, DiffSummary
+from lakeops.airflow.task import LakeopsBranchOperator, LakeopsDiffLink, LakeopsOperator, LineageDataset, TaskLineage
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound
 from lakeops.model.names import check_path
 
 if TYPE_CHECKING:
-    from lakeops.airflow.task import TaskRun
+    from lakeops.airflow.idempotent import TaskRun
     from lakeops.lake import Repository
 
 
@@ -25,26 +22,45 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
     uncommitted changes until the branch is committed. Contents that are there already are no change.
 
     Args:
-        branch: the branch.
         path: the object's path, or the folder that files go below.
         source: a file or directory that the worker sees.
         data: a text in place of a source; it is stored in UTF-8.
         content_type: of every object.
         metadata: user metadata of every object.
         skip_special: leave out links, pipes and devices below a directory, instead of failing the task.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (
+        *LakeopsBranchOperator.template_fields,
+        "path",
+        "source",
+        "data",
+        "content_type",
+        "metadata",
+    )
     branch: str
-    path: str
-    source: str | None = None
-    data: str | None = None
-    content_type: str | None = None
-    metadata: Mapping[str, str] | None = None
-    skip_special: bool = fixed(default=False)
+
+    def __init__(
+        self,
+        *,
+        branch: str,
+        path: str,
+        source: str | None = None,
+        data: str | None = None,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        skip_special: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(branch=branch, **kwargs)
+        self.path = path
+        self.source = source
+        self.data = data
+        self.content_type = content_type
+        self.metadata = metadata
+        self.skip_special = skip_special
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """What was staged."""
         branch = repository.branch(self.branch)
         described: dict[str, Any] = {"metadata": self.metadata, "content_type": self.content_type}
         if (self.source is None) == (self.data is None):
@@ -60,10 +76,11 @@ class LakeopsUploadOperator(LakeopsBranchOperator):
         paths = [entry.path for entry in entries[:LISTED]]
         return {"branch": branch.id, "objects": len(entries), "bytes": size, "paths": paths}
 
-    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
-        """From the worker's files to the path on the branch. Nothing is committed, so there is no version."""
-        inputs = () if self.source is None else (Place("file", self.source),)
-        return Trace(inputs, (Place(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),))
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
+        inputs = () if self.source is None else (LineageDataset("file", self.source),)
+        return TaskLineage(
+            inputs, (LineageDataset(f"lakefs://{repository.id}", f"{record['branch']}/{self.path}".rstrip("/")),)
+        )
 
 
 class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
@@ -73,18 +90,21 @@ class LakeopsDeleteObjectsOperator(LakeopsBranchOperator):
     object is no error.
 
     Args:
-        branch: the branch.
         paths: paths to delete.
         prefix: delete everything under this prefix.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsBranchOperator.template_fields, "paths", "prefix")
     branch: str
-    paths: Sequence[str] | str | None = None
-    prefix: str | None = None
+
+    def __init__(
+        self, *, branch: str, paths: Sequence[str] | str | None = None, prefix: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(branch=branch, **kwargs)
+        self.paths = paths
+        self.prefix = prefix
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """How many deletions were staged."""
         branch = repository.branch(self.branch)
         paths = [self.paths] if isinstance(self.paths, str) else list(self.paths or ())
         if not paths and not self.prefix:
@@ -119,19 +139,29 @@ class LakeopsDiffOperator(LakeopsOperator):
             merge base (what a merge into ``left`` would bring, and its conflicts).
         prefix: under this prefix only.
         max_changes: how many changes are listed. The counts are always of all.
-        kwargs: see ``LakeopsOperator``.
     """
 
+    template_fields: Any = (*LakeopsOperator.template_fields, "right", "left", "prefix")
     operator_extra_links: Any = (LakeopsDiffLink(),)
 
-    right: str
-    left: str | None = None
-    prefix: str = ""
-    two_way: bool = fixed(default=False)
-    max_changes: int = fixed(default=LISTED)
+    def __init__(
+        self,
+        *,
+        right: str,
+        left: str | None = None,
+        prefix: str = "",
+        two_way: bool = False,
+        max_changes: int = LISTED,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.right = right
+        self.left = left
+        self.prefix = prefix
+        self.two_way = two_way
+        self.max_changes = max_changes
 
     def run_verb(self, repository: Repository, run: TaskRun) -> dict[str, Any]:
-        """The counts and the first changes."""
         if not self.left:
             changes = repository.branch(self.right).uncommitted(self.prefix)
         elif self.two_way:
@@ -143,12 +173,12 @@ class LakeopsDiffOperator(LakeopsOperator):
         return tally.to_json()
 
     def pages(self, repository: Repository, record: dict[str, Any] | None) -> dict[str, str]:
-        """The difference; for uncommitted changes, the branch."""
         if not self.left:
             return {"diff": self.page(repository, "ref", self.right)}
         more = {"two_way": "true"} if self.two_way else {}
         return {"diff": self.page(repository, "diff", left=self.left, right=self.right, **more)}
 
-    def trace(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> Trace:
-        """From both sides."""
-        return Trace(tuple(Place.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref))
+    def lineage(self, repository: Repository, record: dict[str, Any], published: dict[str, Any] | None) -> TaskLineage:
+        return TaskLineage(
+            tuple(LineageDataset.of(repository, ref, self.prefix) for ref in (self.left, self.right) if ref)
+        )

@@ -1,0 +1,253 @@
+"""DAGs that keep repositories in order: garbage collection every day, checks every week, mirrors when they are due."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param, task, task_group
+
+from lakeops.airflow.dags.admin import REPOSITORY, connection_field, dry_run, made, maybe
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.operators import (
+    LakeopsExpireRefsOperator,
+    LakeopsFsckOperator,
+    LakeopsGcMarkOperator,
+    LakeopsGcSweepOperator,
+    LakeopsMirrorDiscoverOperator,
+    LakeopsMirrorPromoteOperator,
+    failing_at_once,
+)
+from lakeops.airflow.operators.upkeep import FailOn
+
+GIB = 1 << 30
+
+
+def above(gib: float | None) -> str:
+    """The limit in bytes, for a template; empty for none."""
+    return "" if gib is None else str(round(gib * GIB))
+
+
+def _defaults(schedule: Any, retries: dict[str, Any], **more: Any) -> dict[str, Any]:
+    # One run at a time works on a repository.
+    return {"schedule": schedule, "max_active_runs": 1, "default_args": retries, "tags": ["lakeops"], **more}
+
+
+def gc_dag(
+    dag_id: str = "lakeops_gc",
+    *,
+    schedule: Any = "@daily",
+    connection: str = DEFAULT_CONN_ID,
+    repository: str | None = None,
+    parallel: int = 4,
+    only_show: bool = False,
+    **arguments: Any,
+) -> DAG:
+    """Garbage collection: idle branches go, and what nothing needs is marked and swept.
+
+    What would be deleted is in the log of each `mark` task, and in its XCom. The form's *Dry run*, which is on unless
+    somebody turns it off, changes nothing, neither branches nor commits nor objects. Scheduled runs do the work. With
+    *Ask above*, a person has to agree before a larger sweep; *Leave it*, and no answer in time, take the mark back, and
+    its commits live again. Retention rules are the repository's: `lakeops gc rules set lakefs://REPO FILE`. A
+    repository without rules keeps every commit, and loses only what was never committed.
+
+    Args:
+        dag_id: the DAG's name.
+        schedule: when it runs.
+        connection: the connection that the form begins with.
+        repository: the repository that the form begins with; all of them, but mirrors, when left out.
+        parallel: how many repositories are worked on at a time.
+        only_show: let scheduled runs change nothing either.
+        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    """
+    fields = {
+        "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
+        "dry_run": dry_run("Show what would go, and change nothing."),
+        "force": Param(
+            False,
+            type="boolean",
+            title="Force",
+            description="Sweep also when a mark holds more than 30 % of a repository's objects.",
+        ),
+        "ask_above_gib": Param(
+            None,
+            type=["null", "number"],
+            minimum=0,
+            title="Ask above (GiB)",
+            description="A person must agree before a sweep that deletes more. Empty: nobody is asked.",
+        ),
+        "connection": connection_field(connection),
+    }
+    retries = {"retries": 2, "retry_delay": timedelta(minutes=1)}
+    defaults = _defaults(schedule, retries, user_defined_macros={"above": above})
+    with made(gc_dag, dag_id, arguments, fields, **defaults) as dag:
+        show = f"{{{{ {only_show} if dag_run.run_type == 'scheduled' else params.dry_run }}}}"
+        collect.partial(show=show, parallel=parallel).expand(repo=repositories())
+    return dag
+
+
+@task
+def repositories(params: dict[str, Any] | None = None) -> list[str]:
+    """The repositories to work on."""
+    given = params or {}
+    hook = LakeopsHook(given["connection"])
+    with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
+        if given["repository"]:
+            return [lake.repository(given["repository"]).id]
+        return [found.id for found in lake.repositories() if not found.record.read_only]
+
+
+@task_group
+def collect(repo: str, show: str, parallel: int) -> None:
+    """Collect the garbage of one repository: expire refs and commits, maybe ask, sweep."""
+    from lakeops.airflow.approval import LakeopsGcApprovalOperator  # late: files with other DAGs do not need it
+
+    where: dict[str, Any] = {
+        "repo": repo,
+        "lakeops_conn_id": "{{ params.connection }}",
+        "max_active_tis_per_dagrun": parallel,
+        "map_index_template": "{{ task.repo }}",
+    }
+    expire = LakeopsExpireRefsOperator(task_id="expire", only_show=show, **where)
+    mark = LakeopsGcMarkOperator(task_id="mark", only_show=show, **where)
+    mark_id = "{{ ti.xcom_pull(task_ids='collect.mark', map_indexes=ti.map_index)['id'] or '' }}"
+    approve = LakeopsGcApprovalOperator(
+        task_id="approve", mark_id=mark_id, above_bytes="{{ above(params.ask_above_gib) }}", only_show=show, **where
+    )
+    sweep = LakeopsGcSweepOperator(task_id="sweep", mark_id=mark_id, force="{{ params.force }}", **where)
+    expire >> mark >> approve >> sweep
+
+
+def fsck_dag(
+    dag_id: str = "lakeops_fsck",
+    *,
+    schedule: Any = "@weekly",
+    connection: str = DEFAULT_CONN_ID,
+    repository: str | None = None,
+    parallel: int = 2,
+    fail_on: FailOn = "error",
+    **arguments: Any,
+) -> DAG:
+    """Checks: everything from the refs of a repository down to the rows of its ranges is read and verified.
+
+    Nothing is changed. Every finding is in the log of a task, with what to do about it. With *Data*, the objects are
+    read too.
+
+    Args:
+        dag_id: the DAG's name.
+        schedule: when it runs.
+        connection: the connection that the form begins with.
+        repository: the repository that the form begins with; all of them, but mirrors, when left out.
+        parallel: how many repositories are checked at a time.
+        fail_on: the least severity that fails a task; see ``LakeopsFsckOperator``.
+        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    """
+    defaults = _defaults(schedule, {"retries": 1, "retry_delay": timedelta(minutes=1)})
+    fields = {
+        "repository": maybe("Repository", "Its name. Empty: all of them, but mirrors.", repository, pattern=REPOSITORY),
+        "data": Param(False, type="boolean", title="Data", description="Read the objects too, all of them."),
+        "connection": connection_field(connection),
+    }
+    with made(fsck_dag, dag_id, arguments, fields, **defaults) as dag:
+        LakeopsFsckOperator.partial(
+            task_id="fsck",
+            data="{{ params.data }}",
+            fail_on=fail_on,
+            lakeops_conn_id="{{ params.connection }}",
+            max_active_tis_per_dagrun=parallel,
+            map_index_template="{{ task.repo }}",
+        ).expand(repo=repositories())
+    return dag
+
+
+LIMIT = timedelta(minutes=1)
+WAIT = timedelta(seconds=45)
+WHEN_DUE = "when something is due"
+"""The schedule of a DAG that runs when a mirror has something to do."""
+WHERE: dict[str, Any] = {"lakeops_conn_id": "{{ params.connection }}"}
+
+SHOWN = "{{ task.repo }}/{{ task.branch or task.tag }}"
+
+
+def mirror_dag(
+    dag_id: str = "lakeops_mirror",
+    *,
+    schedule: Any = WHEN_DUE,
+    connection: str = DEFAULT_CONN_ID,
+    mirror: str | None = None,
+    **arguments: Any,
+) -> DAG:
+    """Mirrors: what each mirror's source shows is discovered, waited for, and shown when it has arrived.
+
+    A run starts when there is something to do: the source shows something new, a branch or tag waits for what has not
+    arrived, or a source cannot be reached. One run at a time. `discover` copies commit records and lists what is waited
+    for; each branch and tag then waits in the triggerer on its own, and is shown when it is whole. What has not arrived
+    within a minute is skipped and waited for by the next run, so nothing that is late holds anything else up. What
+    arrived damaged, and what nothing arrives of any more, fails the run and says what is missing. DAGs scheduled on
+    `lakefs://MIRROR/BRANCH` start when a branch moves.
+
+    Args:
+        dag_id: the DAG's name.
+        schedule: when it runs; when there is something to do, if left out. The triggerer looks every ten seconds.
+        connection: the connection that the form begins with.
+        mirror: the mirror that the form begins with; all of them when left out.
+        **arguments: of Airflow's ``DAG``: ``default_args``, ``tags``, ``params``, and so on.
+    """
+    from lakeops.airflow.assets import mirrors_due
+
+    when = [mirrors_due(connection)] if schedule == WHEN_DUE else schedule
+    defaults = _defaults(when, {"retries": 2, "retry_delay": timedelta(seconds=10)})
+    fields = {
+        "mirror": maybe("Mirror", "Its name. Empty: all of them.", mirror, pattern=REPOSITORY),
+        "connection": connection_field(connection),
+    }
+    with made(mirror_dag, dag_id, arguments, fields, **defaults) as dag:
+        # The next run tries again; a source that does not answer must not hold the other mirrors up.
+        discover = LakeopsMirrorDiscoverOperator.partial(
+            task_id="discover", retries=0, execution_timeout=LIMIT, map_index_template="{{ task.repo }}", **WHERE
+        ).expand(repo=mirrors())
+        discover >> discovered()
+        follow.expand_kwargs(waiting(discover.output["waiting"]))  # type: ignore[index]  # Airflow declares less
+    return dag
+
+
+@task
+def mirrors(params: dict[str, Any] | None = None, triggering_asset_events: Any = None) -> list[str]:
+    """The mirrors to work on: the one that the form names, those that have something to do, or all."""
+    given = params or {}
+    due = {name for events in dict(triggering_asset_events or {}).values() for event in events for name in named(event)}
+    hook = LakeopsHook(given["connection"])
+    with failing_at_once(), hook.get_conn() as lake, hook.naming(lake):
+        if given["mirror"]:
+            return [lake.mirror(given["mirror"]).id]
+        following = [found.repository_id for found in lake.catalog.mirrors() if found.promoted_writable is None]
+        return [name for name in following if name in due or not due]
+
+
+def named(event: Any) -> list[str]:
+    """The mirrors that an event of the trigger names."""
+    extra = event.extra or {}
+    return list(extra.get("payload", extra).get("mirrors", ()))
+
+
+@task(trigger_rule="all_done")
+def waiting(found: list[list[dict[str, Any]]] | None) -> list[dict[str, Any]]:
+    """The refs that wait, of all mirrors that could be seen."""
+    return [ref for refs in found or () for ref in refs or ()]
+
+
+@task
+def discovered() -> None:
+    """Fails the run when a mirror could not be seen; the others go on meanwhile."""
+
+
+@task_group
+def follow(repo: str, branch: str | None, tag: str | None) -> None:
+    """Wait for a branch or a tag, and show it."""
+    from lakeops.airflow.sensors import LakeopsReplicationSensor  # late: files with other DAGs do not need it
+
+    ref: dict[str, Any] = {"repo": repo, "branch": branch, "tag": tag, "map_index_template": SHOWN, **WHERE}
+    waits: dict[str, Any] = {"poke_interval": 10, "timeout": WAIT.total_seconds()}
+    arrived = LakeopsReplicationSensor(task_id="arrived", deferrable=True, soft_fail=True, **waits, **ref)
+    commit_id = arrived.output["commit_id"]  # type: ignore[index]
+    LakeopsMirrorPromoteOperator(task_id="promote", commit_id=commit_id, **ref)

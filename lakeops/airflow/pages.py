@@ -1,0 +1,501 @@
+"""The pages in Airflow's web server: who may see what, the lakes of connections, what a run did.
+
+Every route is a GET, writes nothing and makes no catalog. The pages are those of ``lakeops.web``. Airflow's web server
+imports this module when the first page is asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import islice
+from threading import BoundedSemaphore, Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails, DagAccessEntity, DagDetails
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models import Connection
+from airflow.models.dag import DagModel
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from fastapi import Depends, FastAPI, Request, Response
+from sqlalchemy import select
+from starlette.exceptions import HTTPException
+
+from lakeops.airflow.compat import AirflowNotFoundException, conf, web_server
+from lakeops.airflow.hook import DEFAULT_CONN_ID, LakeopsHook
+from lakeops.airflow.previews import form
+from lakeops.airflow.task import LakeopsBranchLink, LakeopsCommitLink, LakeopsDiffLink, LakeopsPageLink
+from lakeops.lake import Lake
+from lakeops.model.clock import stopwatch
+from lakeops.model.errors import LakeopsError, NotFound
+from lakeops.settings import CATALOG_FILE
+from lakeops.web.app import answer, failure, first_page, guarded, page, refused
+from lakeops.web.finding import LOOKED_AT
+from lakeops.web.page import Moved, Site
+from lakeops.web.pages import ROUTES, Pages
+from lakeops.web.render import address, render
+from lakeops.web.sums import summed
+
+if TYPE_CHECKING:
+    from lakeops.model.records import Commit
+    from lakeops.ops.sums import Sums
+    from lakeops.settings import Settings
+
+
+# --- who may see what ---
+
+VIEW = "Lakeops:"
+"""The beginning of the names of custom views."""
+NOBODYS = f"{VIEW}/"
+"""The view of no connection and no repository: nobody can have granted it."""
+
+
+class Rights:
+    """The lakes and repositories that one user may see: questions to Airflow's auth manager.
+
+    A page does with a connection what the connection's reader could do. So whoever may read (``GET``) a connection may
+    see all pages of its lake. Less can be granted too, as the right to read a custom view: ``Lakeops:CONNECTION`` for
+    the pages of that connection's lake, ``Lakeops:CONNECTION/REPOSITORY`` for the pages of that repository.
+
+    Not every auth manager looks at the name of a custom view. Airflow's simple one lets each viewer see all of them. So
+    a yes counts only from a manager that says no to a name that nobody can have granted.
+
+    Args:
+        user: as Airflow's auth manager knows them.
+    """
+
+    def __init__(self, user: Any) -> None:
+        self._user = user
+        self._manager = get_auth_manager()
+
+    def lake(self, connection: str) -> bool:
+        """Whether they may see all of a connection's lake."""
+        details = ConnectionDetails(conn_id=connection, **_team(connection))
+        if self._manager.is_authorized_connection(method="GET", details=details, user=self._user):
+            return True
+        return self.some and self._view(f"{VIEW}{connection}")
+
+    def repository(self, connection: str, repository: str) -> bool:
+        """Whether they may see one repository."""
+        return self.lake(connection) or self.repository_alone(connection, repository)
+
+    def repository_alone(self, connection: str, repository: str) -> bool:
+        """Whether the right to one repository was granted by its own name."""
+        return self.some and self._view(f"{VIEW}{connection}/{repository}")
+
+    @cached_property
+    def some(self) -> bool:
+        """Whether the auth manager tells custom views apart, so that less than a connection can be granted."""
+        return not self._view(NOBODYS)
+
+    def _view(self, name: str) -> bool:
+        return bool(self._manager.is_authorized_custom_view(method="GET", resource_name=name, user=self._user))
+
+
+def _team(connection: str) -> dict[str, str | None]:
+    """The team of a connection, where Airflow has teams: 3.1 has none."""
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return {}
+    return {"team_name": Connection.get_team_name(connection)}
+
+
+# --- the lakes of connections ---
+
+LISTED = 100
+"""Connections that the first page lists."""
+AT_ONCE = 8
+"""Lakes that are asked for the names of their repositories at once."""
+WAIT_SECONDS, ASK_SECONDS = 2.0, 4.0
+"""For how long the first page waits for such names, and until when it asks the auth manager about them."""
+NOT_ALL = "Not every lake has answered, so there may be more. Look again in a while."
+TOO_MANY = f"There are over {LISTED} connections. The pages of each other one are at its own name."
+IN_PART = "the repositories that you may see"
+_ENVIRONMENT = "AIRFLOW_CONN_"
+_log = logging.getLogger(__name__)
+
+
+class LakeRow(NamedTuple):
+    """A lake on the first page: its connection, and what is said of it."""
+
+    connection: str
+    text: str
+
+
+@contextmanager
+def open_lake(connection: str) -> Iterator[Lake]:
+    """A connection's lake. Nothing of it is made. Raises ``NotFound`` where there is none."""
+    try:
+        settings = LakeopsHook(connection).settings()
+    except AirflowNotFoundException as error:
+        raise NotFound(str(error)) from None
+    _require_catalog(connection, settings)
+    with Lake.open(settings=settings, must_exist=True) as lake:
+        yield lake
+
+
+def _require_catalog(connection: str, settings: Settings) -> None:
+    """Refuse a home directory without a catalog: opening the lake would make one."""
+    if settings.database_url is None and not (settings.home / CATALOG_FILE).exists():
+        raise NotFound(f"connection {connection!r}: there is no lake in {settings.home}")
+
+
+class RepositoryNames:
+    """The names of the repositories of lakes.
+
+    Whether somebody may see a repository is asked by its name, and the lake has to tell it. A lake may be slow or down,
+    so names are read in threads, one a lake, whoever asks. A lake that does not give them in time counts with what it
+    gave last. Who may see which of them is asked anew each time.
+
+    Args:
+        read: reads the names of a connection's lake.
+    """
+
+    def __init__(self, read: Callable[[str], Sequence[str]]) -> None:
+        self._read = read
+        self._places = BoundedSemaphore(AT_ONCE)
+        self._lock = Lock()
+        self._under_way: dict[str, Event] = {}
+        self._last: dict[str, Sequence[str]] = {}
+
+    def within(self, seconds: float, connections: Iterable[str]) -> dict[str, Sequence[str] | None]:
+        """The names by connection, after so many seconds at most. None for a lake that has given none in time."""
+        passed = stopwatch()
+        asked = {connection: self._ask(connection) for connection in connections}
+        for ended in asked.values():
+            ended.wait(max(0.0, seconds - passed()))
+        with self._lock:
+            return {connection: self._last.get(connection) for connection in asked}
+
+    def _ask(self, connection: str) -> Event:
+        with self._lock:
+            if connection not in self._under_way:
+                self._under_way[connection] = Event()
+                # A thread that hangs must not keep the web server from ending.
+                Thread(target=self._listen, args=(connection,), name=f"lake {connection}", daemon=True).start()
+            return self._under_way[connection]
+
+    def _listen(self, connection: str) -> None:
+        found = None
+        try:
+            with self._places:
+                found = self._read(connection)
+        except NotFound:
+            found = ()
+        except Exception as error:  # noqa: BLE001 - one lake, or one secrets backend, must not break the page
+            _log.warning("The lake of connection %r did not name its repositories: %s", connection, error)
+        finally:
+            with self._lock:
+                if found is not None:
+                    self._last[connection] = found
+                self._under_way.pop(connection).set()
+
+
+def _first_names(connection: str) -> list[str]:
+    """Names of the first repositories of a connection's lake."""
+    with open_lake(connection) as lake:
+        return [repository.id for repository in islice(lake.repositories(), LOOKED_AT)]
+
+
+_names = RepositoryNames(_first_names)
+
+
+def seen_by(rights: Rights) -> tuple[list[LakeRow], str]:
+    """The lakes that somebody may see, whole or in part, and a note when not every lake was looked at."""
+    found = connections()
+    listed, note = found[:LISTED], TOO_MANY if len(found) > LISTED else ""
+    whole = {connection for connection in listed if rights.lake(connection)}
+    passed = stopwatch()
+    others = [connection for connection in listed if connection not in whole] if rights.some else []
+    names_by_lake = _names.within(WAIT_SECONDS, others)
+    rows = []
+    for connection in listed:
+        if connection in whole:
+            rows.append(LakeRow(connection, _described(connection)))
+            continue
+        names = names_by_lake.get(connection, ())
+        if names is None:
+            note = NOT_ALL
+            continue
+        for name in names:
+            if passed() > ASK_SECONDS:
+                note = NOT_ALL
+                break
+            if rights.repository_alone(connection, name):
+                rows.append(LakeRow(connection, IN_PART))
+                break
+    return rows, note
+
+
+def connections() -> list[str]:
+    """Names of connections of type lakeops, as far as they can be listed: a secrets backend has no list.
+
+    The first of them, and one more than are shown.
+    """
+    with create_session() as session:
+        query = select(Connection.conn_id).where(Connection.conn_type == LakeopsHook.conn_type)
+        query = query.order_by(Connection.conn_id).limit(LISTED + 1)
+        found = {str(name) for name in session.scalars(query)}
+    for name in {name.removeprefix(_ENVIRONMENT).lower() for name in os.environ if name.startswith(_ENVIRONMENT)}:
+        with suppress(Exception):  # whatever is wrong with somebody else's variable
+            if LakeopsHook.get_connection(name).conn_type == LakeopsHook.conn_type:
+                found.add(name)
+    return sorted({*found, DEFAULT_CONN_ID})
+
+
+def _described(name: str) -> str:
+    """A connection in words: where its catalog is, or what is wrong with it. No lake is opened."""
+    try:
+        settings = LakeopsHook(name).settings()
+        _require_catalog(name, settings)
+    except LakeopsError as error:
+        return error.message.removeprefix(f"connection {name!r}: ")
+    except AirflowNotFoundException as error:
+        return str(error)
+    return "a catalog in a database" if settings.database_url is not None else f"a catalog in {settings.home}"
+
+
+# --- what a run did ---
+
+ROWS = 200
+"""Tasks that are listed."""
+COMMITS = 10
+"""Commits whose changes are summed up."""
+LINKS = {
+    link().xcom_key: link.name for link in (LakeopsCommitLink, LakeopsBranchLink, LakeopsDiffLink, LakeopsPageLink)
+}
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """A task's pages by the name of the link, and the commit that it published with what that changed."""
+
+    task: str  # with its index, where it is mapped
+    pages: dict[str, str]
+    commit: Commit | None = None
+    sums: Sums | None = None
+    problem: str | None = None  # why the commit cannot be shown
+
+
+def report_run(
+    dag_id: str, run_id: str, task_id: str, index: int | None, *, prefix: str, may_read: Callable[[str, str], bool]
+) -> list[TaskReport]:
+    """Report what the tasks of a run (or one ``task_id``) did, in the order in which they did it.
+
+    ``prefix`` begins the addresses of lakeops' pages. Pages of repositories that the user may not read are left out.
+    """
+    tasks: dict[str, dict[str, str]] = {}
+    for name, key, link in _links(dag_id, run_id, task_id, index):
+        parts = _parts(link, prefix)
+        if len(parts) > 1 and may_read(*parts[:2]):
+            tasks.setdefault(name, {})[LINKS[key]] = link
+    lakes: dict[str, Lake] = {}
+    rows: list[TaskReport] = []
+    with ExitStack() as stack:
+        left = COMMITS
+        for name, pages in tasks.items():
+            published = _parts(pages.get(LakeopsCommitLink.name, ""), prefix)
+            if len(published) < 4 or not left:
+                rows.append(TaskReport(name, pages))
+                continue
+            left -= 1
+            connection, repository, _, commit_id = published[:4]
+            try:
+                if connection not in lakes:
+                    lakes[connection] = stack.enter_context(open_lake(connection))
+                found = lakes[connection].repository(repository)
+                commit = found.ref(commit_id).commit
+                sums = summed(found, commit.parents[0], commit.id, two_way=True) if commit.parents else None
+                rows.append(TaskReport(name, pages, commit, sums))
+            except LakeopsError as error:
+                rows.append(TaskReport(name, pages, problem=error.message))
+            except AirflowNotFoundException as error:
+                rows.append(TaskReport(name, pages, problem=str(error)))
+    return rows
+
+
+def _links(dag_id: str, run_id: str, task_id: str, index: int | None) -> Iterable[tuple[str, str, str]]:
+    """Links of tasks that are not empty: the task, the link's key, the address."""
+    query = select(XComModel.task_id, XComModel.map_index, XComModel.key, XComModel.value).where(
+        XComModel.dag_id == dag_id, XComModel.run_id == run_id, XComModel.key.in_(LINKS)
+    )
+    if task_id:
+        query = query.where(XComModel.task_id == task_id)
+    if index is not None:
+        query = query.where(XComModel.map_index == index)
+    query = query.order_by(XComModel.timestamp, XComModel.task_id, XComModel.map_index).limit(ROWS * len(LINKS))
+    with create_session() as session:
+        found = list(session.execute(query))
+    for task, mapped, key, value in found:
+        # An XCom holds its text as JSON, or as JSON in a text.
+        link = value.strip('"') if isinstance(value, str) else ""
+        if link and link.isprintable():
+            yield task if mapped < 0 else f"{task} [{mapped}]", key, link
+
+
+def _parts(link: str, prefix: str) -> list[str]:
+    """The parts of a page's path: connection, repository, kind of page and more. None of any other address."""
+    if not link.startswith(prefix):
+        return []
+    path = link.removeprefix(prefix).partition("?")[0]
+    return [unquote(part) for part in path.split("/")]
+
+
+# --- routes ---
+
+LIST = "/{connection_id}"
+RUN = "/_run"
+"""The tab of a run. No connection's name begins with an underscore in practice, so it hides none."""
+NO_LAKE = "There is no lake in which you may see anything."
+ASK = "Ask an administrator for the right to read this connection, or the view Lakeops:CONNECTION/REPOSITORY."
+
+
+def build() -> FastAPI:
+    """Build the application of all pages."""
+    # A plugin's routes are open to everybody unless they close themselves. The check belongs to the application, so
+    # that no route can be added without it.
+    check = [Depends(require_right)]
+    app = FastAPI(title="lakeops", docs_url=None, redoc_url=None, openapi_url=None, dependencies=check)
+    app.middleware("http")(guarded)
+    app.add_exception_handler(HTTPException, _refused_page)
+    app.add_api_route("/", _lakes, methods=["GET"])
+    app.add_api_route(RUN, _run, methods=["GET"])
+    app.add_api_route("/{connection_id}/{repository}/act/{kind}", _open_form, methods=["GET"])
+    for path, view in ROUTES:
+        app.add_api_route(f"/{{connection_id}}{path.rstrip('/')}", _endpoint(view), methods=["GET"])
+    return app
+
+
+def require_right(request: Request, user: GetUserDep) -> None:
+    """Refuse whoever may see neither the lake nor the repository that an address names.
+
+    The list of a lake's repositories is for whoever may see one of them, and shows only those. Addresses without a
+    connection are for whoever is logged in. Their pages ask for each thing that they show.
+
+    Raises:
+        HTTPException: 401 (by Airflow) for nobody, 403 for a user without the right.
+    """
+    path = {name: str(value) for name, value in request.path_params.items()}
+    connection, repository = path.get("connection_id"), path.get("repository")
+    if not (connection or "").isprintable():
+        raise HTTPException(404, "There is no such connection")  # Airflow's database may refuse to look for it
+    rights = Rights(user)
+    if connection is None or rights.lake(connection):
+        return
+    sees = partial(rights.repository_alone, connection)
+    request.state.sees = sees
+    if repository is not None:
+        allowed = sees(repository)
+    else:
+        allowed = request.scope["route"].path == LIST and rights.some and _sees_any(connection, sees)
+    if not allowed:
+        raise HTTPException(403, "Forbidden")
+
+
+def _sees_any(connection: str, sees: Callable[[str], bool]) -> bool:
+    """Whether there is a lake, with a repository that somebody may see. A lake that fails is none."""
+    try:
+        with open_lake(connection) as lake:
+            return any(sees(repository.id) for repository in islice(lake.repositories(), LOOKED_AT))
+    except LakeopsError:
+        return False
+
+
+def _endpoint(view: Callable[[Pages], str | Moved]) -> Callable[[Request], Response]:
+    def endpoint(request: Request) -> Response:
+        site = _site(request)
+        return answer(request, site, view, lambda: open_lake(site.lake_name))
+
+    return endpoint
+
+
+def _site(request: Request) -> Site:
+    connection = str(request.path_params["connection_id"])
+    home = str(request.scope.get("root_path", ""))
+    sees = getattr(request.state, "sees", None)
+    return Site(address(home, connection), connection, f"{home}/", airflow_root(), acts=True, sees=sees)
+
+
+def airflow_root() -> str:
+    """The path that Airflow's web server is served below; empty for none."""
+    return web_server().path.rstrip("/")
+
+
+def _lakes(request: Request, user: GetUserDep) -> Response:
+    """The connections of type lakeops whose lake the user may see, or a repository of it."""
+    home = str(request.scope.get("root_path", ""))
+    rows, note = seen_by(Rights(user))
+    if not rows:
+        advice = f"{ASK} Pages of a single repository are at {home}/CONNECTION/REPOSITORY."
+        return failure(None, 403, NO_LAKE, f"{note} {advice}".lstrip())
+    lakes = [(row.connection, address(home, row.connection), row.text) for row in rows]
+    site = Site(f"{home}/", "Lakes")
+    return page(render("lakes.html", site=site, title="Lakes", lakes=lakes, note=note))
+
+
+def _run(request: Request, user: GetUserDep) -> Response:
+    """The tab *Lakeops* of a DAG run, or of one task of it: pages, and commits with what each changed."""
+    home = str(request.scope.get("root_path", ""))
+    site = Site(f"{home}/", "Lakes", airflow=airflow_root())
+    dag_id, run_id, task_id, index = (request.query_params.get(name, "") for name in ("dag", "run", "task", "index"))
+    if not (dag_id + run_id + task_id).isprintable():
+        return failure(
+            site, 400, "This is no name of a DAG, a run or a task.", "Open the tab on Airflow's page of a run."
+        )
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    if not get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.XCOM, details=details, user=user
+    ):
+        return failure(site, 403, f"You may not see what runs of {dag_id!r} did.")
+    rows = report_run(
+        dag_id,
+        run_id,
+        task_id,
+        int(index) if index.isdecimal() and len(index) < 10 else None,
+        prefix=f"{home}/",
+        may_read=Rights(user).repository,
+    )
+    return page(
+        render(
+            "run.html",
+            site=site,
+            title="What was done",
+            crumbs=[("What was done", None)],
+            rows=rows[:ROWS],
+            task=task_id,
+        )
+    )
+
+
+def _open_form(request: Request, user: GetUserDep) -> Response:
+    """A form, filled in with what the page that led here is about."""
+    path = request.path_params
+    connection, repository, kind = (str(path[name]) for name in ("connection_id", "repository", "kind"))
+    site = _site(request)
+    try:
+        found = form(kind, connection, {"repository": repository, **request.query_params}, user)
+    except NotFound as error:
+        advice = "Ask whoever looks after Airflow, or use the command line: every form has a command."
+        return failure(site, 404, error.message, advice)
+    crumbs = [(repository, address(site.root, repository)), (found.text, None)]
+    merged = {"left": request.query_params.get("destination"), "right": request.query_params.get("source")}
+    compare = address(site.root, repository, "diff", **merged) if kind == "merge" and merged["right"] else None
+    values = {"crumbs": crumbs, "form": found, "airflow": site.airflow, "compare": compare}
+    return page(render("act.html", site=site, title=found.text, **values))
+
+
+def _refused_page(request: Request, error: Exception) -> Response:
+    """Answer a refusal of Airflow's auth manager with a page that shows the way in."""
+    status: Any = getattr(error, "status_code", 500)
+    if status == 403:
+        return failure(None, 403, "Your account may not see this.", ASK, first_page(request))
+    if status != 401:
+        return refused(request, error)
+    login = ("Log in", address(airflow_root(), "auth", "login", next=str(request.url.path)))
+    return failure(None, 401, "You are not logged in, or no longer.", "Log in to Airflow, and come back.", login)

@@ -1,0 +1,542 @@
+"""Changes, conflicts and previews in bounded form: what fits into a log, an XCom, a form or a page.
+
+A preview says in words what a verb would do; the forms of ``lakeops.airflow.dags.admin`` show it first. It changes
+nothing. It refuses what the verb itself would refuse, as far as that can be known without trying. It pins what it has
+shown: where others change that before the verb is done, the verb does nothing.
+
+A page changes nothing either. Its form asks Airflow's own API to trigger one of these DAGs, in the browser of the user,
+so Airflow decides who may, and every change is a run with a log and an author.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lakeops.airflow import idempotent
+from lakeops.airflow.hook import LakeopsHook
+from lakeops.airflow.task import address, failing_at_once, point_to
+from lakeops.model.changes import Change, ChangeType, Strategy, StrategyName
+from lakeops.model.errors import (
+    AlreadyExists,
+    DefaultBranch,
+    DirtyBranch,
+    InvalidInput,
+    InvalidRef,
+    MarkRefused,
+    MergeConflict,
+    NoChanges,
+    NotFound,
+    ObjectNotFound,
+    PreconditionFailed,
+    ReadOnlyRepository,
+    RefNotFound,
+)
+from lakeops.model.marks import SWEEPABLE
+from lakeops.model.names import as_folder, check_branch, check_tag
+from lakeops.model.refs import parse_ref
+from lakeops.model.text import safe
+from lakeops.model.words import counted, human_size
+from lakeops.store.location import parse_location
+
+if TYPE_CHECKING:
+    from lakeops.lake import Branch, Lake, Repository
+
+SIGNS = {ChangeType.ADDED: "+", ChangeType.REMOVED: "-", ChangeType.CHANGED: "~", ChangeType.CONFLICT: "!"}
+LISTED = 100
+"""How many changes a form or a log lists. It counts all of them."""
+FOLDERS = 20
+"""How many folders are summed up, each on its own."""
+OTHERS = "others"
+"""The name of the sum of all other folders. It ends with no slash, so it is no folder's name."""
+
+
+class FolderSum(NamedTuple):
+    """The changes in a folder: their number, and the bytes of the objects that are there now, or were removed."""
+
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
+class DiffSummary:
+    """The summary of a diff: how many changes of each kind, and the first ones in path order. As text: a line each.
+
+    ``digest`` is a fingerprint of all changes. ``folders`` sums up the changes in each of the first top-level folders;
+    objects outside of folders are under the empty name, and those of more folders under ``OTHERS``.
+    """
+
+    counts: dict[str, int]
+    first: list[Change]
+    digest: str = ""
+    folders: dict[str, FolderSum] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, changes: Iterable[Change], listed: int = LISTED) -> DiffSummary:
+        """Sum up a diff, which is read to its end. The first ``listed`` changes are kept."""
+        counts: Counter[str] = Counter()
+        first: list[Change] = []
+        folders: dict[str, FolderSum] = {}
+        digest = hashlib.sha256()
+        for change in changes:
+            counts[change.type.value] += 1
+            digest.update(f"{change.type.value} {change.size_bytes} {change.path}\0".encode())
+            if len(first) < listed:
+                first.append(change)
+            name = change.path[: change.path.find("/") + 1]
+            name = name if name in folders or len(folders) < FOLDERS else OTHERS
+            number, size = folders.get(name, FolderSum(0, 0))
+            folders[name] = FolderSum(number + 1, size + change.size_bytes)
+        every = {kind.value: counts[kind.value] for kind in ChangeType}
+        return cls(every, first, digest.hexdigest(), folders)
+
+    @property
+    def total(self) -> int:
+        """The number of changes."""
+        return sum(self.counts.values())
+
+    @property
+    def unlisted(self) -> int:
+        """The number of changes that are not among the first."""
+        return self.total - len(self.first)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the objects that are there now, or were removed."""
+        return sum(found.size for found in self.folders.values())
+
+    @property
+    def summary(self) -> str:
+        """The counts in words: ``3 added, 1 removed``; empty when nothing changed."""
+        return ", ".join(f"{count:,} {kind}" for kind, count in self.counts.items() if count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts, and the first changes as the public contract's records."""
+        return {
+            "total": self.total,
+            **self.counts,
+            "changes": [change.to_json() for change in self.first],
+            "truncated": self.unlisted > 0,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.total:,} changes: {self.summary}" if self.total else "No changes"]
+        lines += [f"{SIGNS[change.type]} {safe(change.path)} ({change.size_bytes:,} B)" for change in self.first]
+        if self.unlisted:
+            lines.append(f"... and {self.unlisted:,} more")
+        return "\n".join(lines)
+
+
+def conflicting(changes: Iterable[Change]) -> list[str]:
+    """The paths that conflict."""
+    return [change.path for change in changes if change.type is ChangeType.CONFLICT]
+
+
+NOTHING = "nothing"
+"""The fingerprint of a merge that merges nothing: the destination has the commit."""
+
+
+@dataclass(frozen=True)
+class MergeOutcome:
+    """The effect of merging one commit into one head.
+
+    Attributes:
+        tally: what it changes; with conflicts that nothing settles among it.
+        settled: how many conflicts the strategy settles.
+        conflicts: the paths of conflicts that nothing settles.
+        shown: a fingerprint of all this; ``NOTHING`` where the head has the commit.
+    """
+
+    tally: DiffSummary
+    settled: int
+    conflicts: list[str]
+    shown: str
+
+    @classmethod
+    def of(
+        cls,
+        repository: Repository,
+        head: str,
+        source: str,
+        strategy: StrategyName | Strategy | None = None,
+        *,
+        listed: int = LISTED,
+    ) -> MergeOutcome:
+        """Compare ``source`` with ``head``, as a merge would. Publishes nothing."""
+        if idempotent.contains(repository, head, source):
+            return cls(DiffSummary.of(()), 0, [], NOTHING)
+        tally = DiffSummary.of(repository.compare(head, source), listed)
+        conflicts = tally.counts[ChangeType.CONFLICT]
+        if not conflicts:
+            return cls(tally, 0, [], tally.digest)
+        if not strategy:
+            return cls(tally, 0, conflicting(repository.compare(head, source)), tally.digest)
+        settled = DiffSummary.of(repository.compare(head, source, strategy=strategy), listed)
+        return cls(settled, conflicts, [], f"{tally.digest}-{settled.digest}")
+
+
+def state_of(branch: Branch) -> str:
+    """A fingerprint of the branch's head and its uncommitted changes."""
+    return f"{branch.commit_id}-{staged_state(branch)}"
+
+
+def staged_state(branch: Branch, prefix: str = "") -> str | None:
+    """A fingerprint of the uncommitted changes under a prefix, also when sizes stay the same. None without any."""
+    trail = branch.pin(prefix).trail  # before the look
+    tally = DiffSummary.of(branch.uncommitted(prefix))
+    return f"{tally.digest}-{trail.total}" if tally.total else None
+
+
+class ImportOutcome(NamedTuple):
+    """The effect of an import on a folder: how much there is to import, and how many objects it takes the place of."""
+
+    objects: int
+    size: int
+    replaced: int
+
+    @classmethod
+    def of(cls, lake: Lake, repository: Repository, head: str, source: str, folder: str) -> ImportOutcome:
+        """Count the objects at ``s3://bucket/prefix`` or in ``file:///directory``, and those in the head's folder."""
+        objects = size = 0
+        for listing in lake.stores().at(source).scan(skip_special=True):
+            objects += len(listing.keys)
+            size += sum(listing.sizes)
+        replaced = sum(batch.num_rows for batch in repository.ref(head).entries(folder))
+        return cls(objects, size, replaced)
+
+    @property
+    def shown(self) -> str:
+        """The fingerprint of the outcome."""
+        return f"{self.objects} objects, {self.size} B, in place of {self.replaced}"
+
+
+def require_shown(now: str, shown: str | None, what: str) -> None:
+    """Refuse to do something else than somebody was shown, if anybody was. Raises ``PreconditionFailed``."""
+    if shown and now != shown:
+        raise PreconditionFailed(f"{what} is no longer what was shown, so nothing was done; look at it again")
+
+
+def describe_mark(repository_id: str, report: dict[str, Any]) -> str:
+    """A mark's report as lines for a log or a form."""
+    size, share = human_size(report["bytes"]), report["share"]
+    lines = [f"lakefs://{repository_id}: {report['objects']:,} of {report['listed']['count']:,} objects are garbage"]
+    lines[0] += f" ({size}, {share:.1%}), and {report['files'] - report['objects']:,} metadata files"
+    lines += [f"  {row['age']}: {row['objects']:,} objects, {human_size(row['bytes'])}" for row in report["by_age"]]
+    lines += [f"  {name}" for name in report["sample"].get("object", ())[:10]]
+    live = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in report["commits"]["live"].items() if count)
+    commits = report["commits"]
+    lines.append(f"Commits: {commits['expired_now']:,} expired now; alive: {live or 'none'}")
+    return "\n".join([*lines, *report["notes"]])
+
+
+# --- previews ---
+
+
+Given = Mapping[str, Any]
+
+
+class FormPreview(NamedTuple):
+    """The effect that a verb would have.
+
+    Attributes:
+        text: the effect in words, of one to about a hundred lines.
+        pinned: arguments for the verb's operator that make it do this and nothing else: refs as commit ids, and as
+            ``shown`` what the operator must find unchanged.
+    """
+
+    text: str
+    pinned: dict[str, str]
+
+
+def preview(verb: str, given: Given, *, lakeops_conn_id: str) -> FormPreview:
+    """Preview a verb of ``VERBS`` with the values of a form. Raises ``LakeopsFailure`` where it would be refused."""
+    with failing_at_once():
+        hook = LakeopsHook(lakeops_conn_id)
+        with hook.get_conn() as lake, hook.naming(lake):
+            repository = lake.repository(hook.repository_name(given["repository"]))
+            if repository.record.read_only:
+                raise ReadOnlyRepository(f"repository {repository.id!r} is read-only")
+            look, page = VERBS[verb]
+            parts, query = page(given, repository.default_branch)
+            # Before the verb is tried: whoever is refused, over a conflict for instance, wants to look most.
+            point_to("page", address(lakeops_conn_id, repository.id, *parts, **query))
+            return look(lake, repository, given)
+
+
+def _create_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    name = check_branch(given["branch"])
+    _require_absent(repository.branch, name, f"branch {name!r} exists")
+    source, words = _commit(repository, given["source"])
+    return FormPreview(f"creates branch {_uri(repository, name)} at {words}", {"source": source})
+
+
+def _delete_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    branch = repository.branch(given["branch"])
+    if branch.id == repository.default_branch:
+        raise DefaultBranch(f"{branch.id!r} is the default branch of {repository.id!r}: it cannot be deleted")
+    shown = state_of(branch)
+    lost = idempotent.unpublished(repository, branch.id, repository.default_branch)
+    rest = f"{lost}: that would be lost" if lost else f"{repository.default_branch!r} has all of it"
+    at = _commit(repository, f"{branch.id}@")[1]
+    return FormPreview(f"deletes branch {_uri(repository, branch.id)}, at {at}; {rest}", {"shown": shown})
+
+
+def _merge(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    branch = repository.branch(given["destination"] or repository.default_branch)
+    _require_clean(branch)
+    # Both sides are resolved once, so that everything below is about one merge.
+    head, (source, words) = branch.commit_id, _commit(repository, given["source"])
+    strategy = None if given["strategy"] == "fail" else given["strategy"]
+    found = MergeOutcome.of(repository, head, source, strategy)
+    pinned = {"source": source, "destination": branch.id, "shown": found.shown}
+    if found.shown == NOTHING:
+        return FormPreview(f"merges nothing: {_uri(repository, branch.id)} has all of {words}", pinned)
+    if found.conflicts:
+        raise MergeConflict(given["source"], branch.id, found.conflicts)
+    settled = f", conflicts settled by {strategy}" if strategy else ""
+    return FormPreview(f"merges {words} into {_uri(repository, branch.id)}{settled}\n{found.tally}", pinned)
+
+
+def _revert(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    branch = repository.branch(given["branch"])
+    ref, words = _commit(repository, given["ref"])
+    wanted = (ref, given["parent_number"])
+    try:
+        tally = DiffSummary.of(branch.revert_changes(*wanted))
+    except InvalidRef:  # its message should name the ref as it was given
+        tally = DiffSummary.of(branch.revert_changes(given["ref"], given["parent_number"]))
+    if tally.counts[ChangeType.CONFLICT]:
+        raise MergeConflict(given["ref"], branch.id, conflicting(branch.revert_changes(*wanted)), replayed=True)
+    if not tally.total:
+        raise NoChanges(f"revert of {given['ref']!r} changes nothing on branch {branch.id!r}")
+    return FormPreview(f"undoes {words} on {_uri(repository, branch.id)}\n{tally}", {"ref": ref, "shown": tally.digest})
+
+
+def _create_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    name = check_tag(given["tag"])
+    _require_absent(repository.tag, name, f"tag {name!r} exists; tags do not move")
+    ref, words = _commit(repository, given["ref"])
+    return FormPreview(f"creates tag {_uri(repository, name)} at {words}", {"ref": ref})
+
+
+def _delete_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    tag = repository.tag(given["tag"])
+    shown, words = _commit(repository, tag.commit_id)
+    return FormPreview(f"deletes tag {_uri(repository, tag.id)}, at {words}", {"shown": shown})
+
+
+def _move_branch(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    branch = repository.branch(given["branch"])
+    _require_clean(branch)
+    head, (ref, words) = branch.commit_id, _commit(repository, given["source"])
+    apart = repository.divergence(head, [ref])[0]
+    if apart is None:
+        rest = "They are far apart."
+    else:
+        new, lost = (counted(number, "commit") for number in apart)
+        rest = f"{new} come into its history, and {lost} go out of it; the reflog keeps where it was."
+    text = f"moves branch {_uri(repository, branch.id)} from commit {head[:16]} to {words}\n{rest}"
+    return FormPreview(text, {"source": ref, "shown": head})
+
+
+def _move_tag(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    tag = repository.tag(given["tag"])
+    ref, words = _commit(repository, given["ref"])
+    text = f"moves tag {_uri(repository, tag.id)} from commit {tag.commit_id[:16]} to {words}"
+    return FormPreview(text, {"ref": ref, "shown": tag.commit_id})
+
+
+def _sweep(_: Lake, repository: Repository, given: Given) -> FormPreview:
+
+    mark_id = given["mark"]
+    report = repository.gc.report(mark_id)
+    state = next(mark.state for mark in repository.gc.marks() if mark.id == mark_id)
+    if state not in SWEEPABLE:
+        raise MarkRefused(f"mark {mark_id} is {state.value}, so there is nothing to sweep; mark anew")
+    return FormPreview(f"deletes what mark {mark_id} holds\n{describe_mark(repository.id, report)}", {})
+
+
+def _reset(_: Lake, repository: Repository, given: Given) -> FormPreview:
+    branch = repository.branch(given["branch"])
+    shown = staged_state(branch, given["prefix"] or "") or NOTHING  # before the look
+    tally = DiffSummary.of(branch.uncommitted(given["prefix"] or ""))
+    where = f" under {given['prefix']!r}" if given["prefix"] else ""
+    text = f"drops uncommitted changes of {_uri(repository, branch.id)}{where}\n{tally}"
+    return FormPreview(text, {"shown": shown})
+
+
+def _import(lake: Lake, repository: Repository, given: Given) -> FormPreview:
+    branch = repository.branch(given["branch"])
+    source, folder = parse_location(given["source"]).url, as_folder(given["prefix"] or "")
+    found = ImportOutcome.of(lake, repository, branch.commit_id, source, folder)
+    if not found.objects:
+        raise ObjectNotFound(f"there is nothing at {source} to import")
+    place = f"{_uri(repository, branch.id)}/{folder}"
+    text = f"imports {found.objects:,} objects ({found.size:,} B) from {source}, uncopied, to {place}\n"
+    text += f"They take the place of the {found.replaced:,} objects that are there now."
+    return FormPreview(text, {"shown": found.shown})
+
+
+Page = tuple[tuple[str, ...], dict[str, str]]
+"""The parts of a page's address behind the repository, and its query."""
+VERBS: dict[str, tuple[Callable[[Lake, Repository, Given], FormPreview], Callable[[Given, str], Page]]] = {
+    "create branch": (_create_branch, lambda given, main: (("ref", given["source"] or main), {})),
+    "delete branch": (_delete_branch, lambda given, _: (("ref", given["branch"]), {})),
+    "merge": (
+        _merge,
+        lambda given, main: (("diff",), {"left": given["destination"] or main, "right": given["source"]}),
+    ),
+    "revert": (_revert, lambda given, _: (("commit", given["ref"]), {})),
+    "create tag": (_create_tag, lambda given, main: (("ref", given["ref"] or main), {})),
+    "delete tag": (_delete_tag, lambda given, _: (("ref", given["tag"]), {})),
+    "move branch": (
+        _move_branch,
+        lambda given, main: (("diff",), {"left": given["branch"], "right": given["source"] or main}),
+    ),
+    "move tag": (_move_tag, lambda given, _: (("ref", given["tag"]), {})),
+    "sweep": (_sweep, lambda _, __: (("gc",), {})),
+    "reset": (_reset, lambda given, _: (("uncommitted", given["branch"]), {"prefix": given["prefix"] or ""})),
+    "import": (_import, lambda given, _: (("tree", given["branch"]), {"prefix": given["prefix"] or ""})),
+}
+"""The verbs that have a preview: how it is made, and which page shows what the verb is about, of the form's values and
+the default branch."""
+
+
+def _uri(repository: Repository, ref: str) -> str:
+    return f"lakefs://{repository.id}/{ref}"
+
+
+def _commit(repository: Repository, ref: str | None) -> tuple[str, str]:
+    """The commit that a ref means: its id, and in words."""
+    if ref is not None and not ref:
+        raise InvalidInput("a ref is empty")
+    commit = repository.ref(ref or repository.default_branch).commit_id
+    message = repository.ref(commit).commit.message.splitlines()[0]
+    name = "" if ref is None or parse_ref(ref).base == commit else f" ({ref})"
+    return commit, f"commit {commit[:16]}{name} {message!r}"
+
+
+def _require_clean(branch: Branch) -> None:
+    for change in branch.uncommitted():
+        raise DirtyBranch(
+            f"branch {branch.id!r} has uncommitted changes, {change.path!r} for one; commit or reset them"
+        )
+
+
+def _require_absent(read: Callable[[str], object], name: str, message: str) -> None:
+    try:
+        read(name)
+    except RefNotFound:
+        return
+    raise AlreadyExists(message)
+
+
+# --- forms on pages ---
+
+PREFIX, TAG = "lakeops_", "lakeops"
+
+MOST = 50
+"""DAGs of one kind that are looked at."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a form: a parameter of the DAG."""
+
+    name: str
+    kind: str  # text, number, checkbox or choice
+    title: str
+    description: str
+    value: Any
+    choices: Mapping[str, str]  # each with its text
+    pattern: str | None
+    required: bool
+
+
+@dataclass(frozen=True)
+class Form:
+    """A DAG that people trigger, described in one line. A paused one runs nothing until somebody unpauses it."""
+
+    dag_id: str
+    text: str
+    paused: bool
+    fields: list[Field]
+
+
+def form(kind: str, connection: str, given: Mapping[str, str], user: Any) -> Form:
+    """The form of one kind (``merge``, say) that the user may trigger, with values filled in.
+
+    Among several DAGs of that kind the one for the connection comes first.
+
+    Args:
+        kind: what follows ``lakeops_`` in the name of the ready-made DAG.
+        connection: whose lake the page shows.
+        given: values by name of the field. Those that the DAG has no field for are left out, and ``dry_run``: no link
+            decides that something is done.
+        user: who looks.
+
+    Raises:
+        NotFound: there is no such DAG, or the user may trigger none.
+    """
+    # Late: only Airflow's web server reads its database, and operators import this module.
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
+    from airflow.models.dag import DagModel
+    from airflow.models.serialized_dag import SerializedDagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    if not kind.isidentifier():
+        raise NotFound("there is no such form")
+    named, tagged = DagModel.dag_id.endswith(f"_{kind}", autoescape=True), DagModel.tags.any(name=TAG)
+    query = select(DagModel.dag_id).where(named, tagged, DagModel.is_stale.is_(False)).order_by(DagModel.dag_id)
+    with create_session() as session:
+        names = [str(name) for name in session.scalars(query.limit(MOST))]
+        found = [dag for name in names if (dag := SerializedDagModel.get(name, session=session))]
+        found.sort(key=lambda row: (_default(row.dag, "connection") != connection, row.dag_id != PREFIX + kind))
+        for row in found:
+            details = DagDetails(id=row.dag_id, team_name=DagModel.get_team_name(row.dag_id, session=session))
+            if get_auth_manager().is_authorized_dag(
+                method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+            ):
+                paused = bool(session.scalar(select(DagModel.is_paused).where(DagModel.dag_id == row.dag_id)))
+                return _form(row.dag, paused, {**given, "connection": connection})
+    if found:
+        raise NotFound(f"you may not trigger the DAG {found[0].dag_id}")
+    raise NotFound(
+        f"no DAG folder has the form {PREFIX}{kind}; a file there has to import it from lakeops.airflow.dags"
+    )
+
+
+def _default(dag: Any, name: str) -> Any:
+    return dag.params.get_param(name).value if name in dag.params else None
+
+
+def _form(dag: Any, paused: bool, given: Mapping[str, str]) -> Form:
+    own = {name: value for name, value in given.items() if name != "dry_run"}
+    fields = [_field(name, dag.params.get_param(name), own.get(name)) for name in dag.params]
+    return Form(dag.dag_id, (dag.description or dag.dag_id).rstrip("."), paused, fields)
+
+
+def _field(name: str, param: Any, given: str | None) -> Field:
+    schema = param.schema
+    types = {schema["type"]} if isinstance(schema.get("type"), str) else set(schema.get("type", ()))
+    kind = "checkbox" if "boolean" in types else "number" if types & {"integer", "number"} else "text"
+    shown = schema.get("values_display", {})
+    choices = {str(choice): str(shown.get(choice, choice)) for choice in schema.get("enum", ())}
+    value = param.value if isinstance(param.value, str | int | float | bool) else None
+    if given is not None:
+        value = given.lower() in {"1", "true"} if kind == "checkbox" else given
+    return Field(
+        name,
+        "choice" if choices else kind,
+        str(schema.get("title") or name),
+        str(param.description or ""),
+        value,
+        choices,
+        schema.get("pattern"),
+        "null" not in types and kind != "checkbox",
+    )
