@@ -174,7 +174,7 @@ class LakeSide:
         return self._timed(lambda: reader.stat(reader.metarange(head), paths[0]))
 
     def stat_warm(self, paths: list[str]) -> Sample:
-        """One path of many in decoded row groups."""
+        """One path of many in decoded ranges."""
         reader = self._reader()
         metarange = reader.metarange(self._head("main"))
 

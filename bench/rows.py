@@ -89,7 +89,7 @@ _RANGES = Section(
             lambda lake, n: lake.apply(lake.data.clustered(1_000, n + 1)),
             lambda git, n: git.commit(git.data.clustered(1_000, n + 1), durable=False),
             Goal(0.5),
-            why="a whole file is read, verified and written, though only the touched row groups are encoded",
+            why="a whole range is read, verified, encoded and written",
         ),
         Row(
             "commit 1k random",
@@ -105,7 +105,7 @@ _RANGES = Section(
                 lambda lake, n, places=places: lake.diff("main", f"places-{places}"),
                 lambda git, n, places=places: git.diff("main", f"places-{places}"),
                 Goal(ratio),
-                why="a footer and a row group of 1,300 rows are verified, compared and decoded for each range and side",
+                why="a range of 2,800 rows is verified, compared and decoded on each side",
             )
             for places, ratio in ((1, 2), (10, 4), (100, 4))
         ),
@@ -114,14 +114,14 @@ _RANGES = Section(
             lambda lake, n: lake.diff("main", "random-a"),
             lambda git, n: git.diff("main", "random-a"),
             Goal(0.8),
-            why="of every range that differs a row group or two of each side are verified, compared and decoded",
+            why="every range that differs is verified, compared and decoded on each side",
         ),
         Row(
             "merge 1k+1k clustered",
             lambda lake, n: lake.merge("clustered-b", "clustered-a"),
             lambda git, n: git.merge("clustered-b", "clustered-a", durable=False),
             Goal(2),
-            why="the diff for the summary decodes a row group or two of each side, where git reads a few small trees",
+            why="the diff for the summary decodes a range or two of each side, where git reads a few small trees",
         ),
         Row(
             "merge 1k+1k random",
@@ -148,7 +148,7 @@ _RANGES = Section(
             lambda lake, n: lake.page(FOLDER),
             lambda git, n: git.page(FOLDER),
             Goal(0.3),
-            why="a cold page decodes all columns of a row group; git reads one tree of 1,300 names, nothing else",
+            why="a cold page decodes all columns of a range; git reads one tree of 1,300 names, nothing else",
         ),
     ),
 )

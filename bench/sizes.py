@@ -3,7 +3,7 @@
 ::
 
     PYTHONPATH=.:tests python -m bench.sizes 10M                        the first repositories' split, and the default
-    PYTHONPATH=.:tests python -m bench.sizes 1M --splits 1000,1600,10000,2    another one
+    PYTHONPATH=.:tests python -m bench.sizes 1M --splits 1000,1000,10000     another one
 
 *Far* is a directory whose requests take 25 ms longer each and share 100 MB a second. Nothing is kept between the runs.
 """
@@ -40,7 +40,7 @@ from lakeops.ranges.write import MetarangeFile, write_metarange
 from lakeops.store.local import LocalStore
 from lakeops.store.nearby import together
 
-FIRST = Split(6_000, 19_000, 100_000, row_groups=20)
+FIRST = Split(6_000, 19_000, 100_000)
 DELAY, BANDWIDTH = 0.025, 100e6
 CHANGES = 1_000
 
@@ -159,7 +159,7 @@ class _Pointer:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.sizes", description=__doc__.splitlines()[0])
     parser.add_argument("size", choices=SIZES)
-    parser.add_argument("--splits", type=_split, nargs="+", default=[FIRST, Split()], metavar="MIN,TARGET,MAX,GROUPS")
+    parser.add_argument("--splits", type=_split, nargs="+", default=[FIRST, Split()], metavar="MIN,TARGET,MAX")
     arguments = parser.parse_args()
     data = DataSet(SIZES[arguments.size])
     with tempfile.TemporaryDirectory(prefix="lakeops-sizes-") as place:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrays import in_one
 from lakeops.model.errors import InvalidUri
-from lakeops.ranges.fetch import fetch_range
+from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore

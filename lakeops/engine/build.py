@@ -17,9 +17,9 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.engine.local import LocalEngine
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
-from lakeops.ranges.cutter import Cut, cut, with_digests
+from lakeops.ranges.chunker import check_split, chunks
+from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.split import check_split
 from lakeops.ranges.task import TaskRows
 from lakeops.ranges.write import RangeWriter, release_memory
 from lakeops.store.base import ObjectStore
@@ -37,14 +37,14 @@ class BuildTask:
     Attributes:
         index: which task this is. One that ran twice has two results with one index.
         rows: the rows of all its ranges, with or without digests.
-        cuts: where the row groups of each range end, counted from the range's first row.
+        counts: how many rows each range has.
         attempt: the operation's attempt. Each run of the task adds a fresh suffix of its own.
         known: ranges that may be referred to where the outcome equals them.
     """
 
     index: int
     rows: TaskRows
-    cuts: tuple[tuple[int, ...], ...]
+    counts: tuple[int, ...]
     attempt: str
     known: tuple[RangeRow, ...]
 
@@ -83,15 +83,15 @@ def build(
     check_split(split)
     engine = engine or LocalEngine()
     standing = {_span(row): row for row in known}
-    cuts = cut(tables, split)
+    closed = chunks(tables, split)
     numbers = count()
     built: dict[int, tuple[RangeRow, ...]] = {}
     ranges = entries = size_bytes = 0
-    for first in cuts:
+    for first in closed:
         size = max(_FIRST, ranges)
         place = engine.for_work(size)
         tasks = _tasks(
-            chain([first], islice(cuts, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
+            chain([first], islice(closed, size - 1)), place.group(size, at_once=True), numbers, attempt, standing
         )
         for result in first_of_each(place.run(build_ranges, tasks, store)):
             built[result.index] = result.rows
@@ -112,21 +112,21 @@ def build_ranges(task: BuildTask, store: ObjectStore) -> Built:
     table = with_digests(task.rows.table)
     rows: list[RangeRow] = []
     start = 0
-    for ends in task.cuts:
-        rows.append(writer.write(Cut(table.slice(start, ends[-1]), ends)))
-        start += ends[-1]
+    for size in task.counts:
+        rows.append(writer.write(table.slice(start, size)))
+        start += size
     return Built(task.index, tuple(rows))
 
 
 def _tasks(
-    cuts: Iterator[Cut], group: int, numbers: Iterator[int], attempt: str, standing: dict[_Span, RangeRow]
+    closed: Iterator[pa.Table], group: int, numbers: Iterator[int], attempt: str, standing: dict[_Span, RangeRow]
 ) -> Iterator[BuildTask]:
-    while some := list(islice(cuts, group)):
+    while some := list(islice(closed, group)):
         spans = [_span_of(one) for one in some]
         yield BuildTask(
             next(numbers),
-            TaskRows(pa.concat_tables([one.table for one in some])),
-            tuple(one.ends for one in some),
+            TaskRows(pa.concat_tables(some)),
+            tuple(one.num_rows for one in some),
             attempt,
             tuple(standing[span] for span in spans if span in standing),
         )
@@ -136,7 +136,7 @@ def _span(row: RangeRow) -> _Span:
     return row.first_path, row.last_path, row.count
 
 
-def _span_of(one: Cut) -> _Span:
+def _span_of(rows: pa.Table) -> _Span:
     """What a range must be like to equal the rows, as far as can be told without digests."""
-    paths = one.table.column("path")
+    paths = rows.column("path")
     return paths[0].as_py(), paths[-1].as_py(), len(paths)

@@ -19,9 +19,8 @@ from lakeops.model.arrays import from_numpy
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA
 from lakeops.ranges.changelist import FEWEST_RANGES, MOST_CHANGES, MOST_OF_RANGE
-from lakeops.ranges.cutter import check_ascending
+from lakeops.ranges.chunker import check_ascending, check_split
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows
-from lakeops.ranges.split import check_split
 from lakeops.ranges.task import Segment, Task, TaskRows
 
 LOOKAHEAD = 4

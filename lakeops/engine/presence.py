@@ -24,8 +24,7 @@ from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, Object
 from lakeops.model.mirrors import SAMPLE
 from lakeops.ranges.bounds import ABSOLUTE, check_entries
 from lakeops.ranges.diff import needed
-from lakeops.ranges.fetch import prove_range
-from lakeops.ranges.file import RangeFile
+from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
 from lakeops.store.base import ObjectStore, StoredObject, StoreSettings
@@ -304,9 +303,9 @@ class _InHand(RangeReader):
         self._reader = reader
         self._file = file
 
-    def open(self, row: RangeRow, *, whole: bool = True) -> RangeFile:
+    def open(self, row: RangeRow) -> RangeFile:
         """See ``RangeReader.open``."""
-        return self._file if row.file == self._file.row.file else self._reader.open(row, whole=whole)
+        return self._file if row.file == self._file.row.file else self._reader.open(row)
 
 
 def _found(store: ObjectStore, objects: Iterable[Awaited], terms: Terms) -> dict[str, StoredObject]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakeops.engine.stitch import Stitching
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
-from lakeops.ranges.fetch import read_range
+from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow, SortedPaths, upper_bound
 from lakeops.ranges.write import Work
 from lakeops.store.base import ObjectStore

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from lakeops.model.records import Split
-from lakeops.ranges.cutter import Cut, Cutter
-from lakeops.ranges.fetch import read_range
+from lakeops.ranges.chunker import Chunker
+from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import Metarange, RangeRow, rows_table
 from lakeops.ranges.task import Piece, from_ipc
 from lakeops.ranges.write import RangeWriter, Work
@@ -62,7 +62,7 @@ class Stitching:
         self._store = store
         self._attempt = attempt
         self._known = tuple(known)
-        self._cutter = Cutter(split)
+        self._chunker = Chunker(split)
         self._parts: list[pa.Table | Sequence[RangeRow]] = []
 
     def keep(self, ranges: Metarange, start: int, stop: int) -> None:
@@ -70,7 +70,7 @@ class Stitching:
 
         Each of them ends with a cut, but for a last one that nothing follows.
         """
-        while start < stop and self._cutter.open:
+        while start < stop and self._chunker.open:
             self._cut_anew(ranges.row(start))
             start += 1
         if start < stop:
@@ -79,19 +79,19 @@ class Stitching:
     def put(self, rows: tuple[RangeRow, ...]) -> None:
         """Ranges that a task wrote follow."""
         done = 0
-        while done < len(rows) and self._cutter.open:
+        while done < len(rows) and self._chunker.open:
             self._cut_anew(rows[done])
             done += 1
         self._parts.append(rows[done:])
 
     def open(self, carry: pa.Table) -> None:
         """Rows follow whose range is open."""
-        self._write(self._cutter.add(carry), ())
+        self._write(self._chunker.add(carry), ())
 
     def finish(self) -> None:
         """Nothing follows: what is open is the last range."""
-        if self._cutter.open:
-            self._write([self._cutter.rest()], ())
+        if self._chunker.open:
+            self._write([self._chunker.rest()], ())
 
     def metarange(self) -> Metarange:
         """What came together."""
@@ -109,9 +109,9 @@ class Stitching:
     def _cut_anew(self, row: RangeRow) -> None:
         """A whole range follows while another is open: its rows are cut anew."""
         self.work += Work(opened=1, bytes_read=row.file_bytes)
-        self._write(self._cutter.add(read_range(self._store, row)), (row,))
+        self._write(self._chunker.add(read_range(self._store, row)), (row,))
 
-    def _write(self, closed: list[Cut], known: tuple[RangeRow, ...]) -> None:
+    def _write(self, closed: list[pa.Table], known: tuple[RangeRow, ...]) -> None:
         writer = RangeWriter(self._store, self._attempt, (*self._known, *known))
-        self._parts.append([writer.write(cut) for cut in closed])
+        self._parts.append([writer.write(rows) for rows in closed])
         self.work += writer.work

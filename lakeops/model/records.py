@@ -19,37 +19,26 @@ T = TypeVar("T")
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 
 
-_UNTOLD_ROW_GROUPS = 20
-
-
 @dataclass(frozen=True, slots=True)
 class Split:
     """Where ranges end: a format parameter of a repository, fixed at its creation because ids depend on it.
 
     A range ends after a path whose hash is below ``2**64 / target_entries``, once it has ``min_entries``; and after
-    ``max_entries`` in any case. ``row_groups`` says into how many row groups a range of ``target_entries`` is cut. The
-    defaults give about 2,800 entries a range, in two row groups.
+    ``max_entries`` in any case. The defaults give about 2,800 entries a range.
     """
 
     min_entries: int = 1_400
     target_entries: int = 1_400
     max_entries: int = 10_000
-    row_groups: int = 2
 
     @classmethod
     def from_json(cls, record: Mapping[str, int]) -> Split:
         """The split of ``to_json``. Raises ``TypeError`` for other names."""
-        return cls(**{"row_groups": _UNTOLD_ROW_GROUPS, **record})
+        return cls(**record)
 
     def to_json(self) -> dict[str, int]:
-        """What catalogs, claims and dumps hold of it.
-
-        The first repositories had twenty row groups in a range and did not tell. Their records stay as they are.
-        """
-        record = asdict(self)
-        if self.row_groups == _UNTOLD_ROW_GROUPS:
-            del record["row_groups"]
-        return record
+        """What catalogs, claims and dumps hold of it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from lakeops.model.records import Commit, Entry, maker
 from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import lookup, overtaken, resolve_commit, watched
-from lakeops.ranges.align import Positions
 from lakeops.ranges.diff import written
+from lakeops.ranges.digest import Positions
+from lakeops.ranges.read import entries
 
 Sets: TypeAlias = npt.NDArray[np.int32]
 
@@ -210,11 +211,11 @@ def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a commit has at a path, and the range and row group that say so. Empty where no range covers the path."""
+    """What a commit has at a path, the range that says so, and the entry's digest. Empty where no range covers it."""
 
     entry: Entry | None
     range_id: bytes = b""
-    group: bytes = b""
+    digest: bytes = b""
 
 
 def history(
@@ -304,7 +305,7 @@ def _identity(seen: _Seen) -> object:
 
 
 def _version_at(ctx: Context, commit: Commit, path: str, known: _Seen) -> _Seen:
-    """What a commit has at a path. Nothing is read where ``known`` says it of the same range or row group."""
+    """What a commit has at a path. Nothing is read where ``known`` says it of the same range."""
     key = path.encode()
     metarange = ctx.metarange(commit)
     index = metarange.find(key)
@@ -313,14 +314,12 @@ def _version_at(ctx: Context, commit: Commit, path: str, known: _Seen) -> _Seen:
     row = metarange.row(index)
     if row.id == known.range_id:
         return known
-    file = ctx.reader.open(row, whole=False)
-    number = file.end.group_of(key)
-    digest = file.marks[number].digest
-    if digest == known.group:
-        return _Seen(known.entry, row.id, digest)
-    group = ctx.reader.group(file, number)
-    at = group.paths.first_at(key)
-    entry = group.rows[at] if at < len(group.paths) and group.paths[at] == key else None
+    file = ctx.reader.open(row)
+    at = file.first_at(key)
+    if file.paths[at].as_py() != path:
+        return _Seen(None, row.id)
+    digest = file.digests[at].as_py()
+    entry = known.entry if digest == known.digest else entries(file.take(np.array([at])))[0]
     return _Seen(entry, row.id, digest)
 
 

@@ -26,8 +26,8 @@ from lakeops.ops.addresses import full
 from lakeops.ops.context import Context
 from lakeops.ops.resolve import at_ref, watched
 from lakeops.ranges import read as records
+from lakeops.ranges.changes import apply_changes
 from lakeops.ranges.metarange import SortedPaths, upper_bound
-from lakeops.ranges.overlay import overlay
 from lakeops.store import layout, recorded
 from lakeops.store.base import ObjectStore
 from lakeops.store.policy import AddressPolicy
@@ -50,7 +50,7 @@ def with_staged(committed: Iterable[pa.Table], staged: pa.Table) -> Iterator[pa.
 
 
 def _lay_staged_over(rows: pa.Table, staged: pa.Table) -> Iterator[pa.Table]:
-    table = overlay(rows, staged).table if staged.num_rows else rows
+    table = apply_changes(rows, staged).table if staged.num_rows else rows
     if table.num_rows:
         yield table.select(ENTRY_SCHEMA.names)
 

@@ -14,15 +14,13 @@ from itertools import accumulate
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.model.arrays import from_numpy, no_rows, to_numpy
+from lakeops.model.arrays import from_numpy, in_one, no_rows, to_numpy
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.align import Positions, unshared
 from lakeops.ranges.changelist import ChangeList
-from lakeops.ranges.digest import Digests, digest_words, same_labels
+from lakeops.ranges.digest import Positions, same_labels, symmetric_difference
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
@@ -38,76 +36,48 @@ class RowSpan:
     start: int
     stop: int
 
-    @cached_property
-    def whole(self) -> dict[bytes, int]:
-        """The row groups that lie in it whole, by their digests."""
-        first = int(np.searchsorted(self.file.starts, self.start))
-        last = int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1
-        return {self.file.marks[index].digest: index for index in range(first, last)}
-
-    def read(self, columns: list[str]) -> pa.Table:
-        """Some columns of all of its rows."""
-        groups = self._groups()
-        return self.file.read_groups(groups, columns)[1][self._numbers(groups)[1]]
-
-    def release(self) -> None:
-        """Forget the bytes of row groups that no later part of the range has rows of."""
-        self.file.release(int(np.searchsorted(self.file.starts, self.stop, side="right")) - 1)
-
-    def digests(self, without: frozenset[bytes] = frozenset()) -> tuple[Positions, Digests]:
-        """The numbers of its rows, and their digests. Whole row groups with these digests are left out."""
-        groups = self._groups(without)
-        numbers, inside = self._numbers(groups)
-        return numbers, self.file.digests(groups)[inside]
-
-    def _groups(self, without: frozenset[bytes] = frozenset()) -> list[int]:
-        first = int(np.searchsorted(self.file.starts, self.start, side="right")) - 1
-        last = int(np.searchsorted(self.file.starts, self.stop))
-        left_out = {self.whole[digest] for digest in without}
-        return [index for index in range(first, last) if index not in left_out]
-
-    def _numbers(self, groups: list[int]) -> tuple[Positions, slice]:
-        """The numbers of its rows in some row groups, and which of all rows of the row groups they are."""
-        numbers = self.file.numbers(groups)
-        inside = slice(*np.searchsorted(numbers, (self.start, self.stop)).tolist())
-        return numbers[inside], inside
+    @property
+    def digests(self) -> pa.Array:
+        """The entry digests of its rows."""
+        return self.file.digests.slice(self.start, self.stop - self.start)
 
 
 @dataclass(frozen=True)
-class Candidates:
+class DifferingRows:
     """Rows that the other side does not share, in path order, and some of their columns.
 
-    An equal row may be among them where the sides part, never the other way round. ``pieces`` say where the rows are
-    in their files. There are none where the table holds all that anybody asks for.
+    ``sources`` say where the rows are in their files. There are none where the table holds all that anybody asks for.
     """
 
     table: pa.Table
-    pieces: tuple[_Piece, ...] = ()
+    sources: tuple[_Source, ...] = ()
 
     @classmethod
-    def alone(cls, part: RowSpan | None, columns: list[str]) -> Candidates:
-        """All rows of a part, which the other side has nothing beside. None where this side has nothing."""
-        if part is None:
+    def of(cls, span: RowSpan | None, which: Positions | None, columns: list[str]) -> DifferingRows:
+        """Some rows of a span by their numbers in it, all of them by default. No rows where this side has nothing."""
+        if span is None:
             return cls(no_rows(RANGE_SCHEMA).select(columns))
-        return cls(part.read(columns), (_Piece(part, *part.digests()),))
+        numbers = span.start + (np.arange(span.stop - span.start) if which is None else which)
+        return cls(span.file.take(numbers, columns), (_Source(span.file, numbers),))
 
     @classmethod
-    def together(cls, some: Sequence[Candidates]) -> Candidates:
+    def together(cls, some: Sequence[DifferingRows]) -> DifferingRows:
         """Those of neighbouring stretches as one."""
         table = pa.concat_tables([one.table for one in some]).combine_chunks()
-        return cls(table, tuple(piece for one in some for piece in one.pieces))
+        return cls(table, tuple(source for one in some for source in one.sources))
 
-    def under(self, prefix: str) -> Candidates:
-        """Those of one part whose path starts with ``prefix``."""
-        if not prefix or not self.pieces:
+    def under(self, prefix: str) -> DifferingRows:
+        """Those of one span whose path starts with ``prefix``."""
+        if not prefix or not self.sources:
             return self
         under = pc.starts_with(self.table.column("path"), prefix)
-        return Candidates(self.table.filter(under), (self.pieces[0].only(np.flatnonzero(to_numpy(under))),))
+        source = self.sources[0]
+        return DifferingRows(self.table.filter(under), (_Source(source.file, source.numbers[to_numpy(under)]),))
 
     @property
     def row(self) -> RangeRow | None:
-        """The range that those of one part are rows of. None where this side has nothing."""
-        return self.pieces[0].part.file.row if self.pieces else None
+        """The range that those of one span are rows of. None where this side has nothing."""
+        return self.sources[0].file.row if self.sources else None
 
     def rows(self, which: Positions, columns: list[str]) -> pa.Table:
         """Some columns of some of the rows, by ascending numbers. Columns that were left out before are read now."""
@@ -115,66 +85,41 @@ class Candidates:
         known = self.table.select([name for name in columns if name not in missing]).take(from_numpy(which))
         if not missing:
             return known
-        read = [piece.part.file.take(numbers, missing) for piece, numbers in self._rows_by_piece(which)]
+        read = [source.file.take(numbers, missing) for source, numbers in self._by_source(which)]
         rest = pa.concat_tables([no_rows(RANGE_SCHEMA).select(missing), *read]).combine_chunks()
         return pa.table([(rest if name in missing else known).column(name) for name in columns], columns)
 
-    def digests(self, which: Positions) -> Digests:
+    def digests(self, which: Positions) -> pa.Array:
         """The entry digests of some of the rows, by ascending numbers."""
-        return self._digests[which]
+        if not self.sources and "digest" in self.table.column_names:
+            return in_one(self.table.column("digest").take(from_numpy(which)))
+        parts = [source.file.digests.take(from_numpy(numbers)) for source, numbers in self._by_source(which)]
+        return pa.concat_arrays([no_rows(RANGE_SCHEMA).column("digest").combine_chunks(), *parts])
 
-    def group_digests(self, which: Positions) -> npt.NDArray[np.object_]:
-        """The digest of the row group that holds each of some of the rows, by ascending numbers: 32 raw bytes."""
-        return np.concatenate(
-            [np.zeros(0, object), *(piece.group_digests(rows) for piece, rows in self._rows_by_piece(which))]
-        )
-
-    @cached_property
-    def groups(self) -> frozenset[bytes]:
-        """The digests of all row groups of the ranges that they are rows of."""
-        return frozenset(mark.digest for piece in self.pieces for mark in piece.part.file.marks)
-
-    @cached_property
-    def _digests(self) -> Digests:
-        if not self.pieces and "digest" in self.table.column_names:
-            return digest_words(self.table.column("digest"))
-        return np.concatenate([np.zeros((0, 2), np.uint64), *(piece.words for piece in self.pieces)])
-
-    def _rows_by_piece(self, which: Positions) -> Iterator[tuple[_Piece, Positions]]:
-        """For each piece that some of the rows are in the numbers of these rows in its file."""
+    def _by_source(self, which: Positions) -> Iterator[tuple[_Source, Positions]]:
+        """For each file that some of the rows are in the numbers of these rows there."""
         done = 0
-        for piece in self.pieces:
-            stop = done + len(piece.numbers)
+        for source in self.sources:
+            stop = done + len(source.numbers)
             low, high = np.searchsorted(which, (done, stop)).tolist()
             if low < high:
-                yield piece, piece.numbers[which[low:high] - done]
+                yield source, source.numbers[which[low:high] - done]
             done = stop
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Rows of one part: their numbers in the file, and their digests."""
+class _Source:
+    """Rows of one file, by their numbers."""
 
-    part: RowSpan
+    file: RangeFile
     numbers: Positions
-    words: Digests
-
-    def group_digests(self, numbers: Positions) -> npt.NDArray[np.object_]:
-        """The digest of the row group that holds each of some rows of the file."""
-        file = self.part.file
-        digests = np.array([mark.digest for mark in file.marks], object)
-        return digests[np.searchsorted(file.starts, numbers, side="right") - 1]
-
-    def only(self, which: Positions) -> _Piece:
-        """Some of the rows."""
-        return _Piece(self.part, self.numbers[which], self.words[which])
 
 
-Pair: TypeAlias = tuple[Candidates, Candidates]
+Pair: TypeAlias = tuple[DifferingRows, DifferingRows]
 
 
-def compared(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> Pair:
-    """The rows of each part that the other one does not share, addresses and times included.
+def differing_rows(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> Pair:
+    """The rows of each span that the other one does not share, addresses and times included.
 
     Args:
         left: one stretch of paths before. None where there is nothing.
@@ -182,19 +127,9 @@ def compared(left: RowSpan | None, right: RowSpan | None, columns: Columns) -> P
         columns: what the left and the right rows hold.
     """
     if left is None or right is None:
-        return Candidates.alone(left, columns[0]), Candidates.alone(right, columns[1])
-    shared = frozenset(left.whole.keys() & right.whole.keys())
-    (in_left, old), (in_right, new) = left.digests(shared), right.digests(shared)
-    only_old, only_new = unshared(old, new)
-    sides = (
-        _Piece(left, in_left[only_old], old[only_old]),
-        _Piece(right, in_right[only_new], new[only_new]),
-    )
-    one, other = (
-        Candidates(side.part.file.take(side.numbers, wanted), (side,))
-        for side, wanted in zip(sides, columns, strict=True)
-    )
-    return one, other
+        return DifferingRows.of(left, None, columns[0]), DifferingRows.of(right, None, columns[1])
+    only_left, only_right = symmetric_difference(left.digests, right.digests)
+    return DifferingRows.of(left, only_left, columns[0]), DifferingRows.of(right, only_right, columns[1])
 
 
 def stretches(
@@ -258,12 +193,12 @@ _MANY_ROWS = 8_192
 class Delta:
     """The differing rows of some stretches of paths. A later delta's paths all come after an earlier one's.
 
-    ``left`` and ``right`` hold candidate rows in path order. ``removed`` and ``added`` number the rows of ``left``
+    ``left`` and ``right`` hold rows in path order. ``removed`` and ``added`` number the rows of ``left``
     and ``right`` whose path the other side does not have. ``pairs`` those of one path whose identities differ.
     """
 
-    left: Candidates
-    right: Candidates
+    left: DifferingRows
+    right: DifferingRows
     removed: Positions
     added: Positions
     pairs: tuple[Positions, Positions]
@@ -299,55 +234,34 @@ def deltas(
         yield from _of_list(listed.under(prefix))
         return
 
-    def read(parts: tuple[RowSpan | None, RowSpan | None]) -> Delta:
-        delta = matched(*_candidates(parts, columns, prefix))
-        _release(parts)
-        return delta
+    def read(spans: tuple[RowSpan | None, RowSpan | None]) -> Delta:
+        left, right = differing_rows(*spans, columns)
+        return pair_by_path(left.under(prefix), right.under(prefix))
 
     found = reader.ahead(read, stretches(reader, left, right, prefix))
     yield from _join_small(delta for delta in found if delta.total)
 
 
 def _of_list(listed: ChangeList) -> Iterator[Delta]:
-    delta = matched(Candidates(listed.before), Candidates(listed.after))
+    delta = pair_by_path(DifferingRows(listed.before), DifferingRows(listed.after))
     if delta.total:
         yield delta
 
 
-def candidates(
-    reader: RangeReader, left: Metarange, right: Metarange, *, columns: Columns, prefix: str = ""
-) -> Iterator[Pair]:
+def diff_rows(reader: RangeReader, left: Metarange, right: Metarange, *, columns: Columns) -> Iterator[Pair]:
     """The rows that the sides do not share in whole, addresses and times included, a stretch of paths at a time.
 
     Args:
         reader: the namespace of both.
         left: before.
         right: after.
-        columns: what the left and the right rows hold; with a prefix at least ``path``.
-        prefix: leave out paths that do not start with it.
+        columns: what the left and the right rows hold.
     """
-
-    def read(parts: tuple[RowSpan | None, RowSpan | None]) -> Pair:
-        pair = _candidates(parts, columns, prefix)
-        _release(parts)
-        return pair
-
-    yield from reader.ahead(read, stretches(reader, left, right, prefix))
+    yield from reader.ahead(lambda spans: differing_rows(*spans, columns), stretches(reader, left, right))
 
 
-def _candidates(parts: tuple[RowSpan | None, RowSpan | None], columns: Columns, prefix: str) -> Pair:
-    old, new = compared(*parts, columns)
-    return old.under(prefix), new.under(prefix)
-
-
-def _release(parts: tuple[RowSpan | None, RowSpan | None]) -> None:
-    for part in parts:
-        if part is not None:
-            part.release()
-
-
-def matched(left: Candidates, right: Candidates) -> Delta:
-    """Candidate rows of both sides, paired by path. Pairs of one identity are no difference.
+def pair_by_path(left: DifferingRows, right: DifferingRows) -> Delta:
+    """Differing rows of both sides, paired by path. Pairs of one identity are no difference.
 
     Both hold at least ``SKETCH_COLUMNS``. What else identities are made of is read as far as it matters.
     """
@@ -369,11 +283,11 @@ def matched(left: Candidates, right: Candidates) -> Delta:
     )
 
 
-def _sizes(side: Candidates) -> Positions:
+def _sizes(side: DifferingRows) -> Positions:
     return to_numpy(side.table.column("size_bytes"))
 
 
-def _other_rows(side: Candidates, rows: Positions) -> Positions:
+def _other_rows(side: DifferingRows, rows: Positions) -> Positions:
     """The other rows of a side."""
     others = np.ones(side.table.num_rows, np.bool_)
     others[rows] = False
@@ -396,7 +310,10 @@ def _join_small(some: Iterable[Delta]) -> Iterator[Delta]:
 def _joined(some: list[Delta]) -> Delta:
     if len(some) == 1:
         return some[0]
-    left, right = Candidates.together([one.left for one in some]), Candidates.together([one.right for one in some])
+    left, right = (
+        DifferingRows.together([one.left for one in some]),
+        DifferingRows.together([one.right for one in some]),
+    )
     before, after = (_starts(side) for side in ([one.left for one in some], [one.right for one in some]))
     return Delta(
         left,
@@ -407,7 +324,7 @@ def _joined(some: list[Delta]) -> Delta:
     )
 
 
-def _starts(sides: list[Candidates]) -> list[int]:
+def _starts(sides: list[DifferingRows]) -> list[int]:
     """Where the rows of each one begin among all of them."""
     return list(accumulate((side.table.num_rows for side in sides), initial=0))[:-1]
 

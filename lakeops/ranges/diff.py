@@ -17,8 +17,16 @@ import pyarrow.compute as pc
 from lakeops.model.arrays import array, from_numpy, in_one, to_numpy
 from lakeops.model.changes import Change, ChangeType, Summary
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
-from lakeops.ranges.align import Positions
-from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Candidates, Delta, candidates, deltas, matched
+from lakeops.ranges.delta import (
+    IDENTITY_COLUMNS,
+    SKETCH_COLUMNS,
+    Delta,
+    DifferingRows,
+    deltas,
+    diff_rows,
+    pair_by_path,
+)
+from lakeops.ranges.digest import Positions
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
@@ -193,7 +201,7 @@ def _changes_over(file: RangeFile | None, staged: pa.Table) -> Delta:
     before = after.slice(0, 0)
     if file is not None:
         before = file.rows_at(staged.column("path"), columns)[1]
-    return matched(Candidates(before), Candidates(after))
+    return pair_by_path(DifferingRows(before), DifferingRows(after))
 
 
 NEEDED_SCHEMA = pa.schema([ENTRY_SCHEMA.field(name) for name in ("physical_address", "checksum", "size_bytes", "path")])
@@ -231,13 +239,13 @@ def needed(
         missing = Metarange(missing.table.filter(pc.invert(proven)))
     others = known.only(known.without(wanted))
     others = others.only(np.flatnonzero(others.meets(missing)))
-    pairs = candidates(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
+    pairs = diff_rows(reader, others, missing, columns=(["physical_address"], NEEDED_SCHEMA.names))
     for row, parts in groupby(pairs, key=lambda pair: pair[1].row):
         if row is not None:
             yield NeededOfRange(row, _objects(pa.concat_tables([_moved_rows(*pair) for pair in parts])))
 
 
-def _moved_rows(old: Candidates, new: Candidates) -> pa.Table:
+def _moved_rows(old: DifferingRows, new: DifferingRows) -> pa.Table:
     """The new rows whose object is not among the old ones of this stretch."""
     same = pc.is_in(new.table.column("physical_address"), value_set=old.table.column("physical_address"))
     return new.table.filter(pc.invert(same))

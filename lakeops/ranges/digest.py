@@ -1,9 +1,9 @@
 """What rows, ranges and metaranges are called: digests of logical content, never of Parquet bytes.
 
-Four steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
+Three steps lead from a row to a commit's metarange id, and each is cryptographic, because ids are what writers trust
 each other by. An *entry digest* (BLAKE2b, 16 bytes) covers every column of a row, path and address included, so equal
-digests mean equal rows. A *group digest* (SHA-256) covers the digests of a row group's rows, in order. A *range id*
-(SHA-256) its group digests. A *metarange id* (SHA-256) its range ids. ``docs/format.md`` spells the bytes out.
+digests mean equal rows. A *range id* (SHA-256) covers the digests of its rows, in order. A *metarange id* (SHA-256) its
+range ids. ``docs/format.md`` spells the bytes out.
 
 The *identity* is the smaller notion: what a user calls the same object (checksum, size, content type, user metadata).
 It says nothing without the path and is compared only between rows of one path.
@@ -21,15 +21,16 @@ import pyarrow.compute as pc
 
 from lakeops.model.arrays import from_numpy, in_one, scalar, to_numpy
 from lakeops.model.errors import InvalidInput
+from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
+from lakeops.ranges.format import DIGEST_BYTES
 
-Digests = npt.NDArray[np.uint64]
-"""Entry digests as pairs of 64-bit words, shape ``(n, 2)``."""
+Positions = npt.NDArray[np.int64]
+"""Numbers of rows."""
 
-DIGEST_BYTES = 16
 _BLOCK = 65_536
 _NOTHING = scalar(b"", pa.binary())
 """What rows are joined by."""
-_RANGE_TAG = b"lakeops range 1\n"
+_RANGE_TAG = b"lakeops range 2\n"
 _METARANGE_TAG = b"lakeops metarange 1\n"
 _IDENTITY_TEXTS = ("checksum", "content_type")
 _IDENTITY_NUMBERS = ("size_bytes",)
@@ -51,6 +52,25 @@ def entry_digests(table: pa.Table) -> pa.Array:
     return _fixed(b"".join(parts), DIGEST_BYTES)
 
 
+def with_digests(table: pa.Table) -> pa.Table:
+    """The rows with their digests: ``RANGE_SCHEMA``, from a table with at least ``ENTRY_SCHEMA``'s columns.
+
+    A ``digest`` column that is there already is taken as it is. Raises ``InvalidInput`` for a null in any of them.
+    """
+    plain = complete(table)
+    digests = table.column("digest") if "digest" in table.column_names else entry_digests(plain)
+    return pa.table([*plain.columns, digests], schema=RANGE_SCHEMA)
+
+
+def complete(table: pa.Table) -> pa.Table:
+    """The columns of ``ENTRY_SCHEMA``. Raises ``InvalidInput`` for a null in any of them."""
+    for name in ENTRY_SCHEMA.names:
+        if table.column(name).null_count:
+            raise InvalidInput(f"column {name!r} holds nulls; every entry needs a value there")
+    plain = table.select(ENTRY_SCHEMA.names)
+    return plain if plain.schema.equals(ENTRY_SCHEMA) else plain.cast(ENTRY_SCHEMA)
+
+
 def identities(table: pa.Table) -> pa.Array:
     """The canonical bytes of each row's identity (checksum, size, content type, user metadata): ``binary``."""
     return _canonical(table, _IDENTITY_TEXTS, _IDENTITY_NUMBERS)
@@ -66,17 +86,15 @@ def same_labels(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
     return to_numpy(pc.equal(*(_canonical(side, ("content_type",), ()) for side in (left, right))))
 
 
-def group_digest(digests: pa.Array | pa.ChunkedArray) -> bytes:
-    """The digest of a row group with these entry digests, in order: 32 raw bytes."""
-    state = sha256()
-    for chunk in digests.chunks if isinstance(digests, pa.ChunkedArray) else [digests]:
-        state.update(fixed_bytes(chunk))
+def range_id(digests: pa.Array | pa.ChunkedArray | memoryview) -> bytes:
+    """The id of a range with these entry digests, in order: 32 raw bytes."""
+    state = sha256(_RANGE_TAG)
+    if isinstance(digests, memoryview):
+        state.update(digests)
+    else:
+        for chunk in digests.chunks if isinstance(digests, pa.ChunkedArray) else [digests]:
+            state.update(fixed_bytes(chunk))
     return state.digest()
-
-
-def range_id(groups: Iterable[bytes]) -> bytes:
-    """The id of a range with these group digests, in order: 32 raw bytes."""
-    return sha256(_RANGE_TAG + b"".join(groups)).digest()
 
 
 def metarange_id(ids: pa.Array | pa.ChunkedArray | Iterable[bytes]) -> str:
@@ -95,9 +113,19 @@ EMPTY_METARANGE_ID = metarange_id(())
 """The id of the metarange without ranges: what a repository starts with."""
 
 
-def digest_words(digests: pa.Array | pa.ChunkedArray) -> Digests:
-    """Entry digests as pairs of words: quick to compare."""
-    return np.frombuffer(fixed_bytes(in_one(digests)), np.uint64).reshape(-1, 2)
+def symmetric_difference(left: pa.Array, right: pa.Array) -> tuple[Positions, Positions]:
+    """The rows of two runs of entry digests, by ascending numbers, whose digest the other run does not have."""
+    return np.flatnonzero(~contains(right, left)), np.flatnonzero(~contains(left, right))
+
+
+def contains(digests: pa.Array, wanted: pa.Array) -> npt.NDArray[np.bool_]:
+    """For each wanted entry digest whether it is among ``digests``."""
+    return to_numpy(pc.is_in(wanted, value_set=digests))
+
+
+def digest_array(data: memoryview) -> pa.Array:
+    """Entry digests that lie end to end, as an array: ``fixed_size_binary(16)``, without a copy."""
+    return pa.Array.from_buffers(pa.binary(DIGEST_BYTES), len(data) // DIGEST_BYTES, [None, pa.py_buffer(data)])
 
 
 def fixed_bytes(array: pa.Array) -> memoryview:

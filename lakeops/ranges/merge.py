@@ -28,10 +28,10 @@ import pyarrow as pa
 from lakeops.model.arrays import array, from_numpy, no_rows, to_numpy
 from lakeops.model.changes import ChangeType, Strategy, Summary
 from lakeops.model.schema import STAGED_SCHEMA
-from lakeops.ranges.align import Positions
 from lakeops.ranges.changelist import ChangeList
 from lakeops.ranges.delta import SKETCH_COLUMNS
 from lakeops.ranges.diff import CHANGE_TYPES, DIFF_SCHEMA, diff, summary
+from lakeops.ranges.digest import Positions
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import Splicing, splice

@@ -70,8 +70,8 @@ _FILE = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,254}")
 class RangeRow:
     """One range of a metarange: plain data, cheap to send to a worker.
 
-    ``id`` and ``footer_digest`` are 32 raw bytes; ``size_bytes`` sums the objects' sizes (column ``bytes``),
-    ``file_bytes`` is the file's own size and ``footer_bytes`` that of its end, which ``footer_digest`` is of.
+    ``id`` and ``file_digest`` are 32 raw bytes; ``size_bytes`` sums the objects' sizes (column ``bytes``),
+    ``file_bytes`` and ``file_digest`` are the size and the SHA-256 of the file itself.
     """
 
     id: bytes
@@ -81,8 +81,7 @@ class RangeRow:
     count: int
     size_bytes: int
     file_bytes: int
-    footer_bytes: int
-    footer_digest: bytes
+    file_digest: bytes
 
     @property
     def hex_id(self) -> str:
@@ -96,8 +95,6 @@ class RangeRow:
             return f"{excerpt(self.file)} is no file's name"
         if self.count < 1 or self.size_bytes < 0:
             return f"it tells of {self.count:,} rows and {self.size_bytes:,} bytes"
-        if not 0 < self.footer_bytes <= self.file_bytes:
-            return f"it tells of a file of {self.file_bytes:,} bytes that ends in a footer of {self.footer_bytes:,}"
         if not self.count * ROW_LEAST <= self.file_bytes <= min(self.count * ROW_MOST + OVERHEAD, FILE_MOST):
             return f"it tells of {self.count:,} rows in a file of {self.file_bytes:,} bytes"
         return None
@@ -186,9 +183,9 @@ class Metarange:
         name: str = self.table.column("file")[index].as_py()
         return name
 
-    def footer_digest(self, index: int) -> bytes:
-        """The SHA-256 of the end of one range's file: 32 raw bytes."""
-        return bytes(self._footer_digests[32 * index : 32 * index + 32])
+    def file_digest(self, index: int) -> bytes:
+        """The SHA-256 of one range's file: 32 raw bytes."""
+        return bytes(self._file_digests[32 * index : 32 * index + 32])
 
     @cached_property
     def disorder(self) -> str | None:
@@ -291,8 +288,8 @@ class Metarange:
         return self.table.column(name).chunk(0)
 
     @cached_property
-    def _footer_digests(self) -> memoryview:
-        return fixed_bytes(in_one(self.table.column("footer_digest")))
+    def _file_digests(self) -> memoryview:
+        return fixed_bytes(in_one(self.table.column("file_digest")))
 
     @cached_property
     def _words(self) -> npt.NDArray[np.uint64]:

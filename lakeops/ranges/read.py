@@ -10,16 +10,14 @@ from threading import Lock
 from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lakeops.machine import cores
-from lakeops.model.arrays import from_numpy, no_rows, to_numpy
+from lakeops.model.arrays import no_rows, to_numpy
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Entry, maker, maker_of_many
 from lakeops.model.schema import ENTRY_SCHEMA, RANGE_SCHEMA
 from lakeops.ranges.changelist import ChangeList
-from lakeops.ranges.fetch import fetch, fetch_range, read_end
-from lakeops.ranges.file import RangeEnd, RangeFile
+from lakeops.ranges.file import RangeFile, fetch, fetch_range
 from lakeops.ranges.format import decode_metarange
 from lakeops.ranges.metarange import Metarange, RangeRow, Rows, SortedPaths, upper_bound
 from lakeops.store.base import ObjectStore
@@ -144,10 +142,7 @@ T = TypeVar("T")
 _AHEAD_NEAR = min(cores(), 4)
 """Loads that are under way at once where only cores limit them. Each may hold a range of either side in memory."""
 
-_FEW_BYTES = 32 * 1024 * 1024
-"""Ranges that come to this are fetched whole. Of more than that, footers and single row groups are far less."""
-
-__all__ = ["Cursor", "DecodedGroup", "MetarangePointer", "RangeCache", "RangeReader"]
+__all__ = ["Cursor", "DecodedRange", "MetarangePointer", "RangeCache", "RangeReader"]
 
 
 class MetarangePointer(Protocol):
@@ -214,18 +209,13 @@ class RangeReader:
         """The metaranges of some commits, all asked for at once where the store is far. Raises as ``metarange``."""
         return list(self._load_each(self.metarange, commits))
 
-    def open(self, row: RangeRow, *, whole: bool = True) -> RangeFile:
-        """A range. Row groups are read and verified as asked. Raises ``Corrupted`` or ``ObjectNotFound``.
-
-        With ``whole`` its row groups are probably wanted too. See ``read_end``.
-        """
-        key = (self.store.url, row.file, row.footer_digest)
-        return RangeFile(self.store, self._cache.get(key, lambda: read_end(self.store, row, whole=whole)))
+    def open(self, row: RangeRow) -> RangeFile:
+        """A range file. It is not remembered. Raises ``Corrupted`` or ``ObjectNotFound``."""
+        return fetch_range(self.store, row)
 
     def open_each(self, ranges: Metarange, chosen: Rows) -> Iterator[RangeFile]:
-        """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once, and whole where few."""
-        size = pc.sum(ranges.table.column("file_bytes").take(from_numpy(chosen))).as_py() or 0
-        return self._load_each(partial(self.open, whole=size <= _FEW_BYTES), _rows(ranges, chosen))
+        """Ranges of a metarange by their numbers, in turn. Far ones are asked for at once."""
+        return self._load_each(self.open, _rows(ranges, chosen))
 
     def ahead(self, load: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         """What ``load`` gives for each item, in order, as far ahead as the store's distance makes worth while."""
@@ -247,8 +237,9 @@ class RangeReader:
         index = metarange.find(key)
         if index == len(metarange) or metarange.first_paths[index] > key:
             return None
-        group, row = self.locate(metarange, index, key)[2:]
-        return group.rows[row] if group.paths[row] == key else None
+        found = self.decoded(metarange, index)
+        row = found.paths.first_at(key)
+        return found.rows[row] if found.paths[row] == key else None
 
     def first(self, metarange: Metarange, key: str) -> Entry | None:
         """The first entry whose path is ``key`` or comes after it, or None."""
@@ -273,18 +264,11 @@ class RangeReader:
         low, above = max(prefix, after).encode(), upper_bound(prefix)
         if start < stop and low:
             # A page begins where the last one ended, so the range that holds the start is worth remembering.
-            file, number, group, row = self.locate(metarange, start, low)
-            if after and group.paths[row] == after.encode():
+            found = self.decoded(metarange, start)
+            row = found.paths.first_at(low)
+            if after and found.paths[row] == after.encode():
                 row += 1
-            ahead = 1
-            for index in range(number, file.groups):
-                if index == number + ahead:
-                    # The longer the caller goes on, the more row groups one request brings.
-                    file.load(range(index, min(index + ahead, file.groups)))
-                    ahead *= 2
-                group = group if index == number else self.group(file, index)
-                yield from _below(group.table.select(columns or RANGE_SCHEMA.names).slice(row), above)
-                row = 0
+            yield from _below(found.table.select(columns or RANGE_SCHEMA.names).slice(row), above)
             start += 1
         rows = (metarange.row(index) for index in range(start, stop))
         # A page ends soon, so the first ones are not fetched all at once.
@@ -293,40 +277,22 @@ class RangeReader:
         for table in read_ahead(load, rows, most, slots=slots):
             yield from _below(table, above)
 
-    def locate(self, metarange: Metarange, index: int, key: bytes) -> tuple[RangeFile, int, DecodedGroup, int]:
-        """The first row of range ``index`` at or after ``key``: file, row group's number, row group, row in it.
-
-        The range must end at or after ``key``.
-        """
+    def decoded(self, metarange: Metarange, index: int) -> DecodedRange:
+        """All rows of one range of a metarange, decoded and remembered."""
         # By name too: another file with the same bytes may be gone.
-        known = (self.store.url, metarange.file(index), metarange.footer_digest(index))
-        end: RangeEnd | None = self._cache.peek(known)
-        file = RangeFile(self.store, end) if end else self.open(metarange.row(index))
-        number = file.end.group_of(key)
-        group = self.group(file, number)
-        row = group.paths.first_at(key)
-        if row == len(group.paths):
-            number, row = number + 1, 0
-            if number == file.groups:
-                raise Corrupted(f"{file.row.key} ends before the path that its metarange tells; run `lakeops fsck`")
-            group = self.group(file, number)
-        return file, number, group, row
-
-    def group(self, file: RangeFile, index: int) -> DecodedGroup:
-        """One row group of a range, decoded and remembered."""
-        key = (self.store.url, file.row.footer_digest, index)
-        return self._cache.get(key, lambda: DecodedGroup(file.group(index)))
+        key = (self.store.url, metarange.file(index), metarange.file_digest(index))
+        return self._cache.get(key, lambda: DecodedRange(self.open(metarange.row(index)).read()))
 
 
 _FIRST_RUN, _LONGEST_RUN = 25, 675
 """Rows that a cursor gives at a time: three times as many each time, so that four times make a page of a thousand.
 
-Where a row group ends sooner, the next one gives the rest.
+Where a range ends sooner, the next one gives the rest.
 """
 
 
-class DecodedGroup:
-    """A row group's rows, ready for lookups."""
+class DecodedRange:
+    """A range's rows, ready for lookups."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -352,39 +318,37 @@ class Cursor:
     def __init__(self, reader: RangeReader, metarange: Metarange) -> None:
         self._reader = reader
         self._metarange = metarange
-        self._range = 0
-        self._file: RangeFile | None = None
-        self._number = 0
-        self._group: DecodedGroup | None = None
+        self._index = 0
+        self._range: DecodedRange | None = None
         self._row = 0
         self._run = self._owed = _FIRST_RUN
 
     @property
     def path(self) -> str | None:
         """The path of the present entry. None past the last."""
-        group = self._present_group()
-        return group.paths[self._row].decode() if group is not None else None
+        found = self._present()
+        return found.paths[self._row].decode() if found is not None else None
 
     def entry(self) -> Entry:
         """The present entry. The cursor must not be past the last."""
-        group = self._present_group()
-        if group is None:
+        found = self._present()
+        if found is None:
             raise IndexError("the cursor is past the last entry")
-        return group.rows[self._row]
+        return found.rows[self._row]
 
     def seek(self, key: str) -> None:
         """Go to the first entry whose path is ``key`` or comes after it. Forward or back."""
         raw = key.encode()
         self._run = self._owed = _FIRST_RUN
-        if self._group is not None and self._group.paths[0] <= raw <= self._group.paths[-1]:
-            self._row = self._group.paths.first_at(raw)
-            return
-        self._range = self._metarange.find(raw)
-        self._load(raw)
+        if self._range is None or not self._range.paths[0] <= raw <= self._range.paths[-1]:
+            self._index = self._metarange.find(raw)
+            self._load()
+        if self._range is not None:
+            self._row = self._range.paths.first_at(raw)
 
     def advance(self) -> None:
         """Go to the next entry."""
-        if self._present_group() is not None:
+        if self._present() is not None:
             self._row += 1
 
     def take(self, below: bytes | None = None) -> pa.Table:
@@ -392,34 +356,27 @@ class Cursor:
 
         The longer a listing goes on, the more rows it is given at a time. None where it has come to the end.
         """
-        group = self._present_group()
-        if group is None:
+        found = self._present()
+        if found is None:
             return no_rows(RANGE_SCHEMA)
-        start, stop = self._row, min(self._row + self._owed, len(group.paths))
-        if below is not None and group.paths[stop - 1] >= below:
-            stop = max(start, group.paths.first_at(below))
+        start, stop = self._row, min(self._row + self._owed, len(found.paths))
+        if below is not None and found.paths[stop - 1] >= below:
+            stop = max(start, found.paths.first_at(below))
         self._row, self._owed = stop, self._owed - (stop - start)
         if not self._owed:
             self._run = self._owed = min(3 * self._run, _LONGEST_RUN)
-        return group.table.slice(start, stop - start)
+        return found.table.slice(start, stop - start)
 
-    def _present_group(self) -> DecodedGroup | None:
-        """The row group that holds the present entry: the next one is read only when it is asked for."""
-        if self._file is not None and self._group is not None and self._row == len(self._group.paths):
-            self._row, self._number = 0, self._number + 1
-            self._file.release(self._number)
-            if self._number < self._file.groups:
-                self._group = self._reader.group(self._file, self._number)
-            else:
-                self._range += 1
-                self._load(b"")
-        return self._group
+    def _present(self) -> DecodedRange | None:
+        """The range that holds the present entry: the next one is read only when it is asked for."""
+        if self._range is not None and self._row == len(self._range.paths):
+            self._index += 1
+            self._load()
+        return self._range
 
-    def _load(self, key: bytes) -> None:
-        if self._range == len(self._metarange):
-            self._file = self._group = None
-        else:
-            self._file, self._number, self._group, self._row = self._reader.locate(self._metarange, self._range, key)
+    def _load(self) -> None:
+        at_end = self._index == len(self._metarange)
+        self._range, self._row = None if at_end else self._reader.decoded(self._metarange, self._index), 0
 
 
 def _below(table: pa.Table, above: bytes | None) -> Iterator[pa.Table]:

@@ -1,4 +1,4 @@
-"""What a worker does with a task: read touched ranges, lay the changes over them, cut, write."""
+"""What a worker does with a task: read touched ranges, apply the changes to them, cut, write."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from lakeops.model.changes import Summary
 from lakeops.model.clock import Ids
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.changed import Changed, changed_ranges, flooded
-from lakeops.ranges.cutter import Cutter
-from lakeops.ranges.fetch import read_range
+from lakeops.ranges.changes import Applied, Changed, apply_in_batches, changed_ranges, digested
+from lakeops.ranges.chunker import Chunker, Hashes
+from lakeops.ranges.file import read_range
 from lakeops.ranges.metarange import RangeRow
-from lakeops.ranges.overlay import Overlaid, digested
-from lakeops.ranges.patch import Patch, encoded_together, patched
-from lakeops.ranges.split import Hashes
 from lakeops.ranges.task import Piece, Segment, Task, TaskResult, TaskRows, to_ipc, total
 from lakeops.ranges.write import RangeWriter, Work
 from lakeops.store.base import ObjectStore
@@ -39,10 +36,9 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
         for row, count in zip(segment.rows, segment.changes[: len(segment.rows)], strict=True)
         if count
     ]
-    windows = changed_ranges(store, touched, changes, task.split, seen.add)
+    changed = changed_ranges(store, touched, changes, seen.add)
     if not touched:  # then there is no base
-        windows = iter([[Changed(flooded(no_rows(RANGE_SCHEMA), changes, seen.add))]])
-    changed = _patched(windows, task, writer)
+        changed = iter([apply_in_batches(no_rows(RANGE_SCHEMA), changes, seen.add)])
     pieces: list[Piece] = []
     work = Work()
     for segment in task.segments:
@@ -50,17 +46,6 @@ def run_task(task: Task, store: ObjectStore) -> TaskResult:
         pieces += run.pieces(changed)
         work += run.work
     return TaskResult(task.index, tuple(pieces), seen.summary, work + writer.work, *seen.rows())
-
-
-def _patched(
-    windows: Iterable[list[Changed]], task: Task, writer: RangeWriter
-) -> Iterator[tuple[Changed, Patch | None]]:
-    """Changed ranges, and each as a patch where it can be one. New row groups of a window are encoded together."""
-    segment = task.segments[-1]
-    last = segment.rows[-1] if segment.last and segment.rows else None
-    for window in windows:
-        patches = [patched(one, task.split, last=one.file is not None and one.file.row == last) for one in window]
-        yield from zip(window, encoded_together(patches, writer.knows), strict=True)
 
 
 class _Seen:
@@ -72,12 +57,12 @@ class _Seen:
         self._before: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
         self._after: list[pa.Table] = [no_rows(RANGE_SCHEMA)]
 
-    def add(self, overlaid: Overlaid) -> None:
+    def add(self, applied: Applied) -> None:
         """The next paths."""
-        self.summary = total((self.summary, overlaid.summary))
-        if self._listing and overlaid.summary.total:
-            self._before.append(overlaid.before)
-            self._after.append(overlaid.after)
+        self.summary = total((self.summary, applied.summary))
+        if self._listing and applied.summary.total:
+            self._before.append(applied.before)
+            self._after.append(applied.after)
 
     def rows(self) -> tuple[TaskRows, TaskRows] | tuple[()]:
         """The rows that are no more, and those that are new."""
@@ -92,49 +77,38 @@ class _Rewriting:
     def __init__(self, segment: Segment, split: Split, writer: RangeWriter, store: ObjectStore) -> None:
         self.work = Work()
         self._segment = segment
-        self._cutter = Cutter(split)
+        self._chunker = Chunker(split)
         self._writer = writer
         self._store = store
 
-    def pieces(self, changed: Iterator[tuple[Changed, Patch | None]]) -> Iterator[Piece]:
+    def pieces(self, changed: Iterator[Iterable[Changed]]) -> Iterator[Piece]:
         """The segment's pieces. Ranges that were not touched and are not needed to re-synchronise are in none.
 
         Args:
-            changed: the touched ranges, from this segment's first on, and what they are as patches.
+            changed: the rows of each touched range, from this segment's first on.
         """
         segment = self._segment
         start = 0
         written: list[RangeRow] = []
         for index, count in enumerate(segment.changes):
-            if not count and not self._cutter.open:
+            if not count and not self._chunker.open:
                 continue
-            if not self._cutter.open:
+            if not self._chunker.open:
                 start, written = index, []
-            written += self._written(index, *next(changed)) if count else self._cut(self._untouched(index))
-            if not self._cutter.open:
+            if segment.rows:
+                self.work += Work(opened=1, bytes_read=segment.rows[index].file_bytes)
+            rows: Iterable[tuple[pa.Table, Hashes | None]] = (
+                next(changed) if count else [(read_range(self._store, segment.rows[index]), None)]
+            )
+            for some in rows:
+                written += [self._writer.write(one) for one in self._chunker.add(*some)]
+            if not self._chunker.open:
                 stop = min(index + 1, len(segment.rows))
                 yield Piece(segment.start + start, segment.start + stop, tuple(written))
-        if self._cutter.open:
-            carry = b"" if segment.last else to_ipc(self._cutter.carry())
+        if self._chunker.open:
+            rest, remainder = self._chunker.rest(), b""
             if segment.last:
-                written.append(self._writer.write(self._cutter.rest()))
-            yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), carry)
-
-    def _written(self, index: int, changed: Changed, patch: Patch | None) -> list[RangeRow]:
-        """The ranges that base range ``index`` brings to an end, written."""
-        if self._segment.rows:
-            self._count(index)
-        if not self._cutter.open and patch is not None:
-            return [self._writer.write(patch)]
-        return self._cut(changed.rows())
-
-    def _cut(self, rows: Iterable[tuple[pa.Table, Hashes | None]]) -> list[RangeRow]:
-        """The ranges that these rows bring to an end, written. None of the rows stay behind in memory."""
-        return [self._writer.write(cut) for table, hashes in rows for cut in self._cutter.add(table, hashes)]
-
-    def _untouched(self, index: int) -> Iterator[tuple[pa.Table, None]]:
-        self._count(index)
-        yield read_range(self._store, self._segment.rows[index]), None
-
-    def _count(self, index: int) -> None:
-        self.work += Work(opened=1, bytes_read=self._segment.rows[index].file_bytes)
+                written.append(self._writer.write(rest))
+            else:
+                remainder = to_ipc(rest)
+            yield Piece(segment.start + start, segment.start + len(segment.rows), tuple(written), remainder)

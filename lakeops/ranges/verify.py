@@ -23,13 +23,12 @@ from lakeops.model.names import MAX_PATH_BYTES
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.model.text import excerpt
+from lakeops.ranges.chunker import cut_ends, path_hashes
 from lakeops.ranges.delta import deltas
 from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.fetch import fetch_range
-from lakeops.ranges.file import RangeFile
+from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.split import cut_ends, group_ends, path_hashes
 from lakeops.ranges.write import release_memory
 from lakeops.store.base import ObjectStore
 
@@ -96,8 +95,7 @@ def verify(task: VerifyTask, store: ObjectStore) -> VerifyResult:
 def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns: tuple[str, ...]) -> VerifiedRange:
     """Everything that can be said of one range."""
     try:
-        file = fetch_range(store, row, ordered=False)  # order is judged below
-        table = file.read()
+        table = fetch_range(store, row, ordered=False).read()  # order is judged below
         table.validate(full=True)
     except ObjectNotFound:
         return _unusable_range("range_missing", "the file is not there")
@@ -105,15 +103,12 @@ def verify_range(store: ObjectStore, row: RangeRow, split: Split | None, columns
         return _unusable_range("range_damaged", f"the file is not what was written: {_line(error)}")
     except LakeopsError as error:
         return _unusable_range("range_unreadable", f"the file cannot be read: {_line(error)}")
-    flaws = [*_summary(table, row), *_groups(file, table), *_order(table["path"]), *_entries(table), *_digests(table)]
+    flaws = [*_summary(table, row), *_order(table["path"]), *_entries(table), *_digests(table)]
     closed = True
     if split is not None:
-        hashes = path_hashes(table["path"])
-        ends = cut_ends(hashes, split).tolist()
+        ends = cut_ends(path_hashes(table["path"]), split).tolist()
         closed = bool(ends) and ends[-1] == table.num_rows
         flaws += _cuts(ends, table.num_rows)
-        if file.starts[1:].tolist() != group_ends(hashes, split).tolist():
-            flaws.append(Flaw("range_boundary", "its row groups do not end where the cutting rule says"))
     return VerifiedRange(tuple(flaws), closed, table.select(list(columns)))
 
 
@@ -177,26 +172,6 @@ def _summary(table: pa.Table, row: RangeRow) -> Iterator[Flaw]:
     wrong = [name for name, one, other in zip(names, said, held, strict=True) if one != other]
     if wrong:
         yield Flaw("range_summary_mismatch", f"its metarange tells another {' and '.join(wrong)} than it has")
-
-
-def _groups(file: RangeFile, table: pa.Table) -> Iterator[Flaw]:
-    """Where the table of row groups, by which readers find a path, differs from the rows."""
-    wrong = [index for index in range(file.groups) if not _group_is_so(file, table, index)]
-    if wrong:
-        more = f", and {len(wrong) - 1:,} more" if len(wrong) > 1 else ""
-        message = f"the table of row groups tells of other rows than row group {wrong[0]} has{more}"
-        yield Flaw("range_groups_mismatch", message, len(wrong))
-
-
-def _group_is_so(file: RangeFile, table: pa.Table, index: int) -> bool:
-    start, end = int(file.starts[index]), int(file.starts[index + 1])
-    rows = table["path"].slice(start, end - start)
-    if not len(rows) or rows[0].as_py().encode() != file.first_paths[index]:
-        return False
-    try:  # by itself, as a reader of one path reads it
-        return bool(file.group(index, ["path"])["path"].equals(rows))
-    except (Corrupted, pa.ArrowException):
-        return False
 
 
 def _order(paths: pa.ChunkedArray) -> Iterator[Flaw]:

@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 from lakeops.model.arrays import from_numpy, in_one, to_numpy
 from lakeops.model.changes import Strategy
 from lakeops.model.schema import ENTRY_SCHEMA, STAGED_SCHEMA
-from lakeops.ranges.align import Positions, among
 from lakeops.ranges.changelist import ChangeList
-from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Candidates, Delta, deltas
-from lakeops.ranges.digest import same_identity
+from lakeops.ranges.delta import IDENTITY_COLUMNS, SKETCH_COLUMNS, Delta, DifferingRows, deltas
+from lakeops.ranges.digest import Positions, contains, same_identity
 from lakeops.ranges.file import RangeFile
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
@@ -50,17 +49,13 @@ def states(file: RangeFile, paths: pa.Array, delta: Delta, left: Positions, righ
     """
     none = np.zeros(len(paths), np.bool_)
     found = States(none, none.copy(), none.copy())
-    owners = file.groups_of(paths)
-    shared = np.array([mark.digest in delta.left.groups for mark in file.marks], np.bool_)[owners]
-    _as_in_base(file, owners, delta, (left, right), np.flatnonzero(shared), found)
-    rest = np.flatnonzero(~shared)
+    for side, rows, like in ((delta.left, left, found.like_base), (delta.right, right, found.like_source)):
+        asked = np.flatnonzero((rows >= 0) & ~found.present)
+        settled = asked[contains(file.digests, side.digests(rows[asked]))]
+        like[settled] = found.present[settled] = True
+    rest = np.flatnonzero(~found.present)
     if len(rest):
-        ours = file.digests(np.unique(owners[rest]).tolist())
-        for side, rows, like in ((delta.left, left, found.like_base), (delta.right, right, found.like_source)):
-            asked = rest[(rows[rest] >= 0) & ~found.present[rest]]
-            settled = asked[among(side.digests(rows[asked]), ours)]
-            like[settled] = found.present[settled] = True
-        _search(file, paths, delta, (left, right), rest[~found.present[rest]], found)
+        _search(file, paths, delta, (left, right), rest, found)
     return found
 
 
@@ -85,26 +80,10 @@ def _rows_at(table: pa.Table, paths: pa.Array) -> pa.Array:
     return pc.index_in(paths, value_set=table.column("path"))
 
 
-def _as_in_base(
-    file: RangeFile, owners: Positions, delta: Delta, sides: tuple[Positions, Positions], here: Positions, known: States
-) -> None:
-    """The states of paths that would be in a row group that the base has too, row for row."""
-    left, right = (rows[here] for rows in sides)
-    in_base = np.flatnonzero(left >= 0)
-    ours = np.array([file.marks[owner].digest for owner in owners[here[in_base]].tolist()], object)
-    known.present[here[in_base]] = delta.left.group_digests(left[in_base]) == ours
-    # What the base does not have, or has in another row group, is absent.
-    present = known.present[here]
-    known.like_base[here] = present | (left < 0)
-    known.like_source[here] = ~known.like_base[here] & (right < 0)
-
-
 def _search(
     file: RangeFile, paths: pa.Array, delta: Delta, sides: tuple[Positions, Positions], rest: Positions, known: States
 ) -> None:
     """The states of paths that digests did not settle."""
-    if not len(rest):
-        return
     here, places = file.find(paths.take(from_numpy(rest)))
     known.present[rest] = here
     left, right = (rows[rest] for rows in sides)
@@ -115,7 +94,7 @@ def _search(
     known.like_source[rest[other]] = _equal(file, places[other], delta.right, right[other])
 
 
-def _equal(file: RangeFile, places: Positions, side: Candidates, rows: Positions) -> Mask:
+def _equal(file: RangeFile, places: Positions, side: DifferingRows, rows: Positions) -> Mask:
     """Whether what the destination has at ``places`` is what a side has at ``rows``; -1 is absent."""
     equal: Mask = (places < 0) & (rows < 0)
     both = np.flatnonzero((places >= 0) & (rows >= 0))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from hashlib import sha256
-from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakeops.ranges.format import encode_metarange
+from lakeops.ranges.digest import range_id
+from lakeops.ranges.format import encode_metarange, encode_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import attempt_file, metarange_key, range_key
@@ -46,35 +46,37 @@ def release_memory(before: int, now: int) -> None:
         pa.default_memory_pool().release_unused()
 
 
-class WholeRange(Protocol):
-    """The rows of one range, in whatever shape they come."""
+def describe(rows: pa.Table) -> RangeRow:
+    """The metarange row of a range's rows (``RANGE_SCHEMA``), not written yet: what tells of its file is empty."""
+    paths = rows.column("path")
+    return RangeRow(
+        id=range_id(rows.column("digest")),
+        file="",
+        first_path=paths[0].as_py(),
+        last_path=paths[-1].as_py(),
+        count=rows.num_rows,
+        size_bytes=int(pc.sum(rows.column("size_bytes")).as_py()),
+        file_bytes=0,
+        file_digest=b"",
+    )
 
-    def described(self) -> RangeRow:
-        """The metarange row, not written yet: what tells of its file is empty."""
-        ...
 
-    def encoded(self) -> tuple[bytes, int]:
-        """The Parquet bytes of the file, and how many of them at the end are the footer."""
-        ...
-
-
-def write_range(store: ObjectStore, rows: WholeRange, attempt: str, row: RangeRow | None = None) -> RangeRow:
+def write_range(store: ObjectStore, rows: pa.Table, attempt: str, row: RangeRow | None = None) -> RangeRow:
     """Write one range. Returns its metarange row.
 
     Args:
         store: the namespace.
-        rows: at least one row, paths ascending.
+        rows: ``RANGE_SCHEMA``, at least one row, paths ascending.
         attempt: fresh for every try.
         row: how the rows are described, when the caller asked already.
     """
-    row = row or rows.described()
-    data, footer_bytes = rows.encoded()
+    row = row or describe(rows)
+    data = encode_range(rows)
     file = attempt_file(row.hex_id, attempt)
-    store.put(range_key(file), data)
-    digest = sha256(memoryview(data)[-footer_bytes:]).digest()
+    digest = bytes.fromhex(store.put(range_key(file), data).checksum)
     if (pieces := pieces_of(store)) is not None:
-        pieces.put_whole(digest, data)
-    return replace(row, file=file, file_bytes=len(data), footer_bytes=footer_bytes, footer_digest=digest)
+        pieces.put(digest, data)
+    return replace(row, file=file, file_bytes=len(data), file_digest=digest)
 
 
 def write_metarange(store: ObjectStore, metarange: Metarange, attempt: str) -> MetarangeFile:
@@ -121,13 +123,9 @@ class RangeWriter:
         self._attempt = attempt
         self._known = {row.id: row for row in known}
 
-    def knows(self, rows: WholeRange) -> bool:
-        """Whether a known range is the same."""
-        return rows.described().id in self._known
-
-    def write(self, rows: WholeRange) -> RangeRow:
-        """The metarange row of these rows, written unless a known range is the same."""
-        described = rows.described()
+    def write(self, rows: pa.Table) -> RangeRow:
+        """The metarange row of the rows of one range (``RANGE_SCHEMA``), written unless a known range is the same."""
+        described = describe(rows)
         if described.id in self._known:
             return self._known[described.id]
         row = write_range(self._store, rows, self._attempt, described)

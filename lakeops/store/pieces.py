@@ -39,7 +39,6 @@ _LEFT_BEHIND = 3600.0
 """Seconds after which a file that was never renamed belongs to nobody."""
 
 _VERSION = "v1"
-_WHOLE = ".range"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,24 +82,6 @@ class Pieces:
     def put(self, digest: bytes, data: bytes | memoryview) -> None:
         """Keep a piece whose SHA-256 is ``digest``."""
         self._write(digest.hex(), data)
-
-    def whole(self, footer_digest: bytes) -> bytes | None:
-        """A whole range file, by the digest of its footer. It may hold anything: the caller verifies all of it."""
-        return self._read(footer_digest.hex() + _WHOLE)
-
-    def part(self, footer_digest: bytes, start: int, size: int) -> bytes | None:
-        """Some bytes of a whole range file that is here. They may be anything, too."""
-        with suppress(OSError), self._opened(footer_digest.hex() + _WHOLE) as file:
-            return os.pread(file.fileno(), size, start)
-        return None
-
-    def put_whole(self, footer_digest: bytes, data: bytes) -> None:
-        """Keep a whole range file."""
-        self._write(footer_digest.hex() + _WHOLE, data)
-
-    def discard_whole(self, footer_digest: bytes) -> None:
-        """Forget a whole range file that was found to be damaged."""
-        self._discard(footer_digest.hex() + _WHOLE)
 
     def kept(self) -> Kept:
         """How much is here."""

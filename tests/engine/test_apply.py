@@ -173,8 +173,8 @@ def test_the_first_ranges_of_an_empty_repository(store, base):
 
 
 def test_many_changes_in_one_range_stream_through(store, monkeypatch):
-    monkeypatch.setattr("lakeops.ranges.changed._ROWS", 1)
-    monkeypatch.setattr("lakeops.ranges.changed._CHANGES", 7)
+    monkeypatch.setattr("lakeops.ranges.changes._ROWS", 1)
+    monkeypatch.setattr("lakeops.ranges.changes._AT_ONCE", 7)
     repository = numbered(range(40))
     base = built(store, repository)
     for number in range(0, 40, 13):

@@ -11,9 +11,8 @@ from support.rows import QUICK, SMALL, Groups, attempt, built, contents, entry_t
 from lakeops.engine.build import build
 from lakeops.engine.local import LocalEngine
 from lakeops.model.errors import InvalidInput
-from lakeops.ranges.cutter import with_digests
-from lakeops.ranges.digest import EMPTY_METARANGE_ID, entry_digests, group_digest, metarange_id, range_id
-from lakeops.ranges.split import cut_ends, group_ends, path_hashes
+from lakeops.ranges.chunker import cut_ends, path_hashes
+from lakeops.ranges.digest import EMPTY_METARANGE_ID, entry_digests, metarange_id, range_id, with_digests
 
 
 @given(repositories(), st.integers(1, 50))
@@ -29,15 +28,8 @@ def test_batches_and_attempts_do_not_show_in_the_id(fresh_store, repository, siz
     bounds = [0, *ends] if ends and ends[-1] == table.num_rows else [0, *ends, table.num_rows]
     counts = [stop - start for start, stop in itertools.pairwise(bounds) if stop > start]
     assert metarange.table["count"].to_pylist() == counts
-    ids = [range_id(group_digests(table.slice(start, stop - start))) for start, stop in itertools.pairwise(bounds)]
+    ids = [range_id(entry_digests(table.slice(start, stop - start))) for start, stop in itertools.pairwise(bounds)]
     assert metarange.id == metarange_id(ids if table.num_rows else [])
-
-
-def group_digests(table: pa.Table) -> list[bytes]:
-    """Of each row group of these rows, which are one range."""
-    digests = entry_digests(table)
-    bounds = [0, *group_ends(path_hashes(table["path"]), SMALL).tolist()]
-    return [group_digest(digests.slice(start, stop - start)) for start, stop in itertools.pairwise(bounds)]
 
 
 def test_nothing_builds_the_empty_metarange(store):

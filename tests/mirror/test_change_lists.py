@@ -13,7 +13,7 @@ from lakeops.model.errors import Corrupted, RecordRefused
 from lakeops.model.records import Commit
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ops.mirror.prove import Proved
-from lakeops.ranges.cutter import with_digests
+from lakeops.ranges.digest import with_digests
 from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key

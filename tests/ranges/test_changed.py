@@ -24,18 +24,16 @@ from support.rows import (
 from lakeops.model.errors import Corrupted, ObjectNotFound
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges import changed as windows
-from lakeops.ranges.changed import Kept, changed_ranges
-from lakeops.ranges.fetch import fetch_ranges
-from lakeops.ranges.overlay import digested
-from lakeops.ranges.split import path_hashes
+from lakeops.ranges import changes as windows
+from lakeops.ranges.changes import changed_ranges, digested
+from lakeops.ranges.chunker import path_hashes
+from lakeops.ranges.file import fetch_ranges
 from lakeops.ranges.task import total
 from lakeops.store.nearby import giving_way, nearby
 from lakeops.store.pieces import Pieces
 from lakeops.store.slots import Slots
 
-SPLIT = Split(16, 40, 120, row_groups=8)
-"""Row groups of five rows: changes leave most of some ranges untouched, and nothing of others."""
+SPLIT = Split(16, 40, 120)
 
 REPOSITORY = numbered(range(400))
 
@@ -50,14 +48,13 @@ def base(store):
     return built(store, REPOSITORY, SPLIT)
 
 
-def told(store, base, changes, on_overlaid=lambda _: None):
+def told(store, base, changes, on_applied=lambda _: None):
     """Each touched range's number and what is told of it."""
     staged = staged_table(changes)
     numbers, counts = np.unique(base.route(staged["path"]), return_counts=True)
     touched = [(base.row(int(number)), int(count)) for number, count in zip(numbers, counts, strict=True)]
-    found = changed_ranges(store, touched, digested(staged), SPLIT, on_overlaid)
-    changed = [one for window in found for one in window]
-    return [(int(number), one, list(one.rows())) for number, one in zip(numbers, changed, strict=True)]
+    changed = changed_ranges(store, touched, digested(staged), on_applied)
+    return [(int(number), list(rows)) for number, rows in zip(numbers, changed, strict=True)]
 
 
 @given(st.data())
@@ -69,23 +66,20 @@ def test_every_range_becomes_what_its_changes_say_whatever_the_window(store, bas
     )
     changes = data.draw(st.dictionaries(path, st.none() | values(), min_size=1, max_size=60))
     changes = {path: REPOSITORY.get(path) if data.draw(st.integers(0, 9)) == 0 else to for path, to in changes.items()}
-    overlaid = []
+    applied_ = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "_ROWS", data.draw(st.sampled_from([1, 100, 300, 24_000])))
-        found = told(store, base, changes, overlaid.append)
+        found = told(store, base, changes, applied_.append)
     after = applied(REPOSITORY, changes)
-    for number, one, rows in found:
+    for number, rows in found:
         row = base.row(number)
         mine = {path: to for path, to in changes.items() if base.route(pa.array([path]))[0] == number}
         before = {path: to for path, to in REPOSITORY.items() if row.first_path <= path <= row.last_path}
         expected = entry_table(applied(before, mine))
         table = pa.concat_tables([RANGE_SCHEMA.empty_table(), *(some for some, _ in rows)])
         assert table.drop_columns("digest").equals(expected)
-        assert all(np.array_equal(path_hashes(some["path"]), own) for some, own in rows if own is not None)
-        if one.file is not None:
-            assert one.grown == sum(expected["size_bytes"].to_pylist()) - row.size_bytes
-            assert len(one.parts) == one.file.groups
-    assert total(one.summary for one in overlaid) == summed(REPOSITORY, after)
+        assert all(np.array_equal(path_hashes(some["path"]), own) for some, own in rows)
+    assert total(one.summary for one in applied_) == summed(REPOSITORY, after)
     assert {number for number, *_ in found} == {int(number) for number in base.route(staged_table(changes)["path"])}
 
 
@@ -95,37 +89,28 @@ def test_windows_hold_as_many_ranges_as_fit(store, base, monkeypatch):
     steps = []
     most = 3 * max(row.count + 1 for row in base.rows(0, len(base)))
     for rows in (1, most, 10**9):
-        overlaid = []
+        applied_ = []
         monkeypatch.setattr(windows, "_ROWS", rows)
-        told(store, base, firsts, overlaid.append)
-        steps.append(len(overlaid))
+        told(store, base, firsts, applied_.append)
+        steps.append(len(applied_))
     assert steps[0] == len(base) > 8
     assert len(base) / 8 < steps[1] <= -(-len(base) // 3)
     assert steps[2] == 1
 
 
-def test_files_of_a_window_are_read_when_it_begins_and_row_groups_once(store, base, monkeypatch):
-    row = base.row(0)
+def test_files_of_a_window_are_read_when_it_begins(store, base, monkeypatch):
     monkeypatch.setattr(windows, "_ROWS", 2 * max(one.count + 1 for one in base.rows(0, len(base))))
     changes = {base.row(index).first_path: ("9", 9) for index in range(len(base))}
     staged = digested(staged_table(changes))
     store.forget()
-    found = changed_ranges(store, [(one, 1) for one in base.rows(0, len(base))], staged, SPLIT, lambda _: None)
+    found = changed_ranges(store, [(one, 1) for one in base.rows(0, len(base))], staged, lambda _: None)
     assert store.read == []
-    window = next(found)
-    assert store.read[0] == row.key
-    assert 2 <= len(window) <= len(store.read) < len(base)
-    for one in (*window, *(one for window in found for one in window)):
-        list(one.rows())
+    next(found)
+    assert store.read[0] == base.row(0).key
+    assert 2 <= len(store.read) < len(base)
+    assert len(list(found)) == len(base) - 1
     assert len(store.read) == len(base)
     assert not store.twice
-
-
-def test_sizes_and_row_groups_of_mostly_untouched_ranges_are_told(store, base):
-    """The property above would hold if no range ever was told by its row groups."""
-    found = told(store, base, {base.row(index).first_path: ("9", 9) for index in range(len(base))})
-    assert sum(one.file is not None for _, one, _ in found) > len(base) / 2
-    assert all(sum(isinstance(part, Kept) for part in one.parts) for _, one, _ in found if one.file is not None)
 
 
 @pytest.fixture

@@ -31,9 +31,9 @@ from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import changelist
 from lakeops.ranges.changelist import ChangeList, nothing_since
-from lakeops.ranges.cutter import with_digests
 from lakeops.ranges.delta import deltas
 from lakeops.ranges.diff import diff, summary, written
+from lakeops.ranges.digest import with_digests
 from lakeops.ranges.format import Attachment, encode_metarange, encode_rows
 from lakeops.ranges.merge import foretold, three_way
 from lakeops.ranges.metarange import Metarange
@@ -44,7 +44,7 @@ from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
 
 STRATEGIES = (None, *Strategy)
-SPLITS = [Split(1, 2, 4), SMALL, Split(16, 80, 400, row_groups=20)]
+SPLITS = [Split(1, 2, 4), SMALL, Split(16, 80, 400)]
 
 
 class Pointer(NamedTuple):

@@ -5,8 +5,6 @@ Whatever comes out of them is an answer or ``Corrupted``, in bounded memory; nev
 
 from __future__ import annotations
 
-import struct
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -21,12 +19,10 @@ from support.rows import built, entry_table, numbered
 
 from lakeops.model.errors import Corrupted
 from lakeops.model.schema import RANGE_SCHEMA
-from lakeops.ranges.cutter import with_digests
-from lakeops.ranges.digest import group_digest, range_id
-from lakeops.ranges.fetch import fetch_range, open_range, prove_range, read_range
-from lakeops.ranges.format import RowGroup, encode_metarange, encode_range, find_table, with_table
+from lakeops.ranges.digest import range_id, with_digests
+from lakeops.ranges.file import fetch_range, prove_range, read_range
+from lakeops.ranges.format import _page_bytes, encode_metarange, encode_range
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.outline import metadata_at
 from lakeops.ranges.read import RangeReader
 from lakeops.store.layout import metarange_key
 from lakeops.store.local import LocalStore
@@ -52,12 +48,12 @@ def everything(store: LocalStore, metarange: Metarange) -> None:
         for table in reader.scan(metarange, "", path):
             table.to_pylist()
     for row in metarange.rows(0, len(metarange)):
-        for read in (read_range, prove_range, open_range, fetch_range):
+        for read in (read_range, prove_range, fetch_range):
             read(store, row)
-        list(open_range(store, row).addresses(7))
-        open_range(store, row).take(np.arange(min(row.count, 5)))
-        open_range(store, row).find(pa.array(["a/00000", "a/00003"]))
-        open_range(store, row).digests([0])
+        list(fetch_range(store, row).addresses(7))
+        fetch_range(store, row).take(np.arange(min(row.count, 5)))
+        fetch_range(store, row).find(pa.array(["a/00000", "a/00003"]))
+        assert len(fetch_range(store, row).digests) == row.count
 
 
 def survives(work: Any) -> None:
@@ -68,30 +64,9 @@ def survives(work: Any) -> None:
         assert "\n" not in error.message
 
 
-def without_table(tail: bytes) -> bytes:
-    """The end of a range file without its table of row groups: what Parquet wrote."""
-    begin = metadata_at(tail)
-    paths, count = struct.unpack_from("<II", tail, begin - 24)
-    return tail[: begin - 24 - paths - 80 * count] + tail[begin:]
-
-
-def resealed(store: LocalStore, row: RangeRow, data: bytes, footer_bytes: int) -> RangeRow:
-    """A file in place of a range's with every digest right again, and the row that a metarange would have of it.
-
-    What has no table of row groups any more gets no digests of them.
-    """
-    tail, count, name = data[len(data) - footer_bytes :], row.count, row.id
-    with suppress(ValueError, IndexError, struct.error):
-        groups = [
-            group._replace(file_digest=sha256(data[group.start : group.end]).digest()) for group in find_table(tail)
-        ]
-        tail = with_table(groups, without_table(tail))
-        count, name = sum(group.rows for group in groups), range_id(group.digest for group in groups)
-    data = data[: len(data) - footer_bytes] + tail
-    forged = replace(
-        row, id=name, file="forged.parquet", count=count, file_bytes=len(data), footer_bytes=len(tail),
-        footer_digest=sha256(tail).digest(),
-    )  # fmt: skip
+def resealed(store: LocalStore, row: RangeRow, data: bytes) -> RangeRow:
+    """A file in place of a range's, and the row that a metarange would have of it: its digest is right."""
+    forged = replace(row, file="forged.parquet", file_bytes=len(data), file_digest=sha256(data).digest())
     (store.root / forged.key).write_bytes(data)
     return forged
 
@@ -114,7 +89,7 @@ def test_a_changed_range_whose_digests_are_right(whole, flips):
     changed = bytearray(data)
     for place, bits in flips:
         changed[int(place * len(changed))] ^= bits
-    forged = resealed(store, row, bytes(changed), row.footer_bytes)
+    forged = resealed(store, row, bytes(changed))
     survives(lambda: everything(store, Metarange.from_rows([forged])))
 
 
@@ -126,11 +101,10 @@ def test_many_changed_ranges_whose_digests_are_right(whole, flips):
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(keep=st.floats(0, 1), footer=st.floats(0, 1))
-def test_a_range_of_another_length_whose_digests_are_right(whole, keep, footer):
+@given(start=st.floats(0, 1), stop=st.floats(0, 1))
+def test_a_range_of_another_length_whose_digest_is_right(whole, start, stop):
     store, row, data = whole
-    cut = data[: int(keep * len(data))]
-    forged = resealed(store, row, cut, int(footer * len(cut)))
+    forged = resealed(store, row, data[int(start * len(data)) : int(stop * len(data))])
     survives(lambda: everything(store, Metarange.from_rows([forged])))
 
 
@@ -166,10 +140,8 @@ ODD_ROWS: dict[str, dict[str, Any]] = {
     "negative rows": {"count": -1},
     "more rows": {"count": 1 << 40},
     "negative bytes": {"size_bytes": -1},
-    "a footer before the file": {"footer_bytes": 1 << 40},
-    "no footer": {"footer_bytes": 0},
     "a file of no bytes": {"file_bytes": 0},
-    "a huge file": {"file_bytes": 1 << 60, "footer_bytes": 100},
+    "a huge file": {"file_bytes": 1 << 60},
     "a huge file of as many rows": {"file_bytes": 1 << 40, "count": 1 << 35},
     "last before first": {"last_path": ""},
     "a later end than there is": {"last_path": "zzz"},
@@ -196,22 +168,20 @@ def test_ranges_out_of_order_are_corrupted(store):
             RangeReader(store).metarange(pointer)
 
 
-def sealed_rows(store: LocalStore, groups: list[pa.Table], firsts: list[bytes] | None = None) -> RangeRow:
-    """A range of these rows, with every digest right."""
-    data, size = encode_range(groups, [group_digest(group.column("digest")) for group in groups])
-    if firsts is not None:
-        tail = data[len(data) - size :]
-        told = [group._replace(first_path=first) for group, first in zip(find_table(tail), firsts, strict=True)]
-        new = with_table(told, without_table(tail))
-        data, size = data[: len(data) - size] + new, len(new)
-    whole = pa.concat_tables(groups)
+def sealed_rows(store: LocalStore, table: pa.Table, **told: Any) -> RangeRow:
+    """A range of these rows, with every digest right, and what the metarange tells of it, right unless given."""
+    data = encode_range(table)
+    paths = table.column("path").cast(pa.binary()).to_pylist()
     row = RangeRow(
-        id=range_id(group_digest(group.column("digest")) for group in groups),
-        file="sealed.parquet", first_path="a", last_path="z", count=whole.num_rows, size_bytes=0,
-        file_bytes=len(data), footer_bytes=size, footer_digest=sha256(data[len(data) - size :]).digest(),
+        id=range_id(table.column("digest")), file="sealed.parquet",
+        first_path=paths[0].decode(errors="replace"), last_path=paths[-1].decode(errors="replace"),
+        count=table.num_rows, size_bytes=0, file_bytes=len(data), file_digest=sha256(data).digest(),
     )  # fmt: skip
     store.put(row.key, data)
-    return row
+    return replace(row, **told)
+
+
+READS = (read_range, prove_range, lambda *given: fetch_range(*given).paths)
 
 
 def rows_of(count: int = 6) -> pa.Table:
@@ -219,25 +189,18 @@ def rows_of(count: int = 6) -> pa.Table:
 
 
 def test_paths_that_do_not_rise_are_corrupted(store):
-    table = rows_of()
-    row = sealed_rows(store, [table.take([0, 2, 1, 3, 4, 5])])
-    for read in (read_range, prove_range, lambda *given: open_range(*given).group(0)):
+    row = sealed_rows(store, rows_of().take([0, 2, 1, 3, 4, 5]))
+    for read in READS:
         with pytest.raises(Corrupted, match="rise"):
             read(store, row)
 
 
-def test_a_first_path_that_is_another_is_corrupted(store):
-    table = rows_of()
-    row = sealed_rows(store, [table.slice(0, 3), table.slice(3)], [b"a/00000", b"a/00002x"])
-    with pytest.raises(Corrupted, match="begins elsewhere"):
-        read_range(store, row)
-
-
-@pytest.mark.parametrize("firsts", [[b"\xff", b"\xff\xff"], [b"b", b"a"], [b"a", b"a"]])
-def test_first_paths_that_are_no_text_or_do_not_rise_are_corrupted(store, firsts):
-    table = rows_of()
-    with pytest.raises(Corrupted):
-        open_range(store, sealed_rows(store, [table.slice(0, 3), table.slice(3)], firsts))
+@pytest.mark.parametrize("told", [{"first_path": "a"}, {"last_path": "z"}], ids=str)
+def test_an_end_that_is_another_is_corrupted(store, told):
+    row = sealed_rows(store, rows_of(), **told)
+    for read in READS:
+        with pytest.raises(Corrupted, match="begins or ends elsewhere"):
+            read(store, row)
 
 
 @pytest.mark.parametrize("name", ["path", "physical_address", "checksum", "content_type"])
@@ -248,7 +211,7 @@ def test_a_text_that_is_not_utf8_is_corrupted(store, name):
     bad = pa.array(texts, pa.binary())
     column = pa.Array.from_buffers(pa.string(), len(bad), bad.buffers())
     place = table.schema.get_field_index(name)
-    row = sealed_rows(store, [table.set_column(place, RANGE_SCHEMA.field(place), column)])
+    row = sealed_rows(store, table.set_column(place, RANGE_SCHEMA.field(place), column))
     for read in (read_range, prove_range):
         with pytest.raises(Corrupted):
             read(store, row)
@@ -260,11 +223,11 @@ def test_few_bytes_that_stand_for_many_are_refused(store, size):
     table = rows_of(60)
     place = table.schema.get_field_index("checksum")
     large = table.set_column(place, RANGE_SCHEMA.field(place), pa.repeat(pa.scalar("x" * size), 60))
-    row = sealed_rows(store, [large])
+    row = sealed_rows(store, large)
     assert row.file_bytes < size // 50
     before = pa.total_allocated_bytes()
     peak = pa.default_memory_pool().max_memory()
-    for read in (read_range, prove_range, lambda *given: open_range(*given).group(0)):
+    for read in READS:
         with pytest.raises(Corrupted, match="bytes"):
             read(store, row)
     assert pa.default_memory_pool().max_memory() <= max(peak, before + (16 << 20))
@@ -275,7 +238,7 @@ def test_a_prefix_that_is_repeated_is_refused(store):
     table = rows_of(200)
     place = table.schema.get_field_index("physical_address")
     long = pa.array([f"data/{'x' * 60_000}{number:06}" for number in range(200)])
-    row = sealed_rows(store, [table.set_column(place, RANGE_SCHEMA.field(place), long)])
+    row = sealed_rows(store, table.set_column(place, RANGE_SCHEMA.field(place), long))
     assert row.file_bytes < 100_000
     with pytest.raises(Corrupted, match="memory"):
         prove_range(store, row)
@@ -290,16 +253,48 @@ def test_a_metarange_of_few_bytes_that_stand_for_many_is_refused(store):
         RangeReader(store).metarange(pointer)
 
 
-def test_more_rows_than_a_file_can_hold_are_refused(store):
-    table = rows_of(6)
-    row = sealed_rows(store, [table])
-    data = store.get(row.key)
-    tail = data[len(data) - row.footer_bytes :]
-    [group] = find_table(tail)
-    new = with_table([RowGroup(*group)._replace(rows=1 << 30)], without_table(tail))
-    data = data[: len(data) - row.footer_bytes] + new
-    store.put("_lakefs/ranges/more.parquet", data)
-    odd = replace(row, file="more.parquet", count=1 << 30, file_bytes=len(data), footer_bytes=len(new),
-                  footer_digest=sha256(new).digest())  # fmt: skip
-    with pytest.raises(Corrupted, match="rows"):
-        open_range(store, odd)
+@pytest.mark.parametrize("count", [5, 7, 60])
+def test_another_number_of_rows_is_corrupted(store, count):
+    row = sealed_rows(store, rows_of(6))
+    for read in READS:
+        with pytest.raises(Corrupted, match="rows"):
+            read(store, replace(row, count=count))
+
+
+def test_more_rows_than_a_file_can_hold_are_refused_unread(store):
+    row = sealed_rows(store, rows_of(6))
+    store.forget()
+    for read in READS:
+        with pytest.raises(Corrupted, match="rows"):
+            read(store, replace(row, count=1 << 30))
+    assert store.read == []
+
+
+def test_a_file_that_goes_on_behind_its_end_is_read_no_further(store):
+    """Whoever writes to the bucket may have put anything of any length there."""
+    row = sealed_rows(store, rows_of(6))
+    (store.root / row.key).write_bytes(store.get(row.key) + bytes(1 << 20))
+    store.forget()
+    for read in READS:
+        with pytest.raises(Corrupted, match="does not match its digest"):
+            read(store, row)
+    assert store.bytes_read == len(READS) * (row.file_bytes + 1)
+
+
+PAGES: dict[str, bytes] = {
+    "structs within structs": b"\x15\x00" * 3 + b"\x1c" * 100_000,
+    "lists within lists": b"\x15\x00" * 3 + b"\x19" + b"\x19" * 100_000,
+    "a list of more truth values than there are bytes": b"\x15\x00" * 3 + b"\x19\xf1" + b"\xff" * 8 + b"\x7f",
+    "a list of more bytes than there are": b"\x15\x00" * 3 + b"\x19\xf3" + b"\xff" * 8 + b"\x7f",
+    "a number without an end": b"\x15" + b"\xff" * 200_000,
+    "a page of fewer bytes than none": b"\x15\x00\x15\x01\x15\x00\x00",
+    "a page that goes on behind its column": b"\x15\x00\x15\x02\x15\x40\x00",
+    "no page": b"\x00",
+}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("data", PAGES.values(), ids=PAGES)
+def test_a_page_header_that_is_made_to_keep_a_reader_busy_is_refused(data):
+    with pytest.raises((ValueError, IndexError, RecursionError)):
+        _page_bytes(data)

@@ -1,4 +1,3 @@
-import struct
 from hashlib import sha256
 
 import duckdb
@@ -16,9 +15,8 @@ from lakeops.model.errors import Corrupted
 from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.ranges import format as formats
-from lakeops.ranges.cutter import with_digests
-from lakeops.ranges.digest import entry_digests
-from lakeops.ranges.fetch import fetch_range
+from lakeops.ranges.digest import entry_digests, with_digests
+from lakeops.ranges.file import fetch_range
 from lakeops.ranges.format import (
     METARANGE_SCHEMA,
     Attachment,
@@ -27,11 +25,10 @@ from lakeops.ranges.format import (
     encode_range,
     stream_column,
 )
-from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange
 from lakeops.store.layout import metarange_key
 
-SPLIT = Split(12_000, 1, 12_000, row_groups=20)
+SPLIT = Split(12_000, 1, 12_000)
 
 
 @pytest.fixture(scope="module")
@@ -50,20 +47,14 @@ def test_a_range_file_has_the_documented_shape(store, written):
     metarange, _ = written
     file = pq.ParquetFile(pa.BufferReader(store.get(metarange.row(0).key)))
     assert file.schema_arrow.equals(RANGE_SCHEMA)
-    assert file.metadata.metadata == {b"lakeops.version": b"1"}  # nothing that only Arrow understands
-    paths = file.read(["path"])["path"]
-    ends = group_ends(path_hashes(paths), SPLIT).tolist()
-    data, digests = store.get(metarange.row(0).key), file.read(["digest"])["digest"]
-    described = list(documented_table(data))
-    assert len(described) == len(ends) > 4
-    begin, first = 4, 0
-    for (size, rows, first_path, file_digest, digest), end in zip(described, ends, strict=True):
-        assert (rows, first_path) == (end - first, paths[first].as_py().encode())
-        assert sha256(data[begin : begin + size]).digest() == file_digest
-        assert sha256(b"".join(digests.slice(first, end - first).to_pylist())).digest() == digest
-        assert data[begin + size - 16 * rows : begin + size] == b"".join(digests.slice(first, rows).to_pylist())
-        begin, first = begin + size, end
-    assert len(data) - begin == metarange.row(0).footer_bytes
+    assert file.metadata.metadata == {b"lakeops.version": b"2"}  # nothing that only Arrow understands
+    row, data = metarange.row(0), store.get(metarange.row(0).key)
+    assert (file.metadata.num_row_groups, file.metadata.num_rows) == (1, row.count)
+    assert (row.file_bytes, row.file_digest) == (len(data), sha256(data).digest())
+    digests = b"".join(file.read(["digest"])["digest"].to_pylist())
+    assert row.id == sha256(b"lakeops range 2\n" + digests).digest()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    assert data[footer - len(digests) : footer] == digests
     columns = {
         column.path_in_schema: column
         for column in (file.metadata.row_group(0).column(index) for index in range(file.metadata.num_columns))
@@ -73,17 +64,6 @@ def test_a_range_file_has_the_documented_shape(store, written):
     assert "DELTA_BYTE_ARRAY" in columns["path"].encodings
     assert "DELTA_BINARY_PACKED" in columns["mtime"].encodings
     assert columns["path"].statistics.min == metarange.row(0).first_path
-
-
-def documented_table(data):
-    """The table of row groups, read as ``docs/format.md`` says."""
-    at = len(data) - 8 - int.from_bytes(data[-8:-4], "little") - 24
-    paths, count, mark = struct.unpack("<2I16s", data[at : at + 24])
-    assert mark == b"lakeops groups 1"
-    begin, place = at - paths - 80 * count, at - paths
-    for size, rows, path, file_digest, digest in struct.iter_unpack("<QII32s32s", data[begin:place]):
-        yield size, rows, data[place : place + path], file_digest, digest
-        place += path
 
 
 def test_rows_cost_little(written, rows):
@@ -119,7 +99,7 @@ def test_polars_reads_ranges(store, written, rows):
 
 def test_rows_come_back_as_they_went_in(store, rows):
     table = with_digests(rows)
-    data, _ = encode_range([table.slice(0, 5_000), table.slice(5_000)], [bytes(32)] * 2)
+    data = encode_range(table)
     assert pq.read_table(pa.BufferReader(data)).equals(table)
     assert table["digest"].combine_chunks().equals(entry_digests(rows))
 
@@ -145,7 +125,7 @@ def test_what_is_attached_to_a_metarange_is_seen_by_those_who_look_for_it(writte
 
 def test_a_file_of_another_kind_is_not_taken_for_a_metarange(rows):
     with pytest.raises(Corrupted, match=r"some/key cannot be decoded \(its columns"):
-        decode_metarange(encode_range([with_digests(rows)], [bytes(32)])[0], "some/key")
+        decode_metarange(encode_range(with_digests(rows)), "some/key")
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         decode_metarange(b"no parquet at all", "some/key")
 
@@ -161,9 +141,9 @@ def test_addresses_come_in_pieces(store, written, rows, size):
 
 def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
     """Rows that nobody misses would be objects that nobody keeps."""
-    data, _ = encode_range([with_digests(rows)], [bytes(32)])
+    data = encode_range(with_digests(rows))
     metadata = pq.read_metadata(pa.BufferReader(data))
-    zeros, held = map(pa.BufferReader, (bytes(len(data)), data))
+    zeros = bytes(len(data))
     with pytest.raises(Corrupted, match="some/key cannot be decoded"):
         list(stream_column(zeros, metadata, "some/key", "physical_address", 1_000))
 
@@ -173,4 +153,4 @@ def test_a_column_that_does_not_come_out_whole_is_no_column(rows, monkeypatch):
 
     monkeypatch.setattr(formats, "ParquetReader", LastLost)
     with pytest.raises(Corrupted, match=f"of its {len(rows)} rows came out"):
-        list(stream_column(held, metadata, "some/key", "physical_address", 1_000))
+        list(stream_column(data, metadata, "some/key", "physical_address", 1_000))

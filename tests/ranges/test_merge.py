@@ -27,7 +27,7 @@ from lakeops.ranges.merge import three_way
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 
-WIDE = Split(16, 80, 400, row_groups=20)
+WIDE = Split(16, 80, 400)
 """Ranges of many row groups of some rows each."""
 
 STRATEGIES = (None, Strategy.SOURCE_WINS, Strategy.DEST_WINS)
@@ -209,32 +209,21 @@ def test_only_what_the_source_changed_is_opened(store):
     assert len(store.read) == 5
 
 
-def test_row_groups_that_the_destination_has_from_the_base_are_not_read(store):
+def test_a_range_that_both_sides_changed_is_read_once(store):
     repository = numbered(range(3_000))
-    wide = Split(80, 400, 4_000, row_groups=20)
+    wide = Split(80, 400, 4_000)
     base = built(store, repository, wide)
-    file = RangeReader(store).open(base.row(1))
     paths = byte_order(repository)[base.row(0).count :]
-    starts = file.starts.tolist()
-    second, fourth = starts[1] + 1, starts[3] + 1
-    edits = {paths[second]: ("1", 1), paths[second + 1]: None, paths[second + 1] + "!": ("1", 1)}
+    edits = {paths[3]: ("1", 1), paths[4]: None, paths[4] + "!": ("1", 1)}
     source = built(store, applied(repository, edits), wide)
-    mine = {paths[fourth]: ("2", 2), paths[fourth + 1]: None}
-    dest = built(store, applied(repository, mine), wide)
-    row = dest.row(1)
-    store.forget()
-    plan = three_way(RangeReader(store), base, source, dest, None)
-    assert plan.changes.column("path").to_pylist() == byte_order(edits)
-    assert (plan.opened, plan.summary) == (1, Summary(1, 1, 1))
-    assert store.bytes_of(row.key) == row.footer_bytes
-    # Where both changed one row group, its digests and paths are read, once.
-    both = built(store, applied(repository, {paths[second + 2]: ("2", 2)}), wide)
-    marks = RangeReader(store).open(both.row(1)).marks
-    store.forget()
-    plan = three_way(RangeReader(store), base, source, both, None)
-    assert plan.changes.column("path").to_pylist() == byte_order(edits)
-    assert store.bytes_of(both.row(1).key) == both.row(1).footer_bytes + marks[1].size
-    assert not store.twice
+    for mine in ({paths[40]: ("2", 2), paths[41]: None}, {paths[5]: ("2", 2)}):
+        dest = built(store, applied(repository, mine), wide)
+        store.forget()
+        plan = three_way(RangeReader(store), base, source, dest, None)
+        assert plan.changes.column("path").to_pylist() == byte_order(edits)
+        assert (plan.opened, plan.summary) == (1, Summary(1, 1, 1))
+        assert dest.row(1).key in store.read
+        assert not store.twice
 
 
 def test_ranges_that_source_and_destination_both_have_are_not_opened(store):

@@ -1,5 +1,3 @@
-from dataclasses import asdict
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +8,7 @@ from support.format_page import example
 
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
-from lakeops.ranges.split import cut_ends, finer, group_ends, path_hashes
+from lakeops.ranges.chunker import cut_ends, path_hashes
 
 WORD = 2**64 - 1
 
@@ -92,34 +90,20 @@ def test_a_target_of_one_cuts_everywhere():
     assert cut_ends(np.array([0, WORD, 5], np.uint64), Split(1, 1, 9)).tolist() == [1, 2, 3]
 
 
-def test_the_default_split_gives_ranges_of_about_2_800_in_two_row_groups():
+def test_the_default_split_gives_ranges_of_about_2_800():
     hashes = path_hashes(synthetic.paths(np.arange(1_000_000, dtype=np.uint64)))
     ends = cut_ends(hashes, Split())
     sizes = np.diff(ends)
     assert 2_600 < sizes.mean() < 3_000
     assert sizes.min() >= 1_400
     assert sizes.max() <= 10_000
-    ranges = np.split(hashes, ends)[:-1]
-    assert 1_100 < np.concatenate([np.diff(group_ends(one, Split()), prepend=0) for one in ranges]).mean() < 1_500
-
-
-def test_the_row_groups_of_the_first_repositories_end_where_they_did():
-    """Theirs were a sixteenth, a twentieth and a twenty-fourth of what their ranges had."""
-    for split in (Split(6_000, 19_000, 100_000), Split(2, 4, 8), Split(1, 1, 1), Split(250, 1_234, 7_777)):
-        found = finer(Split.from_json({name: value for name, value in asdict(split).items() if name != "row_groups"}))
-        least = max(1, split.min_entries // 16)
-        target, most = max(2, split.target_entries // 20), max(2 * least, split.max_entries // 24)
-        assert (found.min_entries, found.target_entries, found.max_entries) == (least, target, most)
 
 
 def test_the_record_of_a_split_says_what_makes_it():
     assert Split.from_json(Split().to_json()) == Split()
-    first = {"min_entries": 6_000, "target_entries": 19_000, "max_entries": 100_000}
-    assert Split.from_json(first) == Split(**first, row_groups=20)
-    assert Split.from_json(first).to_json() == first
 
 
-@pytest.mark.parametrize("split", [Split(0, 8, 32), Split(9, 8, 8), Split(1, 0, 8), Split(1, 8, 8, 0)])
+@pytest.mark.parametrize("split", [Split(0, 8, 32), Split(9, 8, 8), Split(1, 0, 8)])
 def test_a_split_that_cannot_be_is_refused(split):
     with pytest.raises(InvalidInput, match="cannot cut"):
         cut_ends(np.zeros(1, np.uint64), split)

@@ -36,15 +36,6 @@ def test_a_piece_comes_back_in_another_process(pieces, tmp_path):
     assert pieces.get(digest(b"other")) is None
 
 
-def test_a_whole_range_comes_back_in_parts(pieces):
-    pieces.put_whole(digest(b"footer"), b"0123456789")
-    assert pieces.whole(digest(b"footer")) == b"0123456789"
-    assert pieces.part(digest(b"footer"), 3, 4) == b"3456"
-    pieces.discard_whole(digest(b"footer"))
-    assert pieces.whole(digest(b"footer")) is None
-    assert pieces.part(digest(b"footer"), 3, 4) is None
-
-
 @pytest.mark.parametrize("damage", [b"", b"dat", b"date", b"data and more"])
 def test_a_damaged_piece_is_forgotten(pieces, damage):
     pieces.put(digest(b"data"), b"data")
@@ -170,7 +161,7 @@ def test_two_processes_that_evict_and_are_killed(pieces):
 
 def test_clearing_says_how_much_it_was(pieces):
     pieces.put(digest(b"data"), b"data")
-    pieces.put_whole(digest(b"footer"), b"0123456789")
+    pieces.put(digest(b"0123456789"), b"0123456789")
     cleared = pieces.clear()
     assert (cleared.files, cleared.size_bytes) == (2, 14)
     assert pieces.kept().files == 0

@@ -11,11 +11,9 @@ from support.rows import attempt
 
 from lakeops import Commit, Lake, Repository, Split
 from lakeops.model.ids import make_commit
-from lakeops.ranges.cutter import Cut
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeCache, RangeReader
-from lakeops.ranges.split import group_ends, path_hashes
 from lakeops.ranges.write import write_metarange, write_range
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
@@ -134,12 +132,7 @@ def forge(repo: Repository, rows: list[RangeRow]) -> Commit:
 def forge_tables(repo: Repository, change: Callable[[list[pa.Table]], list[pa.Table]]) -> None:
     """Publish a commit whose ranges are main's, changed; what the metarange tells of them is right."""
     changed = [table.combine_chunks() for table in change(tables(repo))]
-    forge(repo, [write_range(store(repo), cut(table), attempt()) for table in changed])
-
-
-def cut(table: pa.Table) -> Cut:
-    """The rows as a range, its row groups where the rule ends them."""
-    return Cut(table, tuple(group_ends(path_hashes(table["path"]), SPLIT).tolist()))
+    forge(repo, [write_range(store(repo), table, attempt()) for table in changed])
 
 
 def forge_rows(repo: Repository, change: Callable[[list[RangeRow]], list[RangeRow]]) -> None:

@@ -15,7 +15,7 @@ from lakeops.model.findings import Finding, found
 from lakeops.model.ids import id_of
 from lakeops.model.names import check_branch
 from lakeops.model.records import Commit, Split
-from lakeops.ranges.split import check_split
+from lakeops.ranges.chunker import check_split
 
 
 def check_history(records: Records) -> Iterator[Finding]:

@@ -17,20 +17,20 @@ from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound
 from lakeops.model.findings import Finding, found
 from lakeops.model.records import Commit, Split
 from lakeops.model.text import excerpt
+from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.digest import EMPTY_METARANGE_ID, fixed_bytes
 from lakeops.ranges.format import METARANGE_SCHEMA
 from lakeops.ranges.metarange import Metarange, RangeRow, ranges_for
 from lakeops.ranges.read import RangeReader
-from lakeops.ranges.split import path_hashes
 from lakeops.ranges.verify import Flaw, VerifyTask, list_flaw, order_flaw, row_flaw, verify
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import metarange_key
 
 Numbers = npt.NDArray[np.int32]
 
-_DIGESTS = ("id", "footer_digest")
+_DIGESTS = ("id", "file_digest")
 _TEXTS = ("file", "first_path", "last_path")
-_NUMBERS = ("count", "bytes", "file_bytes", "footer_bytes")
+_NUMBERS = ("count", "bytes", "file_bytes")
 
 
 @dataclass(frozen=True)

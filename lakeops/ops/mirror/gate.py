@@ -21,7 +21,7 @@ from lakeops.model.records import Commit, Repository
 from lakeops.model.rules import read_rules
 from lakeops.model.text import excerpt
 from lakeops.ops.overlap import CLAIM_ID
-from lakeops.ranges.split import check_split
+from lakeops.ranges.chunker import check_split
 
 MAX_COMMITTER_BYTES = 4096
 MAX_SEQUENCE = 1 << 53

@@ -1,4 +1,4 @@
-"""Where ranges end: content-defined cuts from a hash of the path alone.
+"""Cutting rows into ranges: content-defined ends from a hash of the path alone.
 
 Because a cut depends on nothing but the paths since the previous cut, equal content is cut the same way whatever its
 history, and an edit stops mattering at the next cut that both sides share. The hash is part of the format: it is
@@ -7,19 +7,21 @@ written here for whole columns at once and specified in ``docs/format.md`` in si
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from lakeops.model.arrays import in_one
+from lakeops.model.arrays import first_true, in_one
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
+from lakeops.ranges.digest import Positions, complete, with_digests
 
 Hashes = npt.NDArray[np.uint64]
-Positions = npt.NDArray[np.int64]
-
-VERSION = 1
-"""The version of the format. The rule for row groups is a part of it."""
+"""The boundary hash of each of some paths."""
 
 _BLOCK = 65_536
 _COMBINED = 1 << 30
@@ -63,7 +65,7 @@ def cut_ends(hashes: Hashes, split: Split) -> Positions:
     after ``max_entries`` rows in any case. Rows past the last end belong to a range that is still open.
     """
     check_split(split)
-    candidates = possible_ends(hashes, split)
+    candidates = np.flatnonzero(hashes <= np.uint64((1 << 64) // split.target_entries - 1)) + 1
     ends: list[int] = []
     start, total = 0, len(hashes)
     while total - start >= split.min_entries:
@@ -77,33 +79,92 @@ def cut_ends(hashes: Hashes, split: Split) -> Positions:
     return np.array(ends, np.int64)
 
 
-def possible_ends(hashes: Hashes, split: Split) -> Positions:
-    """The exclusive row numbers, ascending, at which the paths alone would let a range end."""
-    limit = np.uint64((1 << 64) // split.target_entries - 1)
-    return np.flatnonzero(hashes <= limit) + 1
-
-
-def group_ends(hashes: Hashes, split: Split) -> Positions:
-    """Where the row groups of one whole range end: exclusive row numbers, ascending, the last one the range's own.
-
-    The rule of ranges, only finer. So an edit moves no row group but its own and, now and then, the
-    next.
-    """
-    ends = cut_ends(hashes, finer(split))
-    return ends if len(ends) and ends[-1] == len(hashes) else np.append(ends, len(hashes))
-
-
-def finer(split: Split) -> Split:
-    """The rule by which the ranges of a split are cut into row groups."""
-    least = max(1, 5 * split.min_entries // (4 * split.row_groups))
-    target, most = split.target_entries // split.row_groups, 5 * split.max_entries // (6 * split.row_groups)
-    return Split(least, max(2, target), max(2 * least, most), 1)
-
-
 def check_split(split: Split) -> None:
     """Raise ``InvalidInput`` unless ranges of this split can exist."""
-    if not (1 <= split.min_entries <= split.max_entries and split.target_entries >= 1 and split.row_groups >= 1):
-        raise InvalidInput(f"{split} cannot cut ranges: it needs 1 <= min <= max, target >= 1 and row groups >= 1")
+    if not (1 <= split.min_entries <= split.max_entries and split.target_entries >= 1):
+        raise InvalidInput(f"{split} cannot cut ranges: it needs 1 <= min <= max and target >= 1")
+
+
+class Chunker:
+    """Rows come in, in order, and go out as whole ranges. What is left is the range still open.
+
+    Rows must start right after a cut, and have one schema with a ``path``.
+    """
+
+    def __init__(self, split: Split) -> None:
+        self._split = split
+        self._tables: list[pa.Table] = []
+        self._hashes: list[Hashes] = []
+        self._open = 0
+
+    @property
+    def open(self) -> int:
+        """How many rows wait for the end of their range."""
+        return self._open
+
+    def add(self, table: pa.Table, hashes: Hashes | None = None) -> list[pa.Table]:
+        """The rows of each range that these rows bring to an end. ``hashes`` of their paths, if the caller has them."""
+        if hashes is None:
+            hashes = path_hashes(table.column("path"))
+        self._tables.append(table)
+        self._hashes.append(hashes)
+        self._open += table.num_rows
+        if self._open < self._split.min_entries:
+            return []
+        ends = cut_ends(np.concatenate(self._hashes), self._split).tolist()
+        if not ends:
+            return []
+        rows = pa.concat_tables(self._tables)
+        closed = [rows.slice(start, end - start) for start, end in pairwise([0, *ends])]
+        # No cut was due before these rows came, so what is left is theirs.
+        rest = rows.slice(ends[-1])
+        kept = hashes[len(hashes) - rest.num_rows :]
+        # A slice of no rows would keep all rows in memory.
+        self._tables, self._hashes, self._open = ([rest], [kept], rest.num_rows) if rest.num_rows else ([], [], 0)
+        return closed
+
+    def rest(self) -> pa.Table:
+        """The rows of the open range, which is open no more: the last one, or what another chunker continues.
+
+        Needs at least one row.
+        """
+        rows = pa.concat_tables(self._tables)
+        self._tables, self._hashes, self._open = [], [], 0
+        return rows
+
+
+_AT_ONCE = 100_000
+
+
+def chunks(tables: Iterable[pa.Table], split: Split) -> Iterator[pa.Table]:
+    """The rows of each range in turn, from nothing before to nothing after. Digests come along where there are any.
+
+    Raises ``InvalidInput`` unless paths ascend strictly within and across the tables.
+    """
+    chunker = Chunker(split)
+    last: str | None = None
+    for table in tables:
+        if not table.num_rows:
+            continue
+        check_ascending(table.column("path"), last)
+        last = table.column("path")[-1].as_py()
+        for start in range(0, table.num_rows, _AT_ONCE):
+            rows = table.slice(start, _AT_ONCE)
+            yield from chunker.add(with_digests(rows) if "digest" in rows.column_names else complete(rows))
+    if chunker.open:
+        yield chunker.rest()
+
+
+def check_ascending(paths: pa.Array | pa.ChunkedArray, after: str | None = None) -> None:
+    """Raise ``InvalidInput`` unless paths ascend strictly by their bytes, all of them after ``after``."""
+    for chunk in paths.chunks if isinstance(paths, pa.ChunkedArray) else [paths]:
+        if not len(chunk):
+            continue
+        at = first_true(pc.greater_equal(chunk.slice(0, len(chunk) - 1), chunk.slice(1)))
+        if at is not None or (after is not None and chunk[0].as_py() <= after):
+            wrong = chunk[0 if at is None else at + 1].as_py()
+            raise InvalidInput(f"paths must be unique and sorted by their bytes; they are not at {wrong!r}")
+        after = chunk[-1].as_py()
 
 
 def _block_hashes(block: pa.Array) -> Hashes:
