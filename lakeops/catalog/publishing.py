@@ -6,9 +6,8 @@ nothing. Recovery: none is needed, and ``purge_retired`` removes the rows that w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
@@ -55,29 +54,17 @@ class Publishing(Transitions):
         count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
         What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
-        return self.publish_together([publish])[0]
+        made: list[str] = []
 
-    def publish_together(self, publishes: Sequence[Publish]) -> list[Commit]:
-        """Publish commits that follow one another, in one transaction: all of them, each as ``publish`` does, or none.
-
-        What ``publish`` raises for one of them is raised, and none of them is published. Recovery: none needed.
-        """
-        made: dict[int, str] = {}
-
-        def work(conn: Connection) -> list[Commit]:
+        def work(conn: Connection) -> Commit:
             made.clear()
-            return [self._publish(conn, publish, partial(made.__setitem__, at)) for at, publish in enumerate(publishes)]
+            return self._publish(conn, publish, made.append)
 
-        def settle(conn: Connection) -> list[Commit] | None:
-            """All are there, or none is. What is not among those made was published earlier, under its key."""
-            found = [
-                _published(conn, publish, made[at])
-                if at in made
-                else earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
-                for at, publish in enumerate(publishes)
-            ]
-            known = [commit for commit in found if commit is not None]
-            return known if len(known) == len(publishes) else None
+        def settle(conn: Connection) -> Commit | None:
+            """Find the commit that was made, or the earlier one under the key."""
+            if made:
+                return _published(conn, publish, made[0])
+            return earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
 
         return self.database.write(work, settle=settle)
 

@@ -277,7 +277,7 @@ class Staging(Transitions):
             return 0
         return self.database.write(work, settle=run_again)
 
-    def taken_by(self, repository_id: str, token: str) -> str | None:
+    def consumed_by(self, repository_id: str, token: str) -> str | None:
         """The commit that consumed a sealed token, if one did (not: a reset)."""
         query = select(RETIRED.c.commit_id).where(RETIRED.c.repository_id == repository_id, RETIRED.c.token == token)
         return self.database.read(lambda conn: conn.execute(query).scalar())

@@ -11,7 +11,6 @@ from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Repository as RepositoryRecord
-from lakeops.ops.companions import Companions
 from lakeops.ops.context import Context
 from lakeops.ops.links import Links
 from lakeops.ops.looks import Looks
@@ -55,7 +54,6 @@ class Connection:
         self._pieces: Pieces | None = None
         self._links = Links()
         self._looks: Looks[datetime] = Looks(catalog.clock)
-        self._companions = Companions()
 
     @classmethod
     def open(
@@ -138,7 +136,6 @@ class Connection:
             open_pieces=self.pieces,
             links=self._links,
             looks=self._looks,
-            companions=self._companions,
             progress=self._report,
         )
 

@@ -20,7 +20,7 @@ from support.scenes import open_faulty, tree
 from lakeops import Lake, Settings, Split
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import BranchMoved
-from lakeops.ops import turn
+from lakeops.ops import publish as publishing
 from lakeops.testing import Faults
 
 MOST_TRIES = 2
@@ -199,7 +199,7 @@ def check_and_tell(settings: Settings, fates: list[list[Fate]]) -> None:
 
 def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings: Settings, monkeypatch) -> None:
     """It dies when its turn has come: the others go on once its place has lapsed."""
-    monkeypatch.setattr(turn, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(publishing, "LEAST_SECONDS", 0.5)
     prepare(settings, ["killed", "dev"])
 
     def die() -> None:
@@ -231,7 +231,7 @@ def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -
         main = lake.create_repository("repo").branch("main")
         lake.catalog.enqueue("repo", "main", "somebody", lasts=timedelta(seconds=30))
         begun = clock.now()
-        monkeypatch.setattr(turn, "pause", lambda seconds: clock.advance(seconds=max(1, seconds)))
+        monkeypatch.setattr(publishing, "pause", lambda seconds: clock.advance(seconds=max(1, seconds)))
         main.commit("waits", allow_empty=True)
         assert timedelta(seconds=30) <= clock.now() - begun <= timedelta(seconds=31)
         again = clock.now()
