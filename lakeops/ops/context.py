@@ -20,8 +20,7 @@ from lakeops.model.names import HeldRepository
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
-from lakeops.ops.links import Links
-from lakeops.ops.looks import Looks
+from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.layout import MANAGED
 
@@ -51,8 +50,7 @@ class Context:
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
     open_pieces: Callable[[], Pieces | None] = lambda: None
-    links: Links = field(default_factory=Links)
-    looks: Looks[datetime] = field(default_factory=Looks)
+    batcher: StageBatcher = field(default_factory=StageBatcher)
     progress: Progress = quiet
 
     @cached_property
@@ -166,6 +164,10 @@ class Context:
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
         return self.catalog.commit(self.repository_id, state.commit_id)
+
+    def stage_queue(self, branch: str) -> StageQueue:
+        """The small changes of this process that are on their way to a branch."""
+        return self.batcher.queue(self.catalog, self.repository_id, branch)
 
     def tidy(self, *, waiting: bool = False) -> None:
         """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.

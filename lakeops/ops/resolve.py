@@ -185,11 +185,9 @@ def check_name(name: str) -> str:
 def begin_staging(ctx: Context, name: str) -> datetime:
     """The catalog's time, before anything is written that is to be staged on a branch. Raises as ``require_stageable``.
 
-    Calls that begin within a moment share one look.
+    Calls that begin within a moment share one check.
     """
-    check_name(name)
-    question = (ctx.repository_id.namespace, name)
-    return ctx.looks.ask(question, lambda: ctx.catalog.staging_time(ctx.repository_id, name))
+    return ctx.stage_queue(check_name(name)).check()
 
 
 def require_stageable(ctx: Context, name: str) -> BranchAt:
