@@ -150,7 +150,7 @@ def test_thirty_two_processes_that_merge_into_one_branch_for_a_minute(settings: 
 
 @pytest.mark.slow
 def test_thirty_two_threads_of_one_lake_for_a_minute(settings: Settings) -> None:
-    """They share transactions. None gives up, and none is left behind: while one merges, another one merges twice."""
+    """They take turns. None gives up, and none is left behind: while one merges, another one merges twice."""
     names = [f"dev{number:02}" for number in range(32)]
     prepare(settings, names)
     passed = stopwatch()
@@ -237,23 +237,6 @@ def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -
         again = clock.now()
         main.commit("need not wait", allow_empty=True)
         assert clock.now() == again
-
-
-def test_a_first_try_costs_no_transaction_more(settings: Settings) -> None:
-    prepare(settings, ["dev"])
-    faults = Faults()
-    with open_faulty(settings, faults) as lake:
-        repo = lake.repository("repo")
-        repo.branch("dev").put("a", b"")
-        faults.revive()
-        repo.branch("dev").commit("one")
-        repo.merge("dev", "main")
-        assert {name: faults.counts[name] for name in ("seal", "publish", "enqueue", "dequeue")} == {
-            "seal": 1,
-            "publish": 2,
-            "enqueue": 0,
-            "dequeue": 0,
-        }
 
 
 def test_a_place_is_given_up_whatever_ends_the_wait(settings: Settings) -> None:
