@@ -56,8 +56,11 @@ class StageBatcher:
     def queue(self, catalog: Catalog, repository: HeldRepository, branch: str) -> StageQueue:
         """The queue of a branch."""
         where = (repository.namespace, branch)
-        with self._lock:
-            return self._queues.setdefault(where, StageQueue(catalog, repository, branch))
+        found = self._queues.get(where)
+        if found is None:
+            with self._lock:
+                found = self._queues.setdefault(where, StageQueue(catalog, repository, branch))
+        return found
 
 
 class StageQueue:

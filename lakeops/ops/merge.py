@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lakeops.model import graph
 from lakeops.model.changes import Change, MergeResult, Strategy, StrategyName, Summary
@@ -213,9 +213,8 @@ def revert(
     if len(found) > 1:
         text = message or "\n".join([f"Revert {len(found)} commits", "", *(f"* {title}" for title in titles)])
     origin = {"revert-origin": " ".join(undone.id for undone, _ in found)}
-    steps = [(undone, parent) for undone, parent in found]
     names = (" ".join(refs), branch)
-    return _replay_change(ctx, request, _Replay(steps, names, text, {**given, **origin}, on_head))
+    return _replay_change(ctx, request, found, names, text, {**given, **origin}, on_head)
 
 
 def _listed(ref: object) -> list[str]:
@@ -305,7 +304,7 @@ def cherry_pick(
         "cherry-pick-committer": picked.committer,
     }
     return _replay_change(
-        ctx, request, _Replay([(parent, picked)], (ref, destination), message or picked.message, pairs, on_head)
+        ctx, request, [(parent, picked)], (ref, destination), message or picked.message, pairs, on_head
     )
 
 
@@ -325,36 +324,35 @@ def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[st
     return check_commit_metadata(metadata)
 
 
-@dataclass(frozen=True)
-class _Replay:
-    """Changes to make one after the other, each from a base to a source."""
+def _replay_change(
+    ctx: Context,
+    request: CommitRequest,
+    steps: Sequence[tuple[Commit, Commit]],
+    names: tuple[str, str],
+    message: str,
+    metadata: Mapping[str, str],
+    on_head: Callable[[str], None] | None,
+) -> Commit:
+    """Make changes one after the other, each from a base to a source, and publish them as one commit."""
 
-    steps: Sequence[tuple[Commit, Commit]]
-    names: tuple[str, str]
-    message: str
-    metadata: Mapping[str, str]
-    on_head: Callable[[str], None] | None
-
-
-def _replay_change(ctx: Context, request: CommitRequest, replay: _Replay) -> Commit:
     def attempt(publisher: str | None) -> CommitResult:
         found = snapshot(ctx, request.branch)
         require_clean(ctx, request.branch, found.head, found.staged)
-        if replay.on_head is not None:
-            replay.on_head(found.head.id)
+        if on_head is not None:
+            on_head(found.head.id)
         head, reused = found.head, dict[str, Commit]()
-        for base, source in replay.steps:
+        for base, source in steps:
             sides = Sides((base,), source, head)
             with overtaken(ctx, (base, source, found.head)):
-                decision = decide(ctx, sides, None, replay.names, replayed=True)
+                decision = decide(ctx, sides, None, names, replayed=True)
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
             reused.update((commit.id, commit) for commit in decision.reused_commits)
             head = _unpublished_commit(found.head, metarange)  # what the next step changes; nobody else ever sees it
         if metarange.id == found.head.meta_range_id:
-            raise NoChanges(f"{request.action} of {replay.names[0]!r} changes nothing on branch {request.branch!r}")
-        counted = summary if len(replay.steps) == 1 else None
+            raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")
+        counted = summary if len(steps) == 1 else None
         commits = tuple(reused.values())
-        plan = CommitPlan(metarange, (found.head,), replay.message, replay.metadata, counted, reused_commits=commits)
+        plan = CommitPlan(metarange, (found.head,), message, metadata, counted, reused_commits=commits)
         return publish(ctx, request, found, plan, publisher)
 
     return in_turn(ctx, request, attempt).commit
