@@ -29,9 +29,9 @@ from lakeops.ops.publish import (
 )
 from lakeops.ops.resolve import (
     check_name,
+    explain_expired,
     is_dirty,
     lookup,
-    overtaken,
     require_branch,
     require_stageable,
     resolve_commit,
@@ -106,7 +106,7 @@ def merge(
         require_clean(ctx, destination, found.head, found.staged)
         if on_head is not None:
             on_head(found.head.id)
-        with overtaken(ctx, sides.commits):
+        with explain_expired(ctx, sides.commits):
             # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
             decision = decide(ctx, sides, settle, names)
             metarange, summary = apply_merge(ctx, decision.plan, ours, found.head, started=found.started)
@@ -153,7 +153,7 @@ def preview_merge(
         return nothing
     found, staged = ctx.catalog.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
-    with overtaken(ctx, sides.commits):
+    with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names).plan.summary
     if squash and not summary.total and not allow_empty:
         return nothing
@@ -343,7 +343,7 @@ def _replay_change(
         head, reused = found.head, dict[str, Commit]()
         for base, source in steps:
             sides = Sides((base,), source, head)
-            with overtaken(ctx, (base, source, found.head)):
+            with explain_expired(ctx, (base, source, found.head)):
                 decision = decide(ctx, sides, None, names, replayed=True)
                 metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
             reused.update((commit.id, commit) for commit in decision.reused_commits)
