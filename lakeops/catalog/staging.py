@@ -2,7 +2,7 @@
 
 * ``put_staged`` leaves rows under the token that is active at that instant. Recovery: repeat it.
 * ``seal`` puts an active token with rows first among the sealed ones and a new one in its place. Recovery: the next
-  commit takes sealed tokens along.
+  commit covers sealed tokens.
 * ``discard`` retires sealed tokens without a commit, if head, tokens and resets are as they were.
 * ``reset`` drops rows. One that drops any counts itself, apart when they were sealed: a commit in flight notices those.
 * ``purge_retired`` removes the rows of retired tokens. Recovery: any later call catches up.
@@ -177,8 +177,8 @@ class Staging(Transitions):
     ) -> Sealed:
         """Before a commit: the active token joins the sealed ones and ``token`` takes its place. Writers go on.
 
-        An active token without rows stays where it is. Recovery: sealed tokens are read by everyone and taken along
-        by the next commit. Nothing is sealed when the call's idempotency key stands for a commit already, even if the
+        An active token without rows stays where it is. Recovery: sealed tokens are read by everyone, and the next
+        commit covers them. Nothing is sealed when the call's idempotency key stands for a commit already, even if the
         branch takes no commits any more. Raises ``KeyReused`` when the key was used with another fingerprint.
         ``intent`` is kept with the newest sealed token, for the case that somebody else commits it.
         """

@@ -106,9 +106,8 @@ def commit(
         return publish(ctx, request, BranchSnapshot(state, head, started), plan, publisher)
 
     try:
-        result = in_turn(
-            ctx, request, attempt, committed_by_other=committed_by_other
-        )  # 7. Again when others moved the head, in the queue.
+        # 7. Once, and again in the branch's queue when others moved the head meanwhile.
+        result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
     except NoChanges:
         known = find_by_key(ctx, request)  # another call under the key may cover the changes by now
         if known is None:

@@ -119,7 +119,8 @@ def merge(
         return publish(ctx, request, found, plan, publisher)
 
     try:
-        result = _result(ctx, in_turn(ctx, request, attempt))  # 7. Again when others moved the head, in the queue.
+        # 7. Once, and again in the branch's queue when others moved the head meanwhile.
+        result = _result(ctx, in_turn(ctx, request, attempt))
     except UpToDate:
         result = nothing
     return replace(result, source_uncommitted=left_out)

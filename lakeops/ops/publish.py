@@ -7,7 +7,7 @@ ever, however many publish. A place counts for a while after it was renewed, so 
 others up for that long at most.
 
 Files of an attempt that loses the race stay behind under names of their own, for garbage collection. A crash anywhere
-leaves at most such files and sealed tokens, which readers see and the next commit takes along.
+leaves at most such files and sealed tokens, which readers see and the next commit covers.
 """
 
 from __future__ import annotations
