@@ -30,7 +30,6 @@ from lakeops.catalog.postgres import Postgres
 from lakeops.catalog.protection import Protections
 from lakeops.catalog.pruning import Pruning
 from lakeops.catalog.publishing import Publishing
-from lakeops.catalog.queue import Queue
 from lakeops.catalog.records import Caller
 from lakeops.catalog.reports import Reports
 from lakeops.catalog.roles import Roles
@@ -58,7 +57,6 @@ class Catalog(
     Staging,
     StagedRows,
     Publishing,
-    Queue,
     Uploads,
     Retention,
     Clocks,

@@ -1,16 +1,24 @@
-"""Publishing: the transaction that makes commits visible, and the idempotency keys that commits stand under.
+"""Publishing: the transaction that makes commits visible, who publishes next, and the keys that commits stand under.
 
-``publish`` needs a branch whose head, tokens and resets are as the commit was made from. It leaves all of the commit or
-nothing. Recovery: none is needed, and ``purge_retired`` removes the rows that were committed.
+* ``publish`` needs a branch whose head, tokens and resets are as the commit was made from. It leaves all of the commit
+  or nothing. Recovery: none is needed, and ``purge_retired`` removes the rows that were committed.
+* ``enqueue`` needs a branch. Leaves the publisher with a place in its queue, the last one unless it has one. The place
+  counts from now for a while, by the database's clock. Recovery: repeat it. A place that nobody renews lapses.
+* ``dequeue`` leaves no place. Recovery: repeat it, or let the place lapse.
+
+While somebody is first in the queue nobody else publishes, and who has published has no place any more. The queue is
+for fairness alone. A place that lapses too early, is counted too long or is lost costs somebody another try, and
+nothing else: ``publish`` decides by head, tokens and resets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, or_, select, update
 
 from lakeops.catalog.commits import find_commit
 from lakeops.catalog.database import run_again
@@ -25,11 +33,10 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.hooks import check_hooks
 from lakeops.catalog.protection import require_passed
-from lakeops.catalog.queue import check_turn, leave
 from lakeops.catalog.records import BranchState, KeyRecord, Publish
-from lakeops.catalog.rows import branch_values, commit_values
+from lakeops.catalog.rows import branch_values, commit_values, ticks
 from lakeops.catalog.staging import earlier_commit, find_key, with_sealed, without
-from lakeops.catalog.tables import BRANCH, COMMIT, REFLOG
+from lakeops.catalog.tables import BRANCH, COMMIT, QUEUE, REFLOG
 from lakeops.model.errors import BranchMoved
 from lakeops.model.ids import with_along
 from lakeops.model.records import Commit
@@ -43,8 +50,26 @@ _MOVE_HEAD = update(BRANCH).where(
 )
 
 
+FORGET = timedelta(hours=1)
+"""How long a place that lapsed is kept for a publisher that was only slow."""
+
+
+# Built once, as every publish asks for it. One that was renewed later than now does not count: the clock was set back.
+_FIRST = (
+    select(QUEUE.c.publisher)
+    .where(
+        QUEUE.c.repository_id == bindparam("repository"),
+        QUEUE.c.branch == bindparam("branch"),
+        QUEUE.c.renewed <= bindparam("now"),
+        QUEUE.c.renewed + QUEUE.c.lasts > bindparam("now"),
+    )
+    .order_by(QUEUE.c.number)
+    .limit(1)
+)
+
+
 class Publishing(Transitions):
-    """Publishing commits, and the idempotency keys that they stand under."""
+    """Publishing commits, the publishers that wait for their turn, and the idempotency keys of commits."""
 
     def publish(self, publish: Publish) -> Commit:
         """The transaction that makes a commit visible: all of it or nothing.
@@ -55,29 +80,17 @@ class Publishing(Transitions):
         count that is not as expected raises ``BranchMoved``, and so does a queue in which somebody else is first.
         What others asked for whose rows are consumed is kept in the commit's metadata, and their keys stand for it.
         """
-        return self.publish_together([publish])[0]
+        made: list[str] = []
 
-    def publish_together(self, publishes: Sequence[Publish]) -> list[Commit]:
-        """Publish commits that follow one another, in one transaction: all of them, each as ``publish`` does, or none.
-
-        What ``publish`` raises for one of them is raised, and none of them is published. Recovery: none needed.
-        """
-        made: dict[int, str] = {}
-
-        def work(conn: Connection) -> list[Commit]:
+        def work(conn: Connection) -> Commit:
             made.clear()
-            return [self._publish(conn, publish, partial(made.__setitem__, at)) for at, publish in enumerate(publishes)]
+            return self._publish(conn, publish, made.append)
 
-        def settle(conn: Connection) -> list[Commit] | None:
-            """All are there, or none is. What is not among those made was published earlier, under its key."""
-            found = [
-                _published(conn, publish, made[at])
-                if at in made
-                else earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
-                for at, publish in enumerate(publishes)
-            ]
-            known = [commit for commit in found if commit is not None]
-            return known if len(known) == len(publishes) else None
+        def settle(conn: Connection) -> Commit | None:
+            """Find the commit that was made, or the earlier one under the key."""
+            if made:
+                return _published(conn, publish, made[0])
+            return earlier_commit(conn, publish.repository_id, publish.key, publish.fingerprint)
 
         return self.database.write(work, settle=settle)
 
@@ -97,7 +110,7 @@ class Publishing(Transitions):
             merged = publish.merged or publish.commit.parents[-1]
             require_passed(conn, repository.id, publish.branch, merged)
         check_hooks(repository, publish.action, publish.branch, publish.hooks)
-        check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
+        _check_turn(conn, repository.id, publish.branch, publish.publisher, self.database.dialect.now(conn))
         rest = _check_state(state, publish)
         check_started(repository, self.database.dialect.now(conn), publish.started)
         check_live(conn, publish.repository_id, {publish.expected_head, *publish.commit.parents, *publish.live})
@@ -109,7 +122,7 @@ class Publishing(Transitions):
         commit = _insert_commit(conn, publish.repository_id, said)
         _move_head(conn, publish, replace(with_sealed(state, rest), commit_id=commit.id))
         if publish.publisher is not None:
-            leave(conn, publish.repository_id, publish.branch, publish.publisher)
+            _leave(conn, publish.repository_id, publish.branch, publish.publisher)
         self._retire(conn, publish.repository_id, publish.consumed, commit_id=commit.id)
         self._record_move(
             conn,
@@ -139,6 +152,79 @@ class Publishing(Transitions):
                 self._remember(conn, repository_id, key, fingerprint, commit_id)
 
         self.database.write(work, settle=run_again)
+
+    def enqueue(self, repository_id: str, branch: str, publisher: str, *, lasts: timedelta) -> int:
+        """Take the last place in a branch's queue, or renew the place that the publisher has; how many are ahead.
+
+        The place counts for ``lasts`` by the database's clock. While somebody is first, nobody else publishes.
+        """
+        mine = _of_publisher(repository_id, branch, publisher)
+
+        def work(conn: Connection) -> int:
+            check_writable(conn, lock_repository(conn, repository_id), action="seal", branch=branch)
+            renewed = {"renewed": ticks(self.database.dialect.now(conn)), "lasts": lasts // timedelta(microseconds=1)}
+            if not conn.execute(update(QUEUE).where(*mine).values(**renewed)).rowcount:
+                lock_branch(conn, repository_id, branch, exclusive=True)  # so that numbers are in the order of commits
+                _forget(conn, repository_id, branch, self.database.dialect.now(conn))
+                number = conn.execute(
+                    select(func.max(QUEUE.c.number)).where(*_of_branch(repository_id, branch))
+                ).scalar()
+                place = {"repository_id": repository_id, "branch": branch, "number": (number or 0) + 1}
+                conn.execute(insert(QUEUE).values(publisher=publisher, **place, **renewed))
+            return _count_ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn)) or 0
+
+        return self.database.write(work, settle=run_again)
+
+    def ahead(self, repository_id: str, branch: str, publisher: str) -> int | None:
+        """How many in a branch's queue are ahead of a publisher. None when it has no place."""
+        return self.database.read(
+            lambda conn: _count_ahead(conn, repository_id, branch, publisher, self.database.dialect.now(conn))
+        )
+
+    def dequeue(self, repository_id: str, branch: str, publisher: str) -> None:
+        """Give a place up. ``publish`` does so by itself."""
+        self.database.write(lambda conn: _leave(conn, repository_id, branch, publisher), settle=run_again)
+
+
+def _check_turn(conn: Connection, repository_id: str, branch: str, publisher: str | None, now: datetime) -> None:
+    """Refuse to publish while somebody else is first. Raises ``BranchMoved``."""
+    first = conn.execute(_FIRST, {"repository": repository_id, "branch": branch, "now": ticks(now)}).scalar()
+    if first is not None and first != publisher:
+        raise BranchMoved(f"others wait to publish to branch {branch!r}; try again")
+
+
+def _leave(conn: Connection, repository_id: str, branch: str, publisher: str) -> None:
+    """Give a place up, inside a transition."""
+    conn.execute(delete(QUEUE).where(*_of_publisher(repository_id, branch, publisher)))
+
+
+def _count_ahead(conn: Connection, repository_id: str, branch: str, publisher: str, now: datetime) -> int | None:
+    mine = select(QUEUE.c.number).where(*_of_publisher(repository_id, branch, publisher))
+    number = conn.execute(mine).scalar()
+    if number is None:
+        return None
+    count = select(func.count()).where(*_of_branch(repository_id, branch), *_counts(now), QUEUE.c.number < number)
+    return conn.execute(count).scalar_one()
+
+
+def _of_branch(repository_id: str, branch: str) -> tuple[ColumnElement[bool], ...]:
+    return (QUEUE.c.repository_id == repository_id, QUEUE.c.branch == branch)
+
+
+def _of_publisher(repository_id: str, branch: str, publisher: str) -> tuple[Any, ...]:
+    return (*_of_branch(repository_id, branch), QUEUE.c.publisher == publisher)
+
+
+def _counts(now: datetime) -> tuple[ColumnElement[bool], ...]:
+    """Places that count now. One that was renewed later than now does not: the clock was set back since."""
+    return (QUEUE.c.renewed <= ticks(now), QUEUE.c.renewed + QUEUE.c.lasts > ticks(now))
+
+
+def _forget(conn: Connection, repository_id: str, branch: str, now: datetime) -> None:
+    lapsed = QUEUE.c.renewed + QUEUE.c.lasts < ticks(now - FORGET)
+    conn.execute(
+        delete(QUEUE).where(*_of_branch(repository_id, branch), or_(lapsed, QUEUE.c.renewed > ticks(now + FORGET)))
+    )
 
 
 def _check_state(state: BranchState, publish: Publish) -> tuple[str, ...]:

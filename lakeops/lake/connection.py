@@ -11,15 +11,11 @@ from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Repository as RepositoryRecord
-from lakeops.ops.companions import Companions
+from lakeops.ops.batcher import StageBatcher
 from lakeops.ops.context import Context
-from lakeops.ops.links import Links
-from lakeops.ops.looks import Looks
 from lakeops.settings import Settings
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from lakeops.engine.base import Engine
     from lakeops.ranges.read import RangeCache
     from lakeops.store.open import Stores
@@ -53,9 +49,7 @@ class Connection:
         self._cache: RangeCache | None = None
         self._engine: Engine | None = None
         self._pieces: Pieces | None = None
-        self._links = Links()
-        self._looks: Looks[datetime] = Looks(catalog.clock)
-        self._companions = Companions()
+        self._batcher = StageBatcher()
 
     @classmethod
     def open(
@@ -136,9 +130,7 @@ class Connection:
             open_cache=self._range_cache,
             open_engine=self._range_engine,
             open_pieces=self.pieces,
-            links=self._links,
-            looks=self._looks,
-            companions=self._companions,
+            batcher=self._batcher,
             progress=self._report,
         )
 

@@ -379,7 +379,6 @@ class ReadAhead:
         self._load_some = load_some
         self._sides: dict[str, None] = {}  # further parents of what is kept, the newest first, not kept themselves
         self._sides_at_once = FIRST_SIDES
-        self._foretold: dict[str, Commit] = {}
         self._ahead = max(1, min(ahead, LONGEST_RUN))
         self.loads: int = 0
         """How often something was loaded."""
@@ -391,7 +390,7 @@ class ReadAhead:
     def __call__(self, commit_id: str) -> Commit:
         """The commit. Raises ``RefNotFound``."""
         self._asked += 1
-        commit = self._kept.get(commit_id) or self._foretold.get(commit_id)
+        commit = self._kept.get(commit_id)
         if commit is None:
             if self._most and self.loads >= self._most:
                 raise FarApart
@@ -413,11 +412,7 @@ class ReadAhead:
 
     def __contains__(self, commit_id: object) -> bool:
         """Whether the commit is at hand."""
-        return commit_id in self._kept or commit_id in self._foretold
-
-    def foretell(self, commits: Iterable[Commit]) -> None:
-        """Take these commits for given: they are going to be published by this process."""
-        self._foretold.update((one.id, one) for one in commits)
+        return commit_id in self._kept
 
     def _keep(self, commits: Iterable[Commit]) -> None:
         for commit in commits:

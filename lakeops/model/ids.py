@@ -136,7 +136,7 @@ def make_commit(
 
 
 def with_along(commit: Commit, others: Sequence[Along]) -> Commit:
-    """The commit with what other callers said whose changes it takes along, and with the id that this makes.
+    """The commit with co-author notes of the callers whose changes it covers, and with the id that this makes.
 
     Once these take a mebibyte, the rest are cut to the beginnings of their messages.
     """
@@ -159,7 +159,7 @@ OBJECT_METADATA_BYTES = 2 * 1024
 COMMIT_METADATA_BYTES = 64 * 1024
 """All keys and values of one commit, in UTF-8."""
 ALONG_BYTES = 1024 * 1024
-"""What a commit says of others' changes that it takes along, whole."""
+"""Bytes of co-author notes that a commit keeps whole."""
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_CONTENT_TYPE_BYTES = 255
 MAX_CHECKSUM_BYTES = 256

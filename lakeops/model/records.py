@@ -86,12 +86,12 @@ class Ref(JsonRecord):
 
 
 ALONG = "lakeops.along."
-"""How the keys of a commit's metadata begin that say what other callers' changes it took along."""
+"""How the keys of a commit's metadata begin that hold its co-author notes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """What a caller said of changes that somebody else's commit took along.
+    """A co-author note: what a caller said of changes that somebody else's commit covers.
 
     ``cut`` says that it was too long to be kept whole.
     """
@@ -143,7 +143,7 @@ class Commit:
 
     @property
     def along(self) -> list[Along]:
-        """What other callers said whose changes this commit took along. See ``Branch.commit``."""
+        """The co-author notes: what other callers said whose changes this commit covers. See ``Branch.commit``."""
         found = (self.metadata.get(f"{ALONG}{number}") for number in range(1, len(self.metadata) + 1))
         return [Along.parse(text) for text in found if text is not None]
 

@@ -10,7 +10,7 @@ than ``DEEPEST``, counts as unknown: a path on which the bases above it differ i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -150,10 +150,10 @@ class Sides:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do to the destination, and the commits that this rests on."""
+    """What to do to the destination, and the commits whose ranges it may reuse."""
 
     plan: MergePlan
-    rests_on: tuple[Commit, ...]
+    reused_commits: tuple[Commit, ...]
 
 
 def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
@@ -167,18 +167,14 @@ def check_strategy(strategy: str | Strategy | None) -> Strategy | None:
         raise InvalidInput(f"unknown strategy {excerpt(strategy)}; choose one of {known}") from None
 
 
-def sides_of_merge(
-    ctx: Context, source: Commit, destination: Commit, names: tuple[str, str], coming: Iterable[Commit] = ()
-) -> Sides:
+def sides_of_merge(ctx: Context, source: Commit, destination: Commit, names: tuple[str, str]) -> Sides:
     """The sides of a merge. ``names`` are what source and destination are called.
-
-    ``coming`` are commits of the destination's history that are not published yet.
 
     Raises:
         NoMergeBase: they share no history.
         CommitExpired: what they share was pruned.
     """
-    bases = merge_bases(ctx, destination.id, source.id, tuple(coming))
+    bases = merge_bases(ctx, destination.id, source.id)
     if not bases:
         raise NoMergeBase(f"{names[0]!r} and {names[1]!r} share no history")
     for base in bases:

@@ -25,7 +25,7 @@ from lakeops.model.names import check_path, check_prefix
 from lakeops.model.records import Commit, Entry, maker
 from lakeops.model.requests import check_amount
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import lookup, overtaken, resolve_commit, watched
+from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, watched
 from lakeops.ranges.diff import written
 from lakeops.ranges.digest import Positions
 from lakeops.ranges.read import entries
@@ -186,7 +186,7 @@ def _changed(ctx: Context, before: Commit, after: Commit, paths: pa.Array, sets:
 
     Only ranges that the commits do not share and that hold one of these paths are opened.
     """
-    with overtaken(ctx, (before, after)):
+    with explain_expired(ctx, (before, after)):
         old, new = ctx.metaranges(before, after)
         new = new.only(new.without(old))
         first = pc.search_sorted(paths, new.table["first_path"]).to_numpy().astype(np.int64)
@@ -243,7 +243,7 @@ def history(
 
     def found() -> Iterator[Version]:
         known, left = False, deepest
-        with overtaken(ctx, (start,)):
+        with explain_expired(ctx, (start,)):
             seen = {start.id: _version_at(ctx, start, path, _Seen(None))}
         queue = [_by_generation(start)]
         passed: set[str] = {start.id}
@@ -284,7 +284,7 @@ def _step(
     unknown = False
     for parent in parents:
         try:
-            with overtaken(ctx, (parent,)):
+            with explain_expired(ctx, (parent,)):
                 there = _version_at(ctx, parent, path, here)
         except CommitExpired:
             unknown = True

@@ -103,10 +103,17 @@ def move_branch(
         KeyReused: the key stands for another call.
         BranchMoved: others kept moving the branch. Try again.
     """
-    from lakeops.ops.publish import Move, read_first, settled, when_moved  # late: reads ranges
+    from lakeops.ops.publish import (
+        CommitRequest,
+        read_first,
+        require_clean_and_drop_noops,
+        when_moved,
+    )  # late: reads ranges
 
-    move = Move(Request("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key)
-    commit = read_first(ctx, move, lambda: resolve_commit(ctx, ref))
+    request = CommitRequest(
+        Request("move-branch", check_name(name), {"source": ref, "force": str(force)}), idempotency_key
+    )
+    commit = read_first(ctx, request, lambda: resolve_commit(ctx, ref))
     if not isinstance(commit, Commit):
         return Ref(name, commit.commit.id)
 
@@ -117,20 +124,20 @@ def move_branch(
                 f"commit {commit.id[:16]} does not descend from {head.id[:16]}, the head of branch {name!r}: moving it "
                 "there takes commits out of its history; set force (--force) if it shall"
             )
-        state = settled(ctx, name)
+        state = require_clean_and_drop_noops(ctx, name)
         if state.commit_id != head.id:
             raise BranchMoved(f"branch {name!r} moved meanwhile; it was not moved")
         if on_head is not None:
             on_head(state.commit_id)
-        asked = move.request.fingerprint
-        if state.commit_id != commit.id or move.key is not None:
+        asked = request.request.fingerprint
+        if state.commit_id != commit.id or request.key is not None:
             return changing(
                 ctx,
                 "move-branch",
                 name,
                 lambda: HookEvent(ctx.repository_id, "move-branch", name, state.commit_id, commit.id),
                 lambda hooks: ctx.catalog.move_branch(
-                    state, commit.id, actor=ctx.actor, key=move.key, fingerprint=asked, hooks=hooks
+                    state, commit.id, actor=ctx.actor, key=request.key, fingerprint=asked, hooks=hooks
                 ),
             )
         return Ref(name, commit.id)
@@ -160,14 +167,17 @@ def create_tag(ctx: Context, name: str, ref: str, *, idempotency_key: str | None
     check_tag(name)
     if idempotency_key is None:
         return _make_tag(ctx, name, resolve_id(ctx, ref))
-    from lakeops.ops.publish import Move, replay  # late: reads ranges, which listing branches does not need
+    from lakeops.ops.publish import (
+        CommitRequest,
+        find_by_key,
+    )  # late: reads ranges, which listing branches does not need
 
-    move = Move(Request("create-tag", name, {"source": ref}), idempotency_key)
-    known = replay(ctx, move)
+    request = CommitRequest(Request("create-tag", name, {"source": ref}), idempotency_key)
+    known = find_by_key(ctx, request)
     if known is None:
         commit = resolve_commit(ctx, ref)
-        ctx.catalog.remember_key(ctx.repository_id, idempotency_key, move.request.fingerprint, commit.id)
-        known = replay(ctx, move) or commit
+        ctx.catalog.remember_key(ctx.repository_id, idempotency_key, request.request.fingerprint, commit.id)
+        known = find_by_key(ctx, request) or commit
     try:
         return _make_tag(ctx, name, known.id)
     except AlreadyExists as taken:
@@ -207,21 +217,21 @@ def move_tag(ctx: Context, name: str, ref: str, *, old: str | None = None, idemp
         ReadOnlyRepository: the repository takes no changes.
         KeyReused: the key stands for another call.
     """
-    from lakeops.ops.publish import Move, replay  # late: reads ranges
+    from lakeops.ops.publish import CommitRequest, find_by_key  # late: reads ranges
 
     check_tag(name)
-    move = Move(Request("move-tag", name, {"source": ref}), idempotency_key)
-    known = replay(ctx, move)
+    request = CommitRequest(Request("move-tag", name, {"source": ref}), idempotency_key)
+    known = find_by_key(ctx, request)
     if known is not None:
         return Ref(name, known.id)
-    target, asked = resolve_id(ctx, ref), move.request.fingerprint
+    target, asked = resolve_id(ctx, ref), request.request.fingerprint
     return changing(
         ctx,
         "move-tag",
         name,
         lambda: _leaving_event(ctx, "move-tag", name, target),
         lambda hooks: ctx.catalog.move_tag(
-            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=move.key, fingerprint=asked, hooks=hooks
+            ctx.repository_id, name, target, actor=ctx.actor, old=old, key=request.key, fingerprint=asked, hooks=hooks
         ),
     )
 

@@ -1,4 +1,7 @@
-"""Committing: the staging area's rows become part of an immutable snapshot."""
+"""Committing: the rows of the staging area become part of an immutable snapshot.
+
+``commit`` below is the whole protocol, step by step. A crash leaves sealed tokens, which the next commit covers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,17 @@ from lakeops.model.text import excerpt
 from lakeops.ops.apply import apply_changes
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
-from lakeops.ops.publish import AlreadyPublished, Attempt, Draft, Move, publish, replay, when_moved
+from lakeops.ops.publish import (
+    BranchSnapshot,
+    CommitPlan,
+    CommitRequest,
+    CommitResult,
+    covered,
+    find_by_key,
+    in_turn,
+    publish,
+    when_moved,
+)
 from lakeops.ops.resolve import check_name, lookup
 
 
@@ -34,8 +47,8 @@ def commit(
 ) -> Commit:
     """Publish the uncommitted changes of the branch as one commit.
 
-    What others stage meanwhile stays staged. When a commit that runs at the same time takes these changes along, that
-    commit is the result: they are published once. Its ``along`` then holds this call's committer, message and metadata.
+    What others stage meanwhile stays staged. When a commit that runs at the same time covers these changes, that commit
+    is the result: they are published once. Its ``along`` then holds this call's committer, message and metadata.
 
     Args:
         message: what the commit is about; not empty.
@@ -50,73 +63,81 @@ def commit(
         KeyReused: the key stands for another branch, message, metadata or content.
         BranchMoved: others moved the branch, and this call's turn did not come in time. Try again.
     """
-    check_message(message)
-    pairs = texts.check_commit_metadata(metadata)
-    request = Request("commit", check_name(branch), message=message, metadata=pairs)
-    asked = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, request.fingerprint)
-    move = Move(request, idempotency_key, asked)
-    mine: list[str] = []
+    name, pairs = check_name(branch), texts.check_commit_metadata(metadata)
+    asked = Request("commit", name, message=check_message(message), metadata=pairs)
+    intent = Intent(ctx.actor, message, tuple(pairs.items()), idempotency_key, asked.fingerprint)
+    request = CommitRequest(asked, idempotency_key, intent)
+    own: tuple[str, ...] | None = None  # the sealed tokens that hold this call's rows
 
-    def plan(attempt: Attempt) -> Draft:
-        state = attempt.state
-        taken = _find_taken_along(ctx, mine, state.sealed_tokens)
-        if taken is not None and not allow_empty:
-            raise AlreadyPublished(taken)
-        # What was sealed after this call's own rows is left to those who sealed it: a commit a caller.
-        newest = next((place for place, token in enumerate(state.sealed_tokens) if token in mine), 0)
-        tokens = state.sealed_tokens[newest:]
-        mine[:] = mine or tokens
-        _, staged = ctx.catalog.staged_table(ctx.repository_id, branch, tokens=tokens)
-        metarange, summary = apply_changes(ctx, attempt.head, staged, started=attempt.started)
-        if not summary.total and not allow_empty:
-            ctx.catalog.discard(state, tokens)
-            raise NoChanges(f"branch {branch!r} has no changes to commit")
-        return Draft(metarange, (attempt.head,), message, pairs, summary, consumed=tokens)
-
-    def overtaken() -> Commit | None:
-        commit_id = ctx.catalog.taken_by(ctx.repository_id, mine[0]) if mine and not allow_empty else None
+    def committed_by_other() -> Commit | None:
+        """Somebody else's commit that has this call's rows."""
+        commit_id = ctx.catalog.consumed_by(ctx.repository_id, own[0]) if own and not allow_empty else None
         return None if commit_id is None else ctx.catalog.commit(ctx.repository_id, commit_id)
 
+    def attempt(publisher: str | None) -> CommitResult:
+        nonlocal own
+        # 1. The key: an earlier call may have made this commit. 2. The seal: from here on others write to a new token.
+        sealed = ctx.catalog.seal(
+            ctx.repository_id,
+            name,
+            token=ctx.ids.new(),
+            key=idempotency_key,
+            fingerprint=asked.fingerprint,
+            intent=intent if own is None else None,
+        )
+        if sealed.earlier is not None:
+            return CommitResult(sealed.earlier, by_key=True)
+        state, head, started = sealed.state, sealed.head, sealed.now
+        other = committed_by_other() if own and not set(own) & set(state.sealed_tokens) else None
+        if other is not None:
+            return covered(ctx, request, other)
+        # 3. The plan: this call's rows and older ones. Newer ones are left to those who sealed them.
+        newest = next((place for place, token in enumerate(state.sealed_tokens) if token in (own or ())), 0)
+        tokens = state.sealed_tokens[newest:]
+        own = own or tokens
+        _, staged = ctx.catalog.staged_table(ctx.repository_id, name, tokens=tokens)
+        # 4. The changed ranges are written, and 5. the metarange.
+        metarange, summary = apply_changes(ctx, head, staged, started=started)
+        if not summary.total and not allow_empty:
+            ctx.catalog.discard(state, tokens)
+            raise NoChanges(f"branch {name!r} has no changes to commit")
+        # 6. One transaction checks the branch and moves its head.
+        plan = CommitPlan(metarange, (head,), message, pairs, summary, consumed=tokens)
+        return publish(ctx, request, BranchSnapshot(state, head, started), plan, publisher)
+
     try:
-        published = publish(ctx, move, plan, overtaken=overtaken)
+        # 7. Once, and again in the branch's queue when others moved the head meanwhile.
+        result = in_turn(ctx, request, attempt, committed_by_other=committed_by_other)
     except NoChanges:
-        known = replay(ctx, move)  # another call under the key may have taken the changes along meanwhile
+        known = find_by_key(ctx, request)  # another call under the key may cover the changes by now
         if known is None:
             raise
         return known
-    known = published.commit
-    # Where the key's commit has what this call sealed, somebody took it along. Nothing was staged again.
-    if not published.by_key or (mine and ctx.catalog.taken_by(ctx.repository_id, mine[0]) == known.id):
-        return known
-    return _find_by_key(ctx, move, known)
+    # Where the key's commit has what this call sealed, it covers this call. Nothing was staged again.
+    if result.by_key and not (own and ctx.catalog.consumed_by(ctx.repository_id, own[0]) == result.commit.id):
+        with suppress(ProtectedBranch, ReadOnlyRepository):  # then nobody can commit these rows either
+            when_moved(ctx)(_drop_repeated, ctx, request, result.commit)
+    return result.commit
 
 
-def _find_by_key(ctx: Context, move: Move, known: Commit) -> Commit:
-    """The commit that an earlier call under the key published, once the branch is as that call left it.
-
-    Rows that were staged again are dropped: those that the commit holds, and those that change nothing over the head.
+def _drop_repeated(ctx: Context, request: CommitRequest, known: Commit) -> None:
+    """Drop the rows that were staged again: those that the key's commit holds, and those that change nothing.
 
     Raises:
         KeyReused: something else is staged on the branch.
     """
-    with suppress(ProtectedBranch, ReadOnlyRepository):  # then nobody can commit these rows either
-        when_moved(ctx)(_drop_repeated, ctx, move, known)
-    return known
-
-
-def _drop_repeated(ctx: Context, move: Move, known: Commit) -> None:
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
-    _refuse_other(ctx, move, known, found.head, staged)
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, request.branch)
+    _refuse_other(ctx, request, known, found.head, staged)
     if not staged.num_rows:
         return
-    sealed = ctx.catalog.seal(ctx.repository_id, move.branch, token=ctx.ids.new())
+    sealed = ctx.catalog.seal(ctx.repository_id, request.branch, token=ctx.ids.new())
     tokens = sealed.state.sealed_tokens
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch, tokens=tokens)
-    _refuse_other(ctx, move, known, sealed.head, staged)
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, request.branch, tokens=tokens)
+    _refuse_other(ctx, request, known, sealed.head, staged)
     ctx.catalog.discard(sealed.state, tokens)
 
 
-def _refuse_other(ctx: Context, move: Move, known: Commit, head: Commit, staged: pa.Table) -> None:
+def _refuse_other(ctx: Context, request: CommitRequest, known: Commit, head: Commit, staged: pa.Table) -> None:
     """Raise ``KeyReused`` for staged rows that a commit would publish and that the key's commit does not hold.
 
     What it holds counts only while the branch has it: one that was deleted and made anew has lost it.
@@ -126,7 +147,7 @@ def _refuse_other(ctx: Context, move: Move, known: Commit, head: Commit, staged:
         held = not known.expired and graph.merge_base(lookup(ctx).get, head.id, known.id) == known.id
         other = next(effective(ctx, known, rows), None) if held else batch
         if other is not None:
-            raise KeyReused(move.key or "", known.id, [f"content ({excerpt(other['path'][0].as_py())} for one)"])
+            raise KeyReused(request.key or "", known.id, [f"content ({excerpt(other['path'][0].as_py())} for one)"])
 
 
 def check_message(message: str) -> str:
@@ -134,11 +155,3 @@ def check_message(message: str) -> str:
     if not texts.check_message(message).strip():
         raise InvalidInput("the commit message is empty; say what the commit is about")
     return message
-
-
-def _find_taken_along(ctx: Context, mine: list[str], sealed: tuple[str, ...]) -> Commit | None:
-    """The commit that took all of these tokens along, when none of them is on the branch any more."""
-    if not mine or set(mine) & set(sealed):
-        return None
-    commit_id = ctx.catalog.taken_by(ctx.repository_id, mine[0])
-    return None if commit_id is None else ctx.catalog.commit(ctx.repository_id, commit_id)

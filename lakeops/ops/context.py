@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -20,9 +20,7 @@ from lakeops.model.names import HeldRepository
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Commit, Ref, Repository
 from lakeops.model.requests import check_asked
-from lakeops.ops.companions import Companions
-from lakeops.ops.links import Links
-from lakeops.ops.looks import Looks
+from lakeops.ops.batcher import StageBatcher, StageQueue
 from lakeops.settings import Settings
 from lakeops.store.layout import MANAGED
 
@@ -42,8 +40,6 @@ class Context:
     """One repository and the seams that verbs work through.
 
     Stores, readers and engines are made when they are first asked for: a ref or log command never needs them.
-    ``under_way`` takes the namespace's place for readers and writers of metadata: files that are written to it travel
-    in the background, and somebody else waits for them.
     """
 
     catalog: Catalog
@@ -54,10 +50,7 @@ class Context:
     open_cache: Callable[[], RangeCache]
     open_engine: Callable[[], Engine]
     open_pieces: Callable[[], Pieces | None] = lambda: None
-    links: Links = field(default_factory=Links)
-    looks: Looks[datetime] = field(default_factory=Looks)
-    companions: Companions = field(default_factory=Companions)
-    under_way: ObjectStore | None = None
+    batcher: StageBatcher = field(default_factory=StageBatcher)
     progress: Progress = quiet
 
     @cached_property
@@ -130,7 +123,7 @@ class Context:
         from lakeops.ranges.read import RangeReader
         from lakeops.store.nearby import nearby
 
-        return RangeReader(self.under_way or nearby(self.readable, self.open_pieces()), self.open_cache())
+        return RangeReader(nearby(self.readable, self.open_pieces()), self.open_cache())
 
     @contextmanager
     def writing(self) -> Iterator[RangeReader]:
@@ -138,18 +131,8 @@ class Context:
         from lakeops.ranges.read import RangeReader
         from lakeops.store.nearby import together
 
-        if self.under_way is not None:
-            yield self.reader
-            return
         with together(self.reader.store) as store:
             yield RangeReader(store, self.open_cache())
-
-    def through(self, store: ObjectStore) -> Context:
-        """The same, with another store in the namespace's place for readers and writers of metadata."""
-        other = replace(self, under_way=store)
-        made = {name: value for name, value in self.__dict__.items() if name not in {"reader", "under_way"}}
-        other.__dict__.update(made)
-        return other
 
     def metarange(self, commit: Commit) -> Metarange:
         """The commit's metarange, verified.
@@ -181,6 +164,10 @@ class Context:
     def head(self, state: BranchState) -> Commit:
         """The commit that a branch points to."""
         return self.catalog.commit(self.repository_id, state.commit_id)
+
+    def stage_queue(self, branch: str) -> StageQueue:
+        """The small changes of this process that are on their way to a branch."""
+        return self.batcher.queue(self.catalog, self.repository_id, branch)
 
     def tidy(self, *, waiting: bool = False) -> None:
         """Remove staged rows that nothing needs any more, as the last step of a verb that has done its work.

@@ -18,7 +18,7 @@ from lakeops.model.records import Commit, Entry
 from lakeops.model.requests import check_amount
 from lakeops.ops.ancestor import check_strategy, foretold_tables, sides_of_merge
 from lakeops.ops.context import Context
-from lakeops.ops.resolve import check_name, overtaken, resolve_both, watched
+from lakeops.ops.resolve import check_name, explain_expired, resolve_both, watched
 from lakeops.ranges.diff import diff, each_change, staged_changes, summary
 from lakeops.ranges.splice import sides_behind
 
@@ -110,7 +110,7 @@ def summary_of(ctx: Context, commit: Commit) -> Summary:
         return Summary()
     parent = ctx.catalog.commit(ctx.repository_id, commit.parents[0])
     try:
-        with overtaken(ctx, (parent, commit)):
+        with explain_expired(ctx, (parent, commit)):
             return summary(ctx.reader, *ctx.metaranges(parent, commit))
     except CommitExpired:
         return Summary()
@@ -142,7 +142,7 @@ def changed(ctx: Context, left: str, right: str, *, partition_by: str | None = N
         limit: how many prefixes are returned at most.
     """
     commits = resolve_both(ctx, left, right)
-    with overtaken(ctx, commits):
+    with explain_expired(ctx, commits):
         return _changed(ctx, commits, partition_by, limit)
 
 

@@ -14,7 +14,7 @@ from lakeops.model.names import COMMIT_ID, check_path, check_prefix
 from lakeops.model.records import Commit, Head, Ref
 from lakeops.model.requests import check_amount, check_asked
 from lakeops.ops.context import Context, pages
-from lakeops.ops.resolve import lookup, overtaken, resolve_commit, resolve_id
+from lakeops.ops.resolve import explain_expired, lookup, resolve_commit, resolve_id
 from lakeops.ops.shape import Shape
 
 
@@ -89,7 +89,7 @@ def _changed(ctx: Context, commit: Commit, parents: list[Commit], prefix: str, *
     from lakeops.ranges.metarange import Metarange
 
     try:
-        with overtaken(ctx, (commit, *parents)):
+        with explain_expired(ctx, (commit, *parents)):
             after, *before = ctx.metaranges(commit, *parents)
             for side in before or [Metarange.empty()]:
                 found = diff(ctx.reader, side, after, prefix=prefix)

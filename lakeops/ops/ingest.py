@@ -30,7 +30,17 @@ from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context
 from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
-from lakeops.ops.publish import Attempt, Draft, Move, Published, dirty, publish, read_first, require_clean
+from lakeops.ops.publish import (
+    CommitPlan,
+    CommitRequest,
+    CommitResult,
+    dirty,
+    in_turn,
+    publish,
+    read_first,
+    require_clean,
+    snapshot,
+)
 from lakeops.ops.resolve import check_name
 from lakeops.ranges.bounds import check_entries
 from lakeops.ranges.metarange import Metarange
@@ -186,9 +196,9 @@ def import_objects(
     # A link may lead elsewhere tomorrow. A committed address must not. So the files are recorded where they really lie.
     place = check_source(ctx, without_links(url))
     parts = {"source": url, "prefix": folder}
-    move = Move(Request("import", check_name(branch), parts, text, pairs), idempotency_key)
-    found = read_first(ctx, move, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
-    if isinstance(found, Published):
+    request = CommitRequest(Request("import", check_name(branch), parts, text, pairs), idempotency_key)
+    found = read_first(ctx, request, lambda: ctx.catalog.stageable(ctx.repository_id, branch))
+    if isinstance(found, CommitResult):
         return found.commit
     for change in uncommitted(ctx, branch):
         raise dirty(branch, change.path)
@@ -202,12 +212,13 @@ def import_objects(
         BYTES: str(part.metarange.size_bytes),
     }
 
-    def plan(attempt: Attempt) -> Draft:
-        require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+    def attempt(publisher: str | None) -> CommitResult:
+        now = snapshot(ctx, branch)
+        require_clean(ctx, branch, now.head, now.staged)
         if on_head is not None:
-            on_head(attempt.head.id)
-        suffix = layout.attempt(attempt.started, ctx.ids)
-        base = ctx.metarange(attempt.head)
+            on_head(now.head.id)
+        suffix = layout.attempt(now.started, ctx.ids)
+        base = ctx.metarange(now.head)
         with together(ctx.store) as store:
             metarange, _ = replace_prefix(
                 base, folder, part.metarange, store=store, split=ctx.repository.split, attempt=suffix
@@ -216,16 +227,10 @@ def import_objects(
                 what = repr(folder or "the whole branch")
                 raise NoChanges(f"{what} of branch {branch!r} holds the objects of {url} already")
             written = write_metarange(store, metarange, suffix)
-        return Draft(
-            written,
-            (attempt.head,),
-            text,
-            pairs,
-            rests_on=(part.head,),
-            begun=part.begun,
-        )
+        plan = CommitPlan(written, (now.head,), text, pairs, reused_commits=(part.head,), begun=part.begun)
+        return publish(ctx, request, now, plan, publisher)
 
-    return publish(ctx, move, plan, clean=True).commit
+    return in_turn(ctx, request, attempt).commit
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lakeops.model import graph
 from lakeops.model.changes import Change, MergeResult, Strategy, StrategyName, Summary
-from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, NoChanges
+from lakeops.model.errors import InvalidInput, InvalidRef, NoChanges
 from lakeops.model.ids import SQUASHED, check_commit_metadata, make_commit
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request, check_amount
@@ -18,12 +17,21 @@ from lakeops.ops.apply import apply_merge
 from lakeops.ops.commit import check_message
 from lakeops.ops.context import Context, require_live
 from lakeops.ops.diff import summary_of
-from lakeops.ops.publish import Attempt, Draft, Move, Published, publish, read_first, require_clean
+from lakeops.ops.publish import (
+    CommitPlan,
+    CommitRequest,
+    CommitResult,
+    in_turn,
+    publish,
+    read_first,
+    require_clean,
+    snapshot,
+)
 from lakeops.ops.resolve import (
     check_name,
+    explain_expired,
     is_dirty,
     lookup,
-    overtaken,
     require_branch,
     require_stageable,
     resolve_commit,
@@ -81,39 +89,44 @@ def merge(
     pairs = check_commit_metadata(metadata)
     options = {name: "yes" for name, given in (("squash", squash), ("allow empty", allow_empty)) if given}
     parts = {"source": source, "strategy": settle.value if settle else "", **options}
-    move = Move(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
-    seen = read_first(ctx, move, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
-    if isinstance(seen, Published):
+    request = CommitRequest(Request("merge", check_name(destination), parts, message, pairs), idempotency_key)
+    names, nothing = (source, destination), MergeResult(None, up_to_date=True, summary=Summary())
+    # 1. The key: an earlier call may have made this commit. The source is what it is now.
+    seen = read_first(ctx, request, lambda: (resolve_commit(ctx, source), is_dirty(ctx, source)))
+    if isinstance(seen, CommitResult):
         return _result(ctx, seen)
     ours, left_out = seen
 
-    def plan(attempt: Attempt) -> Draft:
-        ctx, names = attempt.ctx, (source, destination)
-        sides = sides_of_merge(ctx, ours, attempt.head, names, attempt.coming)
+    def attempt(publisher: str | None) -> CommitResult:
+        # 2. The destination as it is now, and what both sides have in common.
+        found = snapshot(ctx, destination)
+        sides = sides_of_merge(ctx, ours, found.head, names)
         if sides.up_to_date and not allow_empty:
             raise UpToDate
-        require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
+        require_clean(ctx, destination, found.head, found.staged)
         if on_head is not None:
-            on_head(attempt.head.id)
-        with overtaken(ctx, sides.commits):
+            on_head(found.head.id)
+        with explain_expired(ctx, sides.commits):
+            # 3. The plan: all conflicts, or what changes. 4. The changed ranges are written, and 5. the metarange.
             decision = decide(ctx, sides, settle, names)
-            metarange, summary = apply_merge(ctx, decision.plan, ours, attempt.head, started=attempt.started)
-        if [base.id for base in sides.bases] == [attempt.head.id]:
+            metarange, summary = apply_merge(ctx, decision.plan, ours, found.head, started=found.started)
+        if [base.id for base in sides.bases] == [found.head.id]:
             # What the source's checks have seen, to the byte: a rewritten object with the same contents is no change.
             metarange = MetarangeFile(ours.meta_range_id, ours.meta_range_file, ours.meta_range_digest)
         if squash and not summary.total and not allow_empty:
             raise UpToDate
-        parents = (attempt.head,) if squash else (attempt.head, ours)
+        parents = (found.head,) if squash else (found.head, ours)
         said = {**pairs, SQUASHED: ours.id} if squash else pairs
-        return Draft(metarange, parents, text, said, summary, rests_on=decision.rests_on, merged=ours)
+        plan = CommitPlan(metarange, parents, text, said, summary, reused_commits=decision.reused_commits, merged=ours)
+        # 6. One transaction checks the branch and moves its head.
+        return publish(ctx, request, found, plan, publisher)
 
     try:
-        published = publish(
-            ctx, move, plan, clean=True, together=on_head is None, waiting=lambda: _read_ahead(ctx, ours, destination)
-        )
+        # 7. Once, and again in the branch's queue when others moved the head meanwhile.
+        result = _result(ctx, in_turn(ctx, request, attempt))
     except UpToDate:
-        return MergeResult(None, up_to_date=True, summary=Summary(), source_uncommitted=left_out)
-    return replace(_result(ctx, published), source_uncommitted=left_out)
+        result = nothing
+    return replace(result, source_uncommitted=left_out)
 
 
 def preview_merge(
@@ -144,7 +157,7 @@ def preview_merge(
         return nothing
     found, staged = ctx.catalog.staged_table(ctx.repository_id, destination)
     require_clean(ctx, destination, found.head, staged)
-    with overtaken(ctx, sides.commits):
+    with explain_expired(ctx, sides.commits):
         summary = decide(ctx, sides, settle, names).plan.summary
     if squash and not summary.total and not allow_empty:
         return nothing
@@ -152,19 +165,7 @@ def preview_merge(
     return MergeResult(None, up_to_date=False, summary=summary, source_uncommitted=left_out)
 
 
-def _read_ahead(ctx: Context, source: Commit, destination: str) -> None:
-    """Let this machine keep what the source has and the destination has not, for a plan that comes later."""
-    with suppress(LakeopsError):  # the plan says so
-        new, here = ctx.metaranges(source, resolve_commit(ctx, destination))
-        for _ in ctx.reader.open_each(new, new.without(here)[:MOST_AHEAD]):
-            pass
-
-
-MOST_AHEAD = 16
-"""Ranges that are read before a merge's turn has come."""
-
-
-def _result(ctx: Context, made: Published) -> MergeResult:
+def _result(ctx: Context, made: CommitResult) -> MergeResult:
     summary = made.summary or summary_of(ctx, made.commit)
     return MergeResult(made.commit.id, up_to_date=False, summary=summary, repeated=made.by_key)
 
@@ -207,18 +208,17 @@ def revert(
     given = _checked(message, metadata)
     refs = _listed(ref)
     parts = {"source": " ".join(refs), "parent number": str(parent_number or "")}
-    move = Move(Request("revert", check_name(branch), parts, message, given), idempotency_key)
-    found = read_first(ctx, move, lambda: _commits_to_revert(ctx, refs, parent_number))
-    if isinstance(found, Published):
+    request = CommitRequest(Request("revert", check_name(branch), parts, message, given), idempotency_key)
+    found = read_first(ctx, request, lambda: _commits_to_revert(ctx, refs, parent_number))
+    if isinstance(found, CommitResult):
         return found.commit
     titles = [undone.message.partition("\n")[0] for undone, _ in found]
     text = message or f"Revert {titles[0]!r}"
     if len(found) > 1:
         text = message or "\n".join([f"Revert {len(found)} commits", "", *(f"* {title}" for title in titles)])
     origin = {"revert-origin": " ".join(undone.id for undone, _ in found)}
-    steps = [(undone, parent) for undone, parent in found]
     names = (" ".join(refs), branch)
-    return _replay_change(ctx, move, _Replay(steps, names, text, {**given, **origin}, on_head))
+    return _replay_change(ctx, request, found, names, text, {**given, **origin}, on_head)
 
 
 def _listed(ref: object) -> list[str]:
@@ -296,9 +296,9 @@ def cherry_pick(
     """
     given = _checked(message, metadata)
     parts = {"source": ref, "parent number": str(parent_number or "")}
-    move = Move(Request("cherry-pick", check_name(destination), parts, message, given), idempotency_key)
-    found = read_first(ctx, move, lambda: _step(ctx, ref, parent_number))
-    if isinstance(found, Published):
+    request = CommitRequest(Request("cherry-pick", check_name(destination), parts, message, given), idempotency_key)
+    found = read_first(ctx, request, lambda: _step(ctx, ref, parent_number))
+    if isinstance(found, CommitResult):
         return found.commit
     picked, parent = found
     pairs = {
@@ -308,7 +308,7 @@ def cherry_pick(
         "cherry-pick-committer": picked.committer,
     }
     return _replay_change(
-        ctx, move, _Replay([(parent, picked)], (ref, destination), message or picked.message, pairs, on_head)
+        ctx, request, [(parent, picked)], (ref, destination), message or picked.message, pairs, on_head
     )
 
 
@@ -328,39 +328,38 @@ def _checked(message: str | None, metadata: Mapping[str, str] | None) -> dict[st
     return check_commit_metadata(metadata)
 
 
-@dataclass(frozen=True)
-class _Replay:
-    """Changes to make one after the other, each from a base to a source."""
+def _replay_change(
+    ctx: Context,
+    request: CommitRequest,
+    steps: Sequence[tuple[Commit, Commit]],
+    names: tuple[str, str],
+    message: str,
+    metadata: Mapping[str, str],
+    on_head: Callable[[str], None] | None,
+) -> Commit:
+    """Make changes one after the other, each from a base to a source, and publish them as one commit."""
 
-    steps: Sequence[tuple[Commit, Commit]]
-    names: tuple[str, str]
-    message: str
-    metadata: Mapping[str, str]
-    on_head: Callable[[str], None] | None
-
-
-def _replay_change(ctx: Context, move: Move, replay: _Replay) -> Commit:
-    def plan(attempt: Attempt) -> Draft:
-        ctx = attempt.ctx
-        require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
-        if replay.on_head is not None:
-            replay.on_head(attempt.head.id)
-        head, rests_on = attempt.head, dict[str, Commit]()
-        for base, source in replay.steps:
+    def attempt(publisher: str | None) -> CommitResult:
+        found = snapshot(ctx, request.branch)
+        require_clean(ctx, request.branch, found.head, found.staged)
+        if on_head is not None:
+            on_head(found.head.id)
+        head, reused = found.head, dict[str, Commit]()
+        for base, source in steps:
             sides = Sides((base,), source, head)
-            with overtaken(ctx, (base, source, attempt.head)):
-                decision = decide(ctx, sides, None, replay.names, replayed=True)
-                metarange, summary = apply_merge(ctx, decision.plan, source, head, started=attempt.started)
-            rests_on.update((commit.id, commit) for commit in decision.rests_on)
-            head = _unpublished_commit(attempt.head, metarange)  # what the next step changes; nobody else ever sees it
-        if metarange.id == attempt.head.meta_range_id:
-            raise NoChanges(f"{move.action} of {replay.names[0]!r} changes nothing on branch {move.branch!r}")
-        counted = summary if len(replay.steps) == 1 else None
-        return Draft(
-            metarange, (attempt.head,), replay.message, replay.metadata, counted, rests_on=tuple(rests_on.values())
-        )
+            with explain_expired(ctx, (base, source, found.head)):
+                decision = decide(ctx, sides, None, names, replayed=True)
+                metarange, summary = apply_merge(ctx, decision.plan, source, head, started=found.started)
+            reused.update((commit.id, commit) for commit in decision.reused_commits)
+            head = _unpublished_commit(found.head, metarange)  # what the next step changes; nobody else ever sees it
+        if metarange.id == found.head.meta_range_id:
+            raise NoChanges(f"{request.action} of {names[0]!r} changes nothing on branch {request.branch!r}")
+        counted = summary if len(steps) == 1 else None
+        commits = tuple(reused.values())
+        plan = CommitPlan(metarange, (found.head,), message, metadata, counted, reused_commits=commits)
+        return publish(ctx, request, found, plan, publisher)
 
-    return publish(ctx, move, plan, clean=True, together=replay.on_head is None).commit
+    return in_turn(ctx, request, attempt).commit
 
 
 def _unpublished_commit(head: Commit, metarange: MetarangeFile) -> Commit:

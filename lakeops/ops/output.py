@@ -27,7 +27,7 @@ from lakeops.model.text import excerpt
 from lakeops.ops.context import Context
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging
-from lakeops.ops.stage import branch_paths, link_held_back, put_consistently, tombstones
+from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ops.view import with_staged
 from lakeops.ranges.bounds import check_entries
 from lakeops.store import layout
@@ -181,7 +181,7 @@ def link_output(
         ObjectNotFound: one of ``names`` is not there.
     """
     files = _files(ctx, opened, names)
-    link_held_back(ctx, opened.branch)
+    ctx.stage_queue(opened.branch).flush_pending()
     if mode == "append" and on_collision != "overwrite":
         when_moved(ctx)(_append, ctx, opened, files, on_collision)
         return int(files.num_rows)

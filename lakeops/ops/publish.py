@@ -1,58 +1,52 @@
-"""The loop of every verb that moves a branch: seal, plan on the head, write files, publish. In turn when it moved.
+"""Publishing a commit to a branch: the words of every verb that does, its queue, and the last step.
 
-A verb brings a function that turns an attempt (the branch as it is now) into a draft (the metarange
-written, parents, message). A commit plans on sealed rows. A verb that needs a clean branch only looks at the rows
-before it plans, and seals those that change nothing once its plan stands: a refusal leaves the branch as it was.
+A verb looks at the branch (a ``BranchSnapshot``), plans on its head and writes files (a ``CommitPlan``), and calls
+``publish``, where one transaction makes the commit visible or raises ``BranchMoved``. ``in_turn`` runs such an attempt:
+a first one races, and who loses waits in the branch's queue, in the catalog, for those ahead alone. So nobody loses for
+ever, however many publish. A place counts for a while after it was renewed, so a process that was killed holds the
+others up for that long at most.
 
 Files of an attempt that loses the race stay behind under names of their own, for garbage collection. A crash anywhere
-leaves at most such files and sealed tokens, which readers see and the next commit takes along.
+leaves at most such files and sealed tokens, which readers see and the next commit covers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from lakeops.catalog.records import BranchState, Intent, Publish
 from lakeops.model.changes import Summary
 from lakeops.model.clock import pause, retrying, stopwatch
-from lakeops.model.errors import BranchMoved, DirtyBranch
+from lakeops.model.errors import BranchMoved, DirtyBranch, LakeopsError
 from lakeops.model.hooks import HookEvent
 from lakeops.model.ids import make_commit
 from lakeops.model.records import Commit
 from lakeops.model.requests import Request, check_key
-from lakeops.ops.companions import Ahead, GoAlone
 from lakeops.ops.context import Context
 from lakeops.ops.diff import effective
 from lakeops.ops.hooks import changing, concerned
-from lakeops.ops.turn import LONGEST_WAIT, Overtaken, held, in_line
 from lakeops.ranges.write import MetarangeFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from tenacity import Retrying
 
+LEAST_SECONDS = 10.0
+"""How long a place counts at least. One counts longer when its publisher's attempts take longer."""
 
-def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table) -> None:
-    """Refuse a branch with uncommitted changes.
-
-    Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
-    so that they cannot come to matter over the new head. Raises ``DirtyBranch``.
-    """
-    for batch in effective(ctx, head, staged):
-        raise dirty(branch, batch.column("path")[0].as_py())
-
-
-def dirty(branch: str, path: str) -> DirtyBranch:
-    """The error for a branch with uncommitted changes, of which ``path`` is one."""
-    return DirtyBranch(f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first")
+WAIT, LONGEST_WAIT = 0.02, 1.0
+"""Seconds between two looks at the queue: so many for each publisher ahead, and at most."""
 
 
 @dataclass(frozen=True)
-class Move:
+class CommitRequest:
     """What a caller asked for, and under which idempotency key. Raises ``InvalidInput`` for what is no key.
 
     ``intent`` is kept with the rows of a commit while they are sealed.
@@ -68,7 +62,7 @@ class Move:
 
     @property
     def branch(self) -> str:
-        """The branch to move."""
+        """The branch to publish to."""
         return self.request.branch
 
     @property
@@ -78,27 +72,23 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A branch at the moment that planning begins. ``state.sealed_tokens`` are what the plan may consume.
+class BranchSnapshot:
+    """A branch at the moment when planning begins, by the catalog's clock: ``started``.
 
-    ``staged`` are its staged rows, of which a verb that needs a clean branch makes sure that they change nothing. None
-    for a commit. ``ctx`` is what the plan reads and writes through. ``coming`` are commits up to ``head`` that this
-    process is going to publish before.
+    ``staged`` are its staged rows, where the verb needs a branch on which they change nothing. None for a commit.
     """
 
     state: BranchState
     head: Commit
     started: datetime
-    ctx: Context
     staged: pa.Table | None = None
-    coming: tuple[Commit, ...] = ()
 
 
 @dataclass(frozen=True)
-class Draft:
-    """What a plan wants published.
+class CommitPlan:
+    """What an attempt wants published.
 
-    ``rests_on`` are the commits whose ranges the metarange reuses. ``begun`` is when its first file was written, where
+    ``reused_commits`` are those whose ranges the metarange reuses. ``begun`` is when its first file was written, where
     that was before the attempt: files live under the deadline of the publish transaction from then on.
     ``consumed`` are those of the sealed tokens that it takes. None: all of them. ``merged`` is what a merge merges.
     """
@@ -108,94 +98,36 @@ class Draft:
     message: str
     metadata: Mapping[str, str]
     summary: Summary | None = None
-    rests_on: tuple[Commit, ...] = field(default=())
+    reused_commits: tuple[Commit, ...] = field(default=())
     begun: datetime | None = None
     consumed: tuple[str, ...] | None = None
     merged: Commit | None = None
 
 
 @dataclass(frozen=True)
-class Published:
+class CommitResult:
     """A commit that is visible now. ``summary`` is what its plan counted, if this call published it.
 
-    ``by_key`` says that another call under the same key published it at the same time.
+    ``by_key`` says that another call under the same key published it, and ``by_other`` that another commit covers the
+    caller's rows.
     """
 
     commit: Commit
-    summary: Summary | None
+    summary: Summary | None = None
     by_key: bool = False
-
-
-class AlreadyPublished(Exception):
-    """Raised by a plan that finds its changes in a commit which somebody else published."""
-
-    def __init__(self, commit: Commit) -> None:
-        super().__init__(commit.id)
-        self.commit = commit
-
-
-Draw = Callable[[Attempt], Draft]
-
-
-def _none_taken_along() -> None:
-    """Nobody takes the changes of a merge along."""
-
-
-def publish(
-    ctx: Context,
-    move: Move,
-    plan: Draw,
-    *,
-    clean: bool = False,
-    overtaken: Overtaken = _none_taken_along,
-    together: bool = False,
-    waiting: Callable[[], None] = lambda: None,
-) -> Published:
-    """Move a branch to the commit that ``plan`` drafts, once.
-
-    With ``clean`` the branch may have no uncommitted changes. ``plan`` refuses one that has some (``require_clean``),
-    and callers look for an earlier call under the same key first (``read_first``). Without it, sealing looks for the
-    key. The publish transaction looks again. ``overtaken`` is asked while the call waits for its turn.
-    ``together`` lets it share transactions with other threads that need a clean branch: ``plan`` reads and writes
-    through the attempt's context, and what it is shown as the head may not be published yet. ``waiting`` is called
-    where others publish and the store is far away: it reads what the plan is going to need.
-
-    Raises:
-        BranchMoved: others moved the branch, and this call's turn did not come in time.
-        KeyReused: the key stands for another call.
-        Anything that ``plan`` or the publish transaction raises.
-    """
-    passed = stopwatch()
-    publisher = held(ctx, move.branch)
-    with suppress(BranchMoved):
-        if together and publisher is None and not concerned(ctx, move.action, move.branch):
-            with suppress(GoAlone):
-                return _with_others(ctx, move, plan, waiting)
-        return _attempt(ctx, move, plan, clean=clean, publisher=publisher, first=True)
-    with in_line(ctx, move.branch) as place:
-        place.took(passed())
-        while True:
-            commit = place.wait(overtaken)
-            if commit is not None:
-                place.leave()
-                return _taken_along(ctx, move, commit)
-            passed = stopwatch()
-            try:
-                done = _attempt(ctx, move, plan, clean=clean, publisher=place.publisher)
-                if done.by_key:
-                    place.leave()
-                return done
-            except BranchMoved:  # a reset took its rows, or it was so slow that its place lapsed
-                place.took(passed())
-                place.check_time()
-            pause(ctx.ids.jitter(LONGEST_WAIT))
+    by_other: bool = False
 
 
 T = TypeVar("T")
+Planner = Callable[[str | None], CommitResult]
+"""One attempt: snapshot, plan, write, publish. Takes the publisher whose place in the queue it has, if it has one."""
 
 
-def read_first(ctx: Context, move: Move, read: Callable[[], T]) -> Published | T:
-    """What ``read`` reads before a move, or the commit of an earlier call under its key. From one snapshot.
+# --- the key ---
+
+
+def read_first(ctx: Context, request: CommitRequest, read: Callable[[], T]) -> CommitResult | T:
+    """Look for the commit of an earlier call under the key, else read what ``read`` reads. Both from one snapshot.
 
     Raises:
         RefNotFound: there is no such branch.
@@ -203,183 +135,305 @@ def read_first(ctx: Context, move: Move, read: Callable[[], T]) -> Published | T
         Anything that ``read`` raises.
     """
 
-    def found() -> Published | T:
-        ctx.catalog.branch(ctx.repository_id, move.branch)
-        known = replay(ctx, move)
-        return read() if known is None else Published(known, None, by_key=True)
+    def found() -> CommitResult | T:
+        ctx.catalog.branch(ctx.repository_id, request.branch)
+        known = find_by_key(ctx, request)
+        return read() if known is None else CommitResult(known, by_key=True)
 
     return ctx.catalog.in_snapshot(found)
 
 
-def replay(ctx: Context, move: Move) -> Commit | None:
-    """The commit that the move's idempotency key stands for, if it was used. Raises ``KeyReused``."""
-    if move.key is None:
-        return None
-    record = ctx.catalog.key(ctx.repository_id, move.key)
+def find_by_key(ctx: Context, request: CommitRequest) -> Commit | None:
+    """The commit that the request's idempotency key stands for, if it was used. Raises ``KeyReused``."""
+    record = None if request.key is None else ctx.catalog.key(ctx.repository_id, request.key)
     if record is None:
         return None
-    record.check(move.key, move.request.fingerprint)
+    record.check(request.key or "", request.request.fingerprint)
     return ctx.catalog.commit(ctx.repository_id, record.commit_id)
 
 
-def _with_others(ctx: Context, move: Move, plan: Draw, waiting: Callable[[], None]) -> Published:
-    """Publish to a clean branch in the company of other threads. Raises ``GoAlone`` where that cannot be."""
-    asked: list[tuple[Publish, Draft]] = []
-
-    def planned(ahead: Ahead) -> Publish:
-        found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
-        if staged.num_rows or found.state.sealed_tokens:  # they are to be compared with a head that is there
-            raise GoAlone
-        head = ahead.head or found.head
-        state = replace(found.state, commit_id=head.id)
-        attempt = Attempt(state, head, found.now, ctx.through(ahead.store), staged, ahead.coming)
-        draft = plan(attempt)
-        asked.append((_publish_request(ctx, move, attempt, state, draft, None), draft))
-        return asked[-1][0]
-
-    place = (ctx.repository.storage_namespace, move.branch)
-    if ctx.store.remote and ctx.companions.busy(place):
-        waiting()
-    published = ctx.companions.publish(ctx.catalog, place, ctx.reader.store, planned)
-    return _outcome(published, *asked[-1])
+def covered(ctx: Context, request: CommitRequest, commit: Commit) -> CommitResult:
+    """The result of a call whose rows are in somebody else's commit. Its key stands for that commit from now on."""
+    if request.key is not None:
+        ctx.catalog.remember_key(ctx.repository_id, request.key, request.request.fingerprint, commit.id)
+    return CommitResult(find_by_key(ctx, request) or commit, by_other=True)
 
 
-def _attempt(
-    ctx: Context, move: Move, plan: Draw, *, clean: bool, publisher: str | None, first: bool = False
-) -> Published:
-    attempt = _begin(ctx, move, clean=clean, first=first)
-    if isinstance(attempt, Published):
-        return attempt
-    try:
-        draft = plan(attempt)
-    except AlreadyPublished as found:
-        if publisher is not None:
-            ctx.catalog.dequeue(ctx.repository_id, move.branch, publisher)
-        return _taken_along(ctx, move, found.commit)
-    asked = _publish_request(ctx, move, attempt, _sealed(ctx, attempt), draft, publisher)
-    commit = asked.commit
-    published = changing(
-        ctx,
-        move.action,
-        move.branch,
-        lambda: _event(ctx, asked),
-        lambda hooks: ctx.catalog.publish(replace(asked, hooks=hooks)),
-        after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
-    )
-    outcome = _outcome(published, asked, draft)
-    if asked.consumed and not outcome.by_key:
-        ctx.tidy(waiting=True)
-    return outcome
+# --- a branch without uncommitted changes ---
 
 
-def _outcome(published: Commit, asked: Publish, draft: Draft) -> Published:
-    """What a call has published. A commit that says something else is that of an earlier call under its key."""
-    if _contents_of(published) != _contents_of(asked.commit):
-        return Published(published, None, by_key=True)
-    return Published(published, draft.summary)
+def snapshot(ctx: Context, branch: str) -> BranchSnapshot:
+    """The branch as it is now, with its staged rows. Nothing is sealed, so a refusal leaves it as it was."""
+    found, staged = ctx.catalog.staged_table(ctx.repository_id, branch)
+    return BranchSnapshot(found.state, found.head, found.now, staged)
 
 
-def _publish_request(
-    ctx: Context, move: Move, attempt: Attempt, state: BranchState, draft: Draft, publisher: str | None
-) -> Publish:
-    """What the publish transaction is asked for. ``state`` is the branch with what the draft consumes sealed."""
-    commit = make_commit(
-        parents=draft.parents,
-        committer=ctx.actor,
-        message=draft.message,
-        metadata=draft.metadata,
-        creation_date=ctx.seconds(),
-        meta_range_id=draft.metarange.id,
-        meta_range_file=draft.metarange.file,
-        meta_range_digest=draft.metarange.digest,
-    )
-    return Publish(
-        repository_id=ctx.repository_id,
-        branch=move.branch,
-        expected_head=attempt.head.id,
-        sealed_resets=state.sealed_resets,
-        commit=commit,
-        consumed=state.sealed_tokens if draft.consumed is None else draft.consumed,
-        live=frozenset(parent.id for parent in (*draft.parents, *draft.rests_on)),
-        started=min(attempt.started, draft.begun or attempt.started),
-        action=move.action,
-        actor=ctx.actor,
-        key=move.key,
-        fingerprint=move.request.fingerprint,
-        publisher=publisher,
-        intent=move.intent,
-        merged=draft.merged.id if draft.merged else None,
-    )
+def require_clean(ctx: Context, branch: str, head: Commit, staged: pa.Table | None) -> None:
+    """Refuse a branch with uncommitted changes. Raises ``DirtyBranch``.
+
+    Staged rows that change nothing over the head are no changes. The publish transaction takes them off the branch,
+    so that they cannot come to matter over the new head.
+    """
+    for batch in effective(ctx, head, staged) if staged is not None else ():
+        raise dirty(branch, batch.column("path")[0].as_py())
 
 
-def _event(ctx: Context, asked: Publish) -> HookEvent:
-    """What hooks are told of a commit that is going to be published."""
-    commit = asked.commit
-    return HookEvent(
-        ctx.repository_id,
-        asked.action,
-        asked.branch,
-        asked.expected_head,
-        None,
-        commit.parents,
-        commit.message,
-        commit.metadata,
-    )
+def dirty(branch: str, path: str) -> DirtyBranch:
+    """The error for a branch with uncommitted changes, of which ``path`` is one."""
+    return DirtyBranch(f"branch {branch!r} has uncommitted changes, {path!r} for one; commit or reset them first")
 
 
-def _contents_of(commit: Commit) -> tuple[object, ...]:
-    """What a commit says, but for what it took along."""
-    return commit.parents, commit.committer, commit.message, commit.creation_date, commit.meta_range_id
+def require_clean_and_drop_noops(ctx: Context, branch: str) -> BranchState:
+    """The branch without its staged rows, which must change nothing. Raises ``DirtyBranch``, ``BranchMoved``."""
+    found = snapshot(ctx, branch)
+    require_clean(ctx, branch, found.head, found.staged)
+    state = _seal_noops(ctx, found)
+    if state == found.state:
+        return state
+    ctx.catalog.discard(state, state.sealed_tokens)
+    ctx.tidy(waiting=True)
+    return ctx.catalog.branch(ctx.repository_id, branch)
 
 
-def _taken_along(ctx: Context, move: Move, commit: Commit) -> Published:
-    """The commit of somebody else that has the caller's changes."""
-    if move.key is not None:
-        ctx.catalog.remember_key(ctx.repository_id, move.key, move.request.fingerprint, commit.id)
-    return Published(replay(ctx, move) or commit, None)
-
-
-def _begin(ctx: Context, move: Move, *, clean: bool, first: bool) -> Attempt | Published:
-    if clean:
-        found, staged = ctx.catalog.staged_table(ctx.repository_id, move.branch)
-        return Attempt(found.state, found.head, found.now, ctx, staged)
-    token, asked = ctx.ids.new(), move.request.fingerprint
-    intent = move.intent if first else None
-    sealed = ctx.catalog.seal(
-        ctx.repository_id, move.branch, token=token, key=move.key, fingerprint=asked, intent=intent
-    )
-    if sealed.earlier is not None:
-        return Published(sealed.earlier, None, by_key=True)
-    return Attempt(sealed.state, sealed.head, sealed.now, ctx)
-
-
-def _sealed(ctx: Context, attempt: Attempt) -> BranchState:
-    """The branch once rows that change nothing are sealed, so that the publish transaction takes them off.
+def _seal_noops(ctx: Context, found: BranchSnapshot) -> BranchState:
+    """The branch once rows that change nothing are sealed, so that a transaction takes them off.
 
     Rows that came meanwhile are sealed with them, so all are looked at again. Raises ``DirtyBranch``.
     """
-    if attempt.staged is None or not attempt.staged.num_rows:
-        return attempt.state
-    state = ctx.catalog.seal(ctx.repository_id, attempt.state.id, token=ctx.ids.new()).state
-    if state.commit_id == attempt.head.id:  # or the publish transaction says that it moved
-        _, staged = ctx.catalog.staged_table(ctx.repository_id, state.id, tokens=state.sealed_tokens)
-        require_clean(ctx, state.id, attempt.head, staged)
-    return state
-
-
-def settled(ctx: Context, branch: str) -> BranchState:
-    """The branch without its staged rows, which must change nothing. Raises ``DirtyBranch``, ``BranchMoved``."""
-    found, staged = ctx.catalog.staged_table(ctx.repository_id, branch)
-    require_clean(ctx, branch, found.head, staged)
-    if not staged.num_rows:
+    if found.staged is None or not found.staged.num_rows:
         return found.state
-    sealed = ctx.catalog.seal(ctx.repository_id, branch, token=ctx.ids.new())
-    tokens = sealed.state.sealed_tokens
-    _, staged = ctx.catalog.staged_table(ctx.repository_id, branch, tokens=tokens)
-    require_clean(ctx, branch, sealed.head, staged)
-    ctx.catalog.discard(sealed.state, tokens)
-    ctx.tidy(waiting=True)
-    return ctx.catalog.branch(ctx.repository_id, branch)
+    sealed = ctx.catalog.seal(ctx.repository_id, found.state.id, token=ctx.ids.new())
+    _, staged = ctx.catalog.staged_table(ctx.repository_id, found.state.id, tokens=sealed.state.sealed_tokens)
+    require_clean(ctx, found.state.id, sealed.head, staged)
+    return sealed.state
+
+
+# --- the last step ---
+
+
+def publish(
+    ctx: Context, request: CommitRequest, found: BranchSnapshot, plan: CommitPlan, publisher: str | None
+) -> CommitResult:
+    """Make a planned commit visible, in one transaction, with the hooks run that concern it.
+
+    Args:
+        ctx: the repository.
+        request: what was asked for. Where its key is known by now, the key's commit is the result.
+        found: the branch as it was planned on.
+        plan: what to publish.
+        publisher: whose place in the branch's queue this is. The transaction gives it up.
+
+    Raises:
+        BranchMoved: others moved the branch since, or somebody else is first in its queue. Nothing was published.
+        DirtyBranch: rows were staged since that change something, and the verb needs a clean branch.
+        KeyReused: the key stands for another call.
+        Anything else that ``Catalog.publish`` raises.
+    """
+    state = _seal_noops(ctx, found)
+    commit = make_commit(
+        parents=plan.parents,
+        committer=ctx.actor,
+        message=plan.message,
+        metadata=plan.metadata,
+        creation_date=ctx.seconds(),
+        meta_range_id=plan.metarange.id,
+        meta_range_file=plan.metarange.file,
+        meta_range_digest=plan.metarange.digest,
+    )
+    asked = Publish(
+        repository_id=ctx.repository_id,
+        branch=request.branch,
+        expected_head=found.head.id,
+        sealed_resets=state.sealed_resets,
+        commit=commit,
+        consumed=state.sealed_tokens if plan.consumed is None else plan.consumed,
+        live=frozenset(one.id for one in (*plan.parents, *plan.reused_commits)),
+        started=min(found.started, plan.begun or found.started),
+        action=request.action,
+        actor=ctx.actor,
+        key=request.key,
+        fingerprint=request.request.fingerprint,
+        publisher=publisher,
+        intent=request.intent,
+        merged=plan.merged.id if plan.merged else None,
+    )
+    heads = (asked.expected_head, None, commit.parents, commit.message, commit.metadata)
+    published = changing(
+        ctx,
+        request.action,
+        request.branch,
+        lambda: HookEvent(ctx.repository_id, request.action, request.branch, *heads),
+        lambda hooks: ctx.catalog.publish(replace(asked, hooks=hooks)),
+        after=lambda done: done.id if _contents_of(done) == _contents_of(commit) else None,
+    )
+    if _contents_of(published) != _contents_of(commit):  # an earlier call under the key had published its own
+        return CommitResult(published, by_key=True)
+    if asked.consumed:
+        ctx.tidy(waiting=True)
+    return CommitResult(published, plan.summary)
+
+
+def _contents_of(commit: Commit) -> tuple[object, ...]:
+    """What a commit says, but for its co-author notes."""
+    return commit.parents, commit.committer, commit.message, commit.creation_date, commit.meta_range_id
+
+
+# --- the queue ---
+
+
+def in_turn(
+    ctx: Context,
+    request: CommitRequest,
+    attempt: Planner,
+    *,
+    committed_by_other: Callable[[], Commit | None] | None = None,
+) -> CommitResult:
+    """Run an attempt to publish. One that loses the race for the branch runs again, in the branch's queue.
+
+    Args:
+        ctx: the repository.
+        request: what was asked for.
+        attempt: takes the publisher whose place in the queue it has, if it has one. Raises ``BranchMoved``.
+        committed_by_other: gives somebody else's commit that covers the caller's rows, which ends the wait. Callers
+            with it race at once. Others take turns with the threads of this process: all but one would plan in vain.
+
+    Raises:
+        BranchMoved: others moved the branch, and this call's turn did not come in the time of ``publish_minutes``.
+        Anything else that ``attempt`` raises.
+    """
+    where = (ctx.repository.storage_namespace, request.branch)
+    publisher = _places.publishers.get(where)
+    # A hook runs in a thread of its own. It may publish to the same branch.
+    races = committed_by_other is not None or publisher is not None or concerned(ctx, request.action, request.branch)
+    with nullcontext() if races else _after_other_threads(where):
+        passed = stopwatch()
+        with suppress(BranchMoved):
+            return attempt(publisher)
+        with holding(ctx, request.branch) as ticket:
+            ticket.took(passed())
+            while True:
+                other = ticket.wait(committed_by_other)
+                passed = stopwatch()
+                try:
+                    result = attempt(ticket.publisher) if other is None else covered(ctx, request, other)
+                except BranchMoved:  # a reset took its rows, or it was so slow that its place lapsed
+                    ticket.took(passed())
+                    ticket.check_time()
+                else:
+                    if result.by_key or result.by_other:  # otherwise publishing has given the place up
+                        ticket.leave()
+                    return result
+                pause(ctx.ids.jitter(LONGEST_WAIT))
+
+
+_threads: dict[tuple[int, str, str], deque[threading.Event]] = {}
+_threads_lock = threading.Lock()
+
+
+@contextmanager
+def _after_other_threads(where: tuple[str, str]) -> Iterator[None]:
+    """Let the threads of this process that publish to a branch run one after the other, as they came.
+
+    It spares plans in vain, and nothing rests on it: nobody waits for it longer than a place in the queue counts.
+    """
+    mine, process = threading.Event(), (os.getpid(), *where)
+    with _threads_lock:
+        line = _threads.setdefault(process, deque())
+        line.append(mine)
+        if line[0] is mine:
+            mine.set()
+    try:
+        mine.wait(LEAST_SECONDS)
+        yield
+    finally:
+        with _threads_lock:
+            line.remove(mine)
+            if line:
+                line[0].set()
+            else:
+                del _threads[process]
+
+
+class QueueTicket:
+    """A publisher's place in the queue of a branch, which is in the catalog. ``wait`` takes it."""
+
+    def __init__(self, ctx: Context, branch: str, publisher: str) -> None:
+        self._ctx = ctx
+        self._branch = branch
+        self._passed = stopwatch()
+        self._longest = 0.0
+        self.publisher = publisher
+
+    def took(self, seconds: float) -> None:
+        """Report how long an attempt took, so that the place lasts for the next one."""
+        self._longest = max(self._longest, seconds)
+
+    def wait(self, committed_by_other: Callable[[], Commit | None] | None) -> Commit | None:
+        """Return when it is the publisher's turn, or with the commit that covers its rows.
+
+        Raises:
+            BranchMoved: the turn did not come in the time of the setting ``publish_minutes``.
+        """
+        catalog, repository, ahead = self._ctx.catalog, self._ctx.repository_id, None
+        renewed = stopwatch()
+        while True:
+            lasts = LEAST_SECONDS + 2 * self._longest
+            if ahead is None or renewed() > lasts / 4:
+                renewed = stopwatch()
+                ahead = catalog.enqueue(repository, self._branch, self.publisher, lasts=timedelta(seconds=lasts))
+            if not ahead:
+                return None
+            found = None if committed_by_other is None else committed_by_other()
+            if found is not None:
+                return found
+            self.check_time()
+            pause(min(LONGEST_WAIT, WAIT * ahead))
+            ahead = catalog.ahead(repository, self._branch, self.publisher)
+
+    def check_time(self) -> None:
+        """Raise ``BranchMoved`` when the time of the setting ``publish_minutes`` is over."""
+        minutes = self._ctx.settings.publish_minutes
+        if self._passed() > minutes * 60:
+            raise BranchMoved(
+                f"others moved branch {self._branch!r} for {minutes:g} minutes, and its turn did not come; try again, "
+                "or raise the setting publish_minutes"
+            )
+
+    def leave(self) -> None:
+        """Give the place up. One that cannot be given up now lapses."""
+        with suppress(LakeopsError):
+            self._ctx.catalog.dequeue(self._ctx.repository_id, self._branch, self.publisher)
+
+
+class _Places(threading.local):
+    """The publishers whose places this thread has, by storage namespace and branch.
+
+    What publishes while the same thread publishes to the same branch, as a callback may, does it at that place: it
+    would wait for its own caller otherwise.
+    """
+
+    def __init__(self) -> None:
+        self.publishers: dict[tuple[str, str], str] = {}
+
+
+_places = _Places()
+
+
+@contextmanager
+def holding(ctx: Context, branch: str) -> Iterator[QueueTicket]:
+    """Hold a place in the queue of a branch. An error gives it up."""
+    where = (ctx.repository.storage_namespace, branch)
+    earlier = _places.publishers.get(where)
+    ticket = QueueTicket(ctx, branch, earlier or ctx.ids.new())
+    _places.publishers[where] = ticket.publisher
+    try:
+        yield ticket
+    except BaseException:
+        ticket.leave()
+        raise
+    finally:
+        if earlier is None:
+            del _places.publishers[where]
 
 
 def when_moved(ctx: Context) -> Retrying:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from threading import Lock
 from typing import BinaryIO
 
 from lakeops.catalog.records import Staged
-from lakeops.model.errors import AttemptExpired, InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
+from lakeops.model.errors import InvalidInput, LakeopsError, NotAsSeen, ObjectNotFound, PathTaken
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path, check_prefix
 from lakeops.model.records import DEFAULT_CONTENT_TYPE, Entry
@@ -27,7 +27,6 @@ from lakeops.ops.context import Context
 from lakeops.ops.files import reading, translated, walk
 from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging, require_stageable
-from lakeops.ops.stage import holding_back, link_held_back
 from lakeops.ops.view import find, public
 from lakeops.store import layout
 from lakeops.store.in_flight import in_parallel
@@ -58,15 +57,18 @@ def put(
         ProtectedBranch, ReadOnlyRepository: the branch takes no changes.
     """
     check_path(path)
+    # 1. One check whether the branch takes changes spares uploads in vain, for all puts within a moment.
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch, path)
     if if_absent:
+        ctx.stage_queue(branch).flush_pending()
         require_absent(ctx, branch, path)
+    # 2. The contents go to a fresh address, which nothing points to yet.
     entry = write(ctx, path, data, metadata=metadata, content_type=content_type, started=started)
+    # 3. One transaction links all that the threads of this process have uploaded for the branch by then.
     if if_absent:
         when_moved(ctx)(_link_if_absent, ctx, branch, entry, started)
     else:
-        ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, entry), started)
+        ctx.stage_queue(branch).stage(Staged(path, entry), started)
     return public(ctx, entry)
 
 
@@ -133,13 +135,12 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
     """
     check_path(path)
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch, path)
-
+    ctx.stage_queue(branch).flush_pending()
     if seen is not None:
         when_moved(ctx)(_delete_seen, ctx, branch, path, seen, started)
         return
     _object_at(ctx, branch, path)
-    ctx.links.stage(ctx.catalog, ctx.repository_id, branch, Staged(path, None), started)
+    ctx.stage_queue(branch).stage(Staged(path, None), started)
 
 
 def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
@@ -164,10 +165,6 @@ def another_object(branch: str, path: str) -> NotAsSeen:
     return NotAsSeen(f"{excerpt(path)} of branch {branch!r} is another object by now; nothing was staged")
 
 
-MOST_OBJECTS = 500
-MOST_BYTES = 64 << 20
-
-
 @contextmanager
 def batch(ctx: Context, branch: str) -> Iterator[Batch]:
     """Write many objects in few transactions.
@@ -178,28 +175,25 @@ def batch(ctx: Context, branch: str) -> Iterator[Batch]:
     """
     require_stageable(ctx, branch)
     opened = Batch(ctx, branch)
-    with holding_back(ctx, branch, opened):
-        try:
-            yield opened
-        except BaseException:
-            with suppress(LakeopsError):  # the first error is the one to show
-                opened.link()
-            raise
+    try:
+        yield opened
+    except BaseException:
+        with suppress(LakeopsError):  # the first error is the one to show
+            opened.link()
+        raise
+    else:
         opened.link()
+    finally:
+        ctx.stage_queue(branch).leave(opened)
 
 
 class Batch:
-    """Objects on their way to a branch. Made by ``batch``."""
+    """Objects on their way to a branch, in its ``StageQueue``. Made by ``batch``."""
 
     def __init__(self, ctx: Context, branch: str) -> None:
         self._ctx = ctx
         self._branch = branch
-        self._lock = Lock()
-        self._linker = Lock()  # held while a link is under way; taken before ``_lock``
-        self._waiting: _Objects = {}
-        self._linking: _Objects = {}
-        self._bytes = 0
-        self._refused: AttemptExpired | None = None
+        self._refused: BaseException | None = None
 
     def put(
         self,
@@ -212,15 +206,11 @@ class Batch:
         """Write an object as ``Branch.put`` does. Readers of the branch see it once the batch is linked."""
         started = self._ctx.catalog.now()
         entry = write(self._ctx, path, data, metadata=metadata, content_type=content_type, started=started)
-        link_held_back(self._ctx, self._branch, path, besides=self)
-        with self._lock:
-            self._waiting[path] = (started, entry)
-            self._bytes += entry.size_bytes
-        if self._is_due():
-            with self._linker:
-                if self._is_due():  # or the thread that was linking until now took it along
-                    self._link()
+        self._ctx.stage_queue(self._branch).hold(Staged(path, entry), started, self, self._note)
         return public(self._ctx, entry)
+
+    def _note(self, done: Future[None]) -> None:
+        self._refused = done.exception() or self._refused
 
     def link(self) -> None:
         """Stage what was uploaded so far.
@@ -228,55 +218,9 @@ class Batch:
         Raises:
             AttemptExpired: objects of this batch waited too long and are not on the branch. Put them again.
         """
-        with self._linker:
-            self._link()
+        self._ctx.stage_queue(self._branch).flush_pending()
         if self._refused is not None:
             raise self._refused
-
-    def holds(self, path: str | None) -> bool:
-        """Whether an object of this path, or any, is not linked yet."""
-        with self._lock:
-            return bool(self._waiting or self._linking) if path is None else path in {*self._waiting, *self._linking}
-
-    def _is_due(self) -> bool:
-        with self._lock:
-            return len(self._waiting) >= MOST_OBJECTS or self._bytes >= MOST_BYTES
-
-    def _link(self) -> None:
-        """Stage what is waiting. The caller is the only one who links."""
-        with self._lock:
-            self._linking, self._waiting, self._bytes = self._waiting, {}, 0
-        try:
-            self._stage(self._linking)
-        except BaseException:
-            with self._lock:
-                self._waiting = self._linking | self._waiting  # what was put meanwhile is newer
-                self._bytes = sum(entry.size_bytes for _, entry in self._waiting.values())
-            raise
-        finally:
-            with self._lock:
-                self._linking = {}
-
-    def _stage(self, objects: _Objects) -> None:
-        if not objects:
-            return
-        try:
-            self._put_staged(objects)
-        except AttemptExpired:
-            for path, found in objects.items():  # the oldest one decides, and only it may be too old
-                try:
-                    self._put_staged({path: found})
-                except AttemptExpired as error:
-                    self._refused = error
-
-    def _put_staged(self, objects: _Objects) -> None:
-        rows = [Staged(path, entry) for path, (_, entry) in objects.items()]
-        started = min(started for started, _ in objects.values())
-        self._ctx.catalog.put_staged(self._ctx.repository_id, self._branch, rows, started=started)
-
-
-_Objects = dict[str, tuple[datetime, Entry]]
-"""What is to be linked: since when each object has been there, and its entry, by path."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from lakeops.ops.gc.files import check_present, cleared, own_objects
 from lakeops.ops.publish import when_moved
 from lakeops.ops.put import another_object, require_absent
 from lakeops.ops.resolve import begin_staging, require_stageable
-from lakeops.ops.stage import link_held_back, normalised, tombstones
+from lakeops.ops.stage import normalised, tombstones
 from lakeops.ops.view import entries, find, stat
 from lakeops.store import layout
 
@@ -82,7 +82,7 @@ def _relink(
     if old == new and ref == branch:
         raise InvalidInput(f"source and destination are both {old!r}")
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch)
+    ctx.stage_queue(branch).flush_pending()
 
     def attempt() -> int:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
@@ -168,7 +168,7 @@ def update_metadata(
         check_content_type(content_type)
     given = {} if metadata is None else dict(metadata)
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch, path)
+    ctx.stage_queue(branch).flush_pending()
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
@@ -218,7 +218,7 @@ def link(
     check_content_type(kind)
     linked = replace(entry, path=path, metadata=kept, content_type=kind)
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch, path)
+    ctx.stage_queue(branch).flush_pending()
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below

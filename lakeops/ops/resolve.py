@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def overtaken(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
+def explain_expired(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
     """Says *expired* when a file is missing because one of these commits was expired after it was looked up.
 
     Raises:
@@ -44,7 +44,7 @@ def overtaken(ctx: Context, commits: Iterable[Commit]) -> Iterator[None]:
 
 def watched(ctx: Context, commits: Iterable[Commit], items: Iterable[T]) -> Iterator[T]:
     """Yield the items. An object that is missing while they are read raises the error that explains why."""
-    with overtaken(ctx, commits):
+    with explain_expired(ctx, commits):
         yield from items
 
 
@@ -156,7 +156,7 @@ def at_ref(ctx: Context, text: str, of_branch: Callable[[str], T], of_commit: Ca
         except RefNotFound:
             pass
     commit = require_live(_resolved(ctx, expression, lookup(ctx)))
-    with overtaken(ctx, (commit,)):
+    with explain_expired(ctx, (commit,)):
         return of_commit(commit)
 
 
@@ -185,11 +185,9 @@ def check_name(name: str) -> str:
 def begin_staging(ctx: Context, name: str) -> datetime:
     """The catalog's time, before anything is written that is to be staged on a branch. Raises as ``require_stageable``.
 
-    Calls that begin within a moment share one look.
+    Calls that begin within a moment share one check.
     """
-    check_name(name)
-    question = (ctx.repository_id.namespace, name)
-    return ctx.looks.ask(question, lambda: ctx.catalog.staging_time(ctx.repository_id, name))
+    return ctx.stage_queue(check_name(name)).check()
 
 
 def require_stageable(ctx: Context, name: str) -> BranchAt:

@@ -67,20 +67,18 @@ class Shape:
         return self._nodes[commit_id]
 
 
-def merge_bases(ctx: Context, left: str, right: str, coming: Collection[Commit] = ()) -> list[Commit]:
+def merge_bases(ctx: Context, left: str, right: str) -> list[Commit]:
     """All best common ancestors of two commits, oldest first. See ``graph.merge_bases``.
 
     Args:
         ctx: the repository.
         left: a commit's id.
         right: another one's.
-        coming: commits that are going to be published, which the catalog does not have yet.
     """
 
     def found() -> list[Commit]:
-        near = history_of(ctx.catalog, ctx.repository_id, most=0 if coming else NEAR)
-        near.foretell(coming)
-        if (left, right) not in _far and (coming or abs(near(left).generation - near(right).generation) <= WALKED):
+        near = history_of(ctx.catalog, ctx.repository_id, most=NEAR)
+        if (left, right) not in _far and abs(near(left).generation - near(right).generation) <= WALKED:
             try:
                 return graph.merge_bases(near, [left], [right])
             except graph.FarApart:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
-from threading import Lock
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,53 +26,6 @@ from lakeops.ops.view import with_staged
 from lakeops.ranges.bounds import check_entries
 
 
-class Holder(Protocol):
-    """Something that holds objects back."""
-
-    def holds(self, path: str | None) -> bool:
-        """Whether it holds back an object of this path, or any object when there is no path."""
-        ...
-
-    def link(self) -> None:
-        """Stage what it holds back."""
-        ...
-
-
-_lock = Lock()
-_holders: dict[tuple[int, str, str], list[Holder]] = {}
-
-
-@contextmanager
-def holding_back(ctx: Context, branch: str, holder: Holder) -> Iterator[None]:
-    """Let ``link_held_back`` know of a holder for as long as the block runs."""
-    place = _branch_key(ctx, branch)
-    with _lock:
-        _holders.setdefault(place, []).append(holder)
-    try:
-        yield
-    finally:
-        with _lock:
-            _holders[place].remove(holder)
-            if not _holders[place]:
-                del _holders[place]
-
-
-def link_held_back(ctx: Context, branch: str, path: str | None = None, *, besides: Holder | None = None) -> None:
-    """Link what others of this process hold back of a path of a branch, or of the whole branch.
-
-    Raises what linking raises: the caller's own change would be covered by the older object later.
-    """
-    with _lock:
-        others = [holder for holder in _holders.get(_branch_key(ctx, branch), ()) if holder is not besides]
-    for holder in others:
-        if holder.holds(path):
-            holder.link()
-
-
-def _branch_key(ctx: Context, branch: str) -> tuple[int, str, str]:
-    return id(ctx.catalog), ctx.repository_id, branch  # a holder keeps its catalog alive, so the number is its own
-
-
 def stage(ctx: Context, branch: str, table: pa.Table) -> int:
     """Stage objects that exist already, without reading or copying them. Returns how many.
 
@@ -92,7 +42,7 @@ def stage(ctx: Context, branch: str, table: pa.Table) -> int:
         CollectionRunning: garbage collection is deciding about objects that are old. Try again.
     """
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch)
+    ctx.stage_queue(branch).flush_pending()
     rows = normalised(ctx, table)
     if rows.num_rows:
         objects = own_objects(ctx, rows["physical_address"])
@@ -123,7 +73,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
     """
     check_prefix(prefix)
     started = begin_staging(ctx, branch)
-    link_held_back(ctx, branch)
+    ctx.stage_queue(branch).flush_pending()
     count = 0
 
     def rows() -> tuple[Pinned, pa.Table]:
@@ -160,7 +110,7 @@ def reset(
         NotAsSeen: there is something else to drop than what was pinned.
     """
     name = _check_place(branch, prefix, path)
-    link_held_back(ctx, name)
+    ctx.stage_queue(name).flush_pending()
     count = ctx.catalog.reset(ctx.repository_id, name, prefix=prefix, path=path, actor=ctx.actor, pinned=pinned)
     ctx.tidy()
     return count

@@ -20,7 +20,7 @@ from lakeops.model.names import check_prefix
 from lakeops.model.records import Commit
 from lakeops.ops.context import Context
 from lakeops.ops.diff import since_merge_base_tables
-from lakeops.ops.resolve import overtaken, resolve_both, resolve_commit, watched
+from lakeops.ops.resolve import explain_expired, resolve_both, resolve_commit, watched
 from lakeops.ranges.diff import changes, diff, each_change, whole_ranges
 from lakeops.ranges.metarange import Metarange, SortedPaths
 
@@ -93,7 +93,7 @@ class Size(NamedTuple):
 def size(ctx: Context, at: str | Commit) -> Size:
     """The size of a ref's commit, or of a commit. Its metarange tells it: no range is read."""
     commit = at if isinstance(at, Commit) else resolve_commit(ctx, at)
-    with overtaken(ctx, (commit,)):
+    with explain_expired(ctx, (commit,)):
         metarange = ctx.metarange(commit)
     return Size(metarange.count, metarange.size_bytes)
 

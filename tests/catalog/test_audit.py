@@ -167,10 +167,6 @@ TRANSITIONS = {
     "set_grace": (
         nothing, lambda c, _: c.set_grace(REPO, 90_000), ("set-grace", "rules", "grace", "86400", "90000")
     ),
-    "publish_together": (
-        nothing, lambda c, _: c.publish_together([draft(c, c.branch(REPO, "main"), a_commit("one", FIRST))]),
-        ("commit", "branch", "main", FIRST.id, a_commit("one", FIRST).id),
-    ),
     "publish": (
         lambda c: put(c, an_entry("a")), lambda c, _: commit_all(c, "one"),
         ("commit", "branch", "main", FIRST.id, a_commit("one", FIRST).id),
@@ -285,7 +281,7 @@ def test_every_transition_leaves_a_record_or_is_known_to_change_nothing_that_cou
         for name, method in vars(part).items():
             if inspect.isfunction(method) and not name.startswith("_"):
                 text = inspect.getsource(method)
-                if any(call in text for call in ("database.write(", "upgrade(self.database)", "publish_together([")):
+                if any(call in text for call in ("database.write(", "upgrade(self.database)")):
                     writing.add(name)
     assert writing == SILENT | TRANSITIONS.keys() | {"grant_role"}, (
         "grants are of PostgreSQL alone: tests/ops/test_roles.py"

@@ -231,7 +231,7 @@ def test_discarded_tokens_leave_without_a_commit(catalog):
     catalog.discard(state, old.sealed_tokens)
     assert catalog.branch(REPO, "main").sealed_tokens == (old.staging_token,)
     assert paths(page(catalog)) == ["b"]
-    assert catalog.taken_by(REPO, old.sealed_tokens[0]) is None
+    assert catalog.consumed_by(REPO, old.sealed_tokens[0]) is None
     assert catalog.purge_retired(REPO) == 1
     catalog.discard(state, ())
     catalog.reset(REPO, "main", actor="ada")
@@ -242,9 +242,9 @@ def test_discarded_tokens_leave_without_a_commit(catalog):
 def test_the_commit_that_took_a_token_is_remembered(catalog):
     put(catalog, an_entry("a"))
     token = catalog.branch(REPO, "main").staging_token
-    assert catalog.taken_by(REPO, token) is None
+    assert catalog.consumed_by(REPO, token) is None
     commit = commit_all(catalog, "one")
-    assert catalog.taken_by(REPO, token) == commit.id
+    assert catalog.consumed_by(REPO, token) == commit.id
     assert catalog.purge_retired(REPO) == 1
-    assert catalog.taken_by(REPO, token) == commit.id
+    assert catalog.consumed_by(REPO, token) == commit.id
     assert catalog.purge_retired(REPO) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from threading import Event, Lock
-from time import sleep
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +15,7 @@ from support.scenes import open_faulty, tree
 from lakeops import Repository, Settings
 from lakeops.model import errors
 from lakeops.model.errors import CatalogUnavailable
-from lakeops.ops import put as batches
+from lakeops.ops import batcher as batches
 from lakeops.testing import Crash, Faults, ManualClock
 
 
@@ -127,8 +126,10 @@ class Contrary:
         self._inner = inner
         self._lock = Lock()
         self._first: Event | None = None
+        self.began = Event()
 
     def __call__(self, *args, **given):
+        self.began.set()
         with self._lock:
             waiting, self._first = self._first, None if self._first else Event()
             mine = self._first
@@ -164,11 +165,11 @@ def test_threads_that_put_one_path_in_turns(lake, repo, monkeypatch):
     """Each put begins after the one before was acknowledged, in another thread."""
     monkeypatch.setattr(batches, "MOST_OBJECTS", 1)
     main = repo.branch("main")
-    monkeypatch.setattr(lake.catalog, "put_staged", Contrary(lake.catalog.put_staged))
+    contrary = Contrary(lake.catalog.put_staged)
+    monkeypatch.setattr(lake.catalog, "put_staged", contrary)
     with main.batch() as batch, ThreadPoolExecutor(2) as pool:
         linking = pool.submit(batch.put, "x", b"old")
-        while not batch.holds("x"):
-            sleep(0)
+        assert contrary.began.wait(60)
         pool.submit(batch.put, "x", b"new").result()
         linking.result()
     assert main.read("x") == b"new"
@@ -257,3 +258,45 @@ def test_a_put_that_came_too_late_is_made_again(repo, clock: ManualClock):
     assert main.read("a") == b"meanwhile"
     main.put("a", b"again")
     assert main.read("a") == b"again"
+
+
+def test_what_a_batch_could_not_link_is_forgotten_with_it(faulty):
+    """The caller was told. Nothing of it shows up later, with somebody else's put."""
+    repo, faults = faulty
+    main = repo.branch("main")
+    faults.fail("put_staged", at=1, error=CatalogUnavailable("the catalog is away"))
+    with pytest.raises(CatalogUnavailable), main.batch() as batch:
+        batch.put("lost", b"1")
+    faults.revive()
+    main.put("kept", b"2")
+    assert tree(repo, "main") == {"kept": b"2"}
+
+
+@pytest.mark.parametrize("act", ["put", "put if absent", "delete", "delete_prefix", "reset", "copy", "move"])
+def test_every_change_comes_after_what_waits_for_the_branch(repo, act):
+    main = repo.branch("main")
+    main.put("b", b"other")
+    with main.batch() as batch:
+        batch.put("a", b"1")
+        if act == "put":
+            main.put("a", b"2")
+        elif act == "put if absent":
+            with pytest.raises(errors.PathTaken):
+                main.put("a", b"2", if_absent=True)
+        elif act == "delete":
+            main.delete("a")
+        elif act == "delete_prefix":
+            main.delete_prefix("a")
+        elif act == "reset":
+            main.reset(path="a")
+        elif act == "copy":
+            main.copy("b", "a")
+        else:
+            main.rename("b", "a")
+    shown = {
+        "put": b"2",
+        "put if absent": b"1",
+        "copy": b"other",
+        "move": b"other",
+    }
+    assert tree(repo, "main").get("a") == shown.get(act)

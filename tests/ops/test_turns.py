@@ -20,7 +20,7 @@ from support.scenes import open_faulty, tree
 from lakeops import Lake, Settings, Split
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import BranchMoved
-from lakeops.ops import turn
+from lakeops.ops import publish as publishing
 from lakeops.testing import Faults
 
 MOST_TRIES = 2
@@ -150,7 +150,7 @@ def test_thirty_two_processes_that_merge_into_one_branch_for_a_minute(settings: 
 
 @pytest.mark.slow
 def test_thirty_two_threads_of_one_lake_for_a_minute(settings: Settings) -> None:
-    """They share transactions. None gives up, and none is left behind: while one merges, another one merges twice."""
+    """They take turns. None gives up, and none is left behind: while one merges, another one merges twice."""
     names = [f"dev{number:02}" for number in range(32)]
     prepare(settings, names)
     passed = stopwatch()
@@ -199,7 +199,7 @@ def check_and_tell(settings: Settings, fates: list[list[Fate]]) -> None:
 
 def test_a_publisher_that_was_killed_holds_others_up_for_a_moment_only(settings: Settings, monkeypatch) -> None:
     """It dies when its turn has come: the others go on once its place has lapsed."""
-    monkeypatch.setattr(turn, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(publishing, "LEAST_SECONDS", 0.5)
     prepare(settings, ["killed", "dev"])
 
     def die() -> None:
@@ -231,29 +231,12 @@ def test_a_place_that_nobody_renews_lapses(tmp_path: Path, clock, monkeypatch) -
         main = lake.create_repository("repo").branch("main")
         lake.catalog.enqueue("repo", "main", "somebody", lasts=timedelta(seconds=30))
         begun = clock.now()
-        monkeypatch.setattr(turn, "pause", lambda seconds: clock.advance(seconds=max(1, seconds)))
+        monkeypatch.setattr(publishing, "pause", lambda seconds: clock.advance(seconds=max(1, seconds)))
         main.commit("waits", allow_empty=True)
         assert timedelta(seconds=30) <= clock.now() - begun <= timedelta(seconds=31)
         again = clock.now()
         main.commit("need not wait", allow_empty=True)
         assert clock.now() == again
-
-
-def test_a_first_try_costs_no_transaction_more(settings: Settings) -> None:
-    prepare(settings, ["dev"])
-    faults = Faults()
-    with open_faulty(settings, faults) as lake:
-        repo = lake.repository("repo")
-        repo.branch("dev").put("a", b"")
-        faults.revive()
-        repo.branch("dev").commit("one")
-        repo.merge("dev", "main")
-        assert {name: faults.counts[name] for name in ("seal", "publish", "enqueue", "dequeue")} == {
-            "seal": 1,
-            "publish": 2,
-            "enqueue": 0,
-            "dequeue": 0,
-        }
 
 
 def test_a_place_is_given_up_whatever_ends_the_wait(settings: Settings) -> None:

@@ -24,7 +24,6 @@ TRANSITIONS = (
     "reset",
     "discard",
     "publish",
-    "publish_together",
     "enqueue",
     "dequeue",
     "purge_retired",

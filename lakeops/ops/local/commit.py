@@ -33,7 +33,15 @@ from lakeops.ops.local.index import Index, Known
 from lakeops.ops.local.names import check_names
 from lakeops.ops.local.take import wanted_at
 from lakeops.ops.local.tree import Tree, compare, read_tree
-from lakeops.ops.publish import Attempt, Draft, Move, publish, require_clean
+from lakeops.ops.publish import (
+    CommitPlan,
+    CommitRequest,
+    CommitResult,
+    in_turn,
+    publish,
+    require_clean,
+    snapshot,
+)
 from lakeops.ops.put import write
 from lakeops.ops.resolve import begin_staging, lookup, resolve_commit
 from lakeops.ops.view import committed
@@ -94,16 +102,20 @@ def commit(
         sent = _send(ctx, folder, sides.here, there, begun)
         rows = [Staged(paths[name], one[0] if one else None) for name, one in sent.items()]
 
-        def plan(attempt: Attempt) -> Draft:
-            require_clean(ctx, attempt.state.id, attempt.head, attempt.staged)
-            now = there if attempt.head.id == head.id else _entries_at(ctx, attempt.head, index.prefix, paths, folder)
+        request = CommitRequest(Request("commit", branch, {}, message, pairs))
+
+        def attempt(publisher: str | None) -> CommitResult:
+            seen = snapshot(ctx, branch)
+            require_clean(ctx, branch, seen.head, seen.staged)
+            now = there if seen.head.id == head.id else _entries_at(ctx, seen.head, index.prefix, paths, folder)
             moved = [name for name in sent if _identity(now[name]) != _identity(there[name])]
             if moved:
                 raise CloneConflict(str(folder), branch, moved)
-            metarange, summary = apply_changes(ctx, attempt.head, _table(rows), started=attempt.started)
-            return Draft(metarange, (attempt.head,), message, pairs, summary, begun=begun)
+            metarange, summary = apply_changes(ctx, seen.head, _table(rows), started=seen.started)
+            plan = CommitPlan(metarange, (seen.head,), message, pairs, summary, begun=begun)
+            return publish(ctx, request, seen, plan, publisher)
 
-        made = publish(ctx, Move(Request("commit", branch, {}, message, pairs)), plan, clean=True).commit
+        made = in_turn(ctx, request, attempt).commit
         for name, one in sent.items():
             files.pop(name, None)
             if one is not None:

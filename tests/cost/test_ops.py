@@ -1,0 +1,219 @@
+"""What each verb asks of the catalog: statements and transactions. A catalog may be as far away as a bucket.
+
+The first test holds the table of docs/catalog.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from support.scenes import open_faulty
+from support.statements import ours, statements, transactions
+
+from lakeops import Lake, Repository, Settings, Split
+from lakeops.testing import Faults, ManualClock
+
+PAGE = Path(__file__).parents[2] / "docs" / "catalog.md"
+Verb = Callable[[Repository], object]
+
+VERBS: dict[str, Verb] = {
+    "put": lambda repo: repo.branch("main").put("new", b"1"),
+    "delete": lambda repo: repo.branch("main").delete("new"),
+    "reset": lambda repo: repo.branch("main").reset(),
+    "commit": lambda repo: repo.branch("dirty").commit("changes"),
+    "commit with a key": lambda repo: repo.branch("dirty-too").commit("changes", idempotency_key="key"),
+    "the same commit again": lambda repo: repo.branch("dirty-too").commit("changes", idempotency_key="key"),
+    "merge": lambda repo: repo.merge("ahead", "main"),
+    "merge of what is merged": lambda repo: repo.merge("ahead", "main"),
+    "revert": lambda repo: repo.branch("ahead").revert("ahead"),
+    "cherry-pick": lambda repo: repo.cherry_pick("side", "main"),
+    "branch create": lambda repo: repo.create_branch("made", "main"),
+    "branch delete": lambda repo: repo.delete_branch("made"),
+    "tag create": lambda repo: repo.create_tag("v1", "main"),
+    "stat": lambda repo: repo.ref("main").stat("f1"),
+    "stat of a commit": lambda repo: repo.ref("main~1").stat("f1"),
+    "a page of a listing": lambda repo: list(islice(repo.ref("main").list(), 10)),
+    "read": lambda repo: repo.ref("main").read("f1"),
+    "diff": lambda repo: list(repo.diff("side", "main")),
+    "compare": lambda repo: list(repo.compare("side", "main")),
+    "uncommitted": lambda repo: list(repo.branch("main").uncommitted()),
+    "log": lambda repo: list(repo.log("main", amount=3)),
+    "merge-base": lambda repo: repo.merge_base("side", "main"),
+}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog_settings(request, tmp_path: Path) -> Settings:
+    url = None if request.param == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    return Settings.load(home=tmp_path / "home", database_url=url, fsync=False)
+
+
+def prepare(settings: Settings) -> None:
+    with Lake.open(settings=settings) as lake:
+        repo = lake.create_repository("repo", split=Split(2, 4, 8))
+        for number in range(4):
+            repo.branch("main").put(f"f{number}", b"1")
+            repo.branch("main").commit(f"{number}")
+        for name in ("dirty", "dirty-too", "ahead", "side"):
+            repo.create_branch(name, "main~1")
+            repo.branch(name).put(name, b"2")
+        for name in ("ahead", "side"):
+            repo.branch(name).commit(name)
+
+
+def documented(dialect: str) -> dict[str, tuple[int, int]]:
+    """The page's table: transactions and statements of a verb."""
+    section = PAGE.read_text().partition("## What a verb asks")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) \| (\d+) \|$", section, re.MULTILINE)
+    column = ("sqlite", "postgresql").index(dialect)
+    return {name: (int(trips), int(counts[column])) for name, trips, *counts in rows}
+
+
+def test_the_page_lists_what_each_verb_asks(catalog_settings: Settings) -> None:
+    """In a process that has opened the lake; the handles of repository and branch look for them, too."""
+    prepare(catalog_settings)
+    found = {}
+    clock = ManualClock(datetime.now(UTC))
+    with Lake.open(settings=catalog_settings, clock=clock) as lake:
+        for name, verb in VERBS.items():
+            clock.advance(seconds=1)  # a put or a delete within a moment of another one asks less
+            with statements(lake.catalog) as seen, transactions(lake.catalog) as trips:
+                verb(lake.repository("repo"))
+            found[name] = (len(trips), len(ours(seen)))
+        assert found == documented(lake.catalog.database.dialect.name)
+
+
+@pytest.fixture
+def counted(lake: Lake):
+    """Calls something twice, and returns how many statements the second call sent: the process has its caches then."""
+
+    def counted(work) -> int:
+        work()
+        with statements(lake.catalog) as seen:
+            work()
+        return len(ours(seen))
+
+    return counted
+
+
+def test_reading_a_path_of_a_branch_is_one(repo: Repository, fill, counted) -> None:
+    fill(repo, "main", a="1")
+    main = repo.branch("main")
+    main.put("b", b"2")
+    for path in ("a", "b"):
+        assert counted(lambda path=path: main.stat(path)) == 1
+    assert counted(lambda: main.exists("none")) == 1
+    at_commit = repo.ref(main.commit_id)
+    assert counted(lambda: at_commit.stat("a")) == 1
+
+
+def test_a_page_of_a_branch_is_two(repo: Repository, fill, counted) -> None:
+    fill(repo, "main", **{f"f{number}": "" for number in range(20)})
+    main = repo.branch("main")
+    assert counted(lambda: list(islice(main.list(), 5))) == 2
+    assert counted(lambda: list(main.list(delimiter="/"))) == 2
+
+
+def test_a_log_of_known_length_is_two(repo: Repository, counted) -> None:
+    main = repo.branch("main")
+    for number in range(40):
+        main.commit(str(number), allow_empty=True)
+    assert counted(lambda: list(repo.log("main", amount=40))) == 2
+    assert counted(lambda: list(repo.log("main", amount=1))) == 2
+    assert 2 < counted(lambda: list(repo.log("main"))) < 10
+
+
+def test_a_new_branch_is_six(repo: Repository, counted) -> None:
+    """On a server it is five: there, a move and its record in the audit are one statement."""
+    names = iter("abcdef")
+    assert counted(lambda: repo.create_branch(next(names), "main")) == 6
+
+
+@pytest.fixture
+def trips(repo: Repository, lake: Lake):
+    """Runs something once; returns how many transactions read and how many write."""
+
+    def trips(work) -> tuple[int, int]:
+        with transactions(lake.catalog) as seen:
+            work()
+        return seen.count("read"), seen.count("write")
+
+    return trips
+
+
+def test_transactions_of_what_is_written(repo: Repository, trips) -> None:
+    main = repo.branch("main")
+    assert trips(lambda: main.put("a", b"1")) == (1, 1)
+    assert trips(lambda: main.delete("a")) == (1, 1), "the look before the put was a moment ago"
+    main.put("a", b"1")
+    assert trips(main.reset) == (1, 1)
+    main.put("a", b"1")
+    # Seal, read the sealed rows, ask for the time, publish, remove the rows.
+    assert trips(lambda: main.commit("one")) == (2, 3)
+    main.put("a", b"2")
+    assert trips(lambda: main.commit("two", idempotency_key="key")) == (2, 3)
+    assert trips(lambda: main.commit("two", idempotency_key="key")) == (1, 1)
+    assert trips(lambda: repo.create_branch("dev", "main")) == (1, 1)
+    assert trips(lambda: repo.create_tag("v1", "main")) == (1, 1)
+    repo.branch("dev").put("b", b"1")
+    repo.branch("dev").commit("three")
+    # The branches and the source, the destination's rows, the merge base, the time, publish.
+    assert trips(lambda: repo.merge("dev", "main", idempotency_key="merge")) == (4, 1)
+    assert trips(lambda: repo.merge("dev", "main", idempotency_key="merge")) == (2, 0)
+    assert trips(lambda: repo.merge("dev", "main")) == (3, 0)
+    assert trips(lambda: repo.delete_branch("dev")) == (0, 1)
+
+
+def test_transactions_of_what_is_read(repo: Repository, trips, fill) -> None:
+    for number in range(3):
+        fill(repo, "main", a=str(number))
+    main = repo.branch("main")
+    repo.create_branch("dev", "main~1")
+    assert trips(lambda: main.stat("a")) == (1, 0)
+    assert trips(lambda: repo.ref("main~1").stat("a")) == (1, 0)
+    assert trips(lambda: list(main.list())) == (1, 0)
+    assert trips(lambda: list(main.uncommitted())) == (1, 0)
+    assert trips(lambda: list(repo.log("main", amount=4))) == (1, 0)
+    assert trips(lambda: list(repo.diff("main~1", "main"))) == (1, 0)
+    assert trips(lambda: list(repo.compare("dev", "main"))) == (2, 0)
+    assert trips(lambda: repo.merge_base("dev", "main")) == (1, 0)
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_puts_within_a_moment_check_once(lake: Lake, threads: int) -> None:
+    main = lake.create_repository("other").branch("main")
+    with transactions(lake.catalog) as seen, ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda number: main.put(f"p{number}", b"x"), range(40)))
+    assert seen.count("read") == 1
+    assert seen.count("write") <= 40
+    assert {item.path for item in main.list()} == {f"p{number}" for number in range(40)}
+
+
+def test_what_a_batch_holds_is_linked_with_the_next_put(repo: Repository, trips) -> None:
+    main = repo.branch("main")
+    with main.batch() as batch:
+        for number in range(30):
+            batch.put(f"b{number}", b"x")
+        main.put("first", b"x")
+        assert trips(lambda: main.put("a", b"x")) == (0, 1), "the check was a moment ago"
+        assert len(list(main.list())) == 32
+
+
+def test_a_first_attempt_costs_no_transaction_more(catalog_settings: Settings) -> None:
+    """The queue is for those who lost a race."""
+    faults = Faults()
+    with open_faulty(catalog_settings, faults) as lake:
+        repo = lake.create_repository("repo")
+        repo.create_branch("dev")
+        repo.branch("dev").put("a", b"")
+        faults.revive()
+        repo.branch("dev").commit("one")
+        repo.merge("dev", "main")
+        counted = {name: faults.counts[name] for name in ("seal", "publish", "enqueue", "dequeue")}
+        assert counted == {"seal": 1, "publish": 2, "enqueue": 0, "dequeue": 0}

@@ -1,0 +1,183 @@
+"""Threads of one process that publish to one branch: they take turns, so none plans in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from support.scenes import SPLIT, open_faulty, tree
+
+from lakeops import Lake, Repository, Settings
+from lakeops.model.clock import pause
+from lakeops.model.errors import CommitExpired, DirtyBranch, LakeopsError, MergeConflict, StoreUnavailable
+from lakeops.model.findings import Severity
+from lakeops.ops import publish as publishing
+from lakeops.testing import Crash, Faults
+
+THREADS = 6
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def lake(request, tmp_path: Path, faults: Faults) -> Iterator[Lake]:
+    url = {} if request.param == "sqlite" else {"database_url": request.getfixturevalue("empty_postgres_url")}
+    with open_faulty(Settings.load(home=tmp_path / "home", fsync=False, **url), faults) as lake:
+        yield lake
+
+
+@pytest.fixture
+def repo(lake: Lake, faults: Faults) -> Repository:
+    """A repository with a branch for each thread, each with a path of its own and one that all of them have."""
+    repo = lake.create_repository("repo", split=SPLIT)
+    repo.branch("main").put("base", b"base")
+    repo.branch("main").commit("base")
+    for number in range(THREADS):
+        for name, path in ((f"dev{number}", f"own/{number}"), (f"clash{number}", "same")):
+            branch = repo.create_branch(name, "main")
+            branch.put(path, str(number).encode())
+            branch.commit(name)
+    faults.revive()
+    return repo
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Return as soon as something holds that another thread is going to do."""
+    while not holds():
+        pause(0.002)
+
+
+def waiting() -> int:
+    """How many threads take part in the turns of a branch, with the one whose turn it is."""
+    return max(map(len, publishing._threads.values()), default=0)
+
+
+def at_once(faults: Faults, acts: list[Callable[[], object]]) -> list[object]:
+    """What each gave or raised. The first one to publish waits until all others are in line."""
+    faults.hook("publish", at=1, action=lambda _: wait_until(lambda: waiting() == len(acts)))
+
+    def fate(act: Callable[[], object]) -> object:
+        try:
+            return act()
+        except LakeopsError as error:
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as pool:
+        return list(pool.map(fate, acts))
+
+
+def merges(repo: Repository, names: list[str]) -> list[Callable[[], object]]:
+    return [lambda name=name: repo.merge(name, "main").reference for name in names]
+
+
+def check(repo: Repository) -> None:
+    assert Severity.ERROR not in {finding.severity for finding in repo.fsck()}
+    assert not publishing._threads, "nobody is left in line"
+
+
+def test_none_plans_in_vain(repo: Repository, faults: Faults) -> None:
+    commits = at_once(faults, merges(repo, [f"dev{number}" for number in range(THREADS)]))
+    assert (faults.counts["publish"], faults.counts["enqueue"]) == (THREADS, 0)
+    history = list(repo.log("main", first_parent=True))
+    assert {commit.id for commit in history[:THREADS]} == set(commits)
+    for number, commit in enumerate(reversed(history[:THREADS]), start=1):
+        assert len(tree(repo, commit.id)) == number + 1, "each commit shows what was merged until then"
+    check(repo)
+
+
+def test_all_but_the_first_meet_a_conflict_with_what_is_published(repo: Repository, faults: Faults) -> None:
+    fates = at_once(faults, merges(repo, [f"clash{number}" for number in range(THREADS)]))
+    assert sorted(type(fate).__name__ for fate in fates) == [MergeConflict.__name__] * (THREADS - 1) + ["str"]
+    assert repo.branch("main").head.id in fates
+    check(repo)
+
+
+@pytest.mark.parametrize("error", [CommitExpired("retention was quicker"), StoreUnavailable("gone")])
+def test_an_error_is_one_thread_s_own(repo: Repository, faults: Faults, error: LakeopsError) -> None:
+    def refuse(_call: object) -> None:
+        raise error
+
+    faults.hook("publish", at=2, action=refuse)
+    fates = at_once(faults, merges(repo, [f"dev{number}" for number in range(THREADS)]))
+    assert [fate for fate in fates if not isinstance(fate, str)] == [error]
+    assert len(tree(repo, "main")) == THREADS
+    check(repo)
+
+
+def test_who_is_interrupted_holds_up_nobody(repo: Repository, faults: Faults) -> None:
+    faults.crash(at=1, operations=("publish",))
+    with pytest.raises(Crash):
+        repo.merge("dev0", "main")
+    faults.revive()
+    assert repo.merge("dev1", "main").reference
+    check(repo)
+
+
+def test_turns_come_in_order() -> None:
+    order, place = list[int](), ("namespace", "main")
+
+    def wait(number: int) -> None:
+        with publishing._after_other_threads(place):
+            order.append(number)
+
+    threads = []
+    with publishing._after_other_threads(place):
+        for number in range(5):
+            threads.append(Thread(target=wait, args=(number,)))
+            threads[-1].start()
+            wait_until(lambda count=number + 2: waiting() == count)
+        with publishing._after_other_threads(("namespace", "dev")):
+            assert not order, "another branch's turn comes at once"
+    for thread in threads:
+        thread.join()
+    assert order == list(range(5))
+
+
+def test_a_thread_that_its_own_callback_waits_for_is_not_locked_out(repo: Repository, monkeypatch) -> None:
+    """The turns spare work. What waits for them in a circle goes on without."""
+    monkeypatch.setattr(publishing, "LEAST_SECONDS", 0.2)
+    merged = Event()
+
+    def merge_beside(_head: str) -> None:
+        if not merged.is_set():
+            merged.set()
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(repo.merge, "dev1", "main").result().reference
+
+    repo.merge("dev0", "main", on_head=merge_beside)
+    assert len(tree(repo, "main")) == 3
+    check(repo)
+
+
+def test_two_calls_under_one_key_publish_one_commit_and_say_the_same(repo: Repository, faults: Faults) -> None:
+    def merge() -> object:
+        return repo.merge("dev0", "main", allow_empty=True, idempotency_key="the same")
+
+    first, second = at_once(faults, [merge, merge])
+    assert (first.reference, first.summary) == (second.reference, second.summary)
+    assert first.summary.added == 1
+    assert len(list(repo.log("main", first_parent=True))) == 3
+
+
+def test_uncommitted_changes_are_refused_while_others_publish(repo: Repository, faults: Faults) -> None:
+    """They come after the first one has planned, and before the second one's turn."""
+
+    def stage(_call: object) -> None:
+        wait_until(lambda: waiting() == 2)
+        repo.branch("main").put("new", b"")
+
+    faults.hook("publish", at=1, action=stage)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(repo.merge, "dev0", "main")
+        wait_until(lambda: waiting() == 1)
+        second = pool.submit(repo.merge, "dev1", "main")
+        assert first.result().reference
+        with pytest.raises(DirtyBranch):
+            second.result()
+    check(repo)
