@@ -192,7 +192,7 @@ def link_output(
     if mode == "replace" and not files.num_rows and names is None and not allow_empty:
         raise ObjectNotFound(
             f"no file was written to {opened.url}, and to replace {excerpt(opened.folder)} by nothing would remove all "
-            "objects in it; nothing was staged. Write the files below the URL, or say allow_empty=True if none are meant"
+            "objects in it; nothing was staged. Write the files below the URL, or say allow_empty=True if that is meant"
         )
     link_held_back(ctx, opened.branch)
     if mode == "append" and on_collision != "overwrite":
