@@ -126,6 +126,8 @@ def _upgrade(settings: Settings) -> None:
 
 
 def _storage(lake: Lake, repository: Repository) -> Check:
+    from lakeops.store.base import INCONSISTENT
+
     name = f"repository {repository.id}"
     try:
         found = lake.stores().at(repository.storage_namespace).probe()
@@ -134,6 +136,8 @@ def _storage(lake: Lake, repository: Repository) -> Check:
         return Check(name, PROBLEM, error.message)
     if not ours:
         return Check(name, PROBLEM, f"{repository.storage_namespace}: {_not_ours(owner)}")
+    if not found.consistent_listing:
+        return Check(name, PROBLEM, f"{repository.storage_namespace}: {INCONSISTENT}")
     return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
 
 

@@ -79,13 +79,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a probe found out about a store. Correctness never rests on any of these."""
+    """What a probe found out about a store. Correctness rests on ``consistent_listing`` alone, which all must have."""
 
     conditional_put: bool = False
     range_reads: bool = False
     metadata_case: bool = False
     etag_is_md5: bool = False
     batch_delete: bool = False
+    consistent_listing: bool = False
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -308,6 +309,23 @@ def can_put_if_absent(store: ObjectStore, ids: Ids) -> bool:
     finally:
         store.delete([key])
     return False
+
+
+INCONSISTENT = "listings do not show all that is there, and nothing else: objects would be lost; use another store"
+"""The note about a store without ``consistent_listing``."""
+
+
+def lists_consistently(store: ObjectStore, ids: Ids) -> bool:
+    """Whether listings show each write and each deletion from then on."""
+    folder = PROBE + ids.new()
+    keys = [f"{folder}/{number}" for number in range(2)]
+    try:
+        for key in keys:
+            store.put(key, b"")
+        written = [item.key for item in store.list(folder + "/")]
+    finally:
+        store.delete(keys)
+    return written == keys and not any(store.list(folder + "/"))
 
 
 def can_read_ranges(store: ObjectStore, ids: Ids) -> bool:

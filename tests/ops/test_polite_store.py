@@ -15,11 +15,19 @@ from typing import Literal
 
 import pytest
 from services.s3 import S3_KINDS
-from support.lying_s3 import LIES, LyingServer
+from support.lying_s3 import LIES, STALE, LyingServer
 from support.scenes import tree
 
 from lakeops import Lake, Repository, Settings, Split
-from lakeops.model.errors import Corrupted, LakeopsError, NoChanges, ReplicaMismatch, StoreUnavailable, Transient
+from lakeops.model.errors import (
+    Corrupted,
+    LakeopsError,
+    NoChanges,
+    ObjectNotFound,
+    ReplicaMismatch,
+    StoreUnavailable,
+    Transient,
+)
 from lakeops.model.findings import Severity
 from lakeops.store.base import StoreSettings
 from lakeops.store.s3 import S3Store, direct
@@ -273,6 +281,17 @@ def _hold(world: World, lie: str) -> None:
 @pytest.mark.parametrize("lie", QUICK)
 def test_a_lie_is_no_answer(world, lie):
     _hold(world, lie)
+
+
+def test_an_empty_listing_that_comes_late_removes_nothing(world):
+    """Nothing tells such an answer from the truth. But an output without files is seldom meant."""
+    with world.lake() as lake:
+        main = lake.repository("repo").branch("main")
+        with pytest.raises(ObjectNotFound, match="allow_empty=True"), main.output("f/") as url:
+            world.write(url, {"part-0": b"0"})
+            world.liar.tell(STALE)
+        world.liar.be_honest()
+    assert world.shown() == world.files
 
 
 @pytest.mark.slow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -10,10 +12,11 @@ from dataclasses import replace
 import pytest
 from services.s3 import QUICK as QUICK_SETTINGS
 from services.s3 import S3_KINDS
-from support.lying_s3 import LIES, LyingServer
+from support.lying_s3 import LIES, STALE, LyingServer
 
 from lakeops.model.errors import AlreadyExists, ObjectNotFound, StoreError, StoreUnavailable, Transient
 from lakeops.store.base import MIN_PART_BYTES
+from lakeops.store.cloud import CloudStore
 from lakeops.store.s3 import S3Store
 
 KEYS = [f"f/{number}" for number in range(7)]
@@ -72,6 +75,9 @@ OPERATIONS: dict[str, tuple[Callable[[S3Store], object], object]] = {
 }
 
 
+_fresh = itertools.count(1)
+
+
 @pytest.fixture(scope="module", params=S3_KINDS)
 def liar(request) -> Iterator[LyingServer]:
     with LyingServer(request.getfixturevalue("endpoint_of")(request.param)) as server:
@@ -82,7 +88,9 @@ def liar(request) -> Iterator[LyingServer]:
 def lied_to(liar, buckets, on_event, monkeypatch) -> Iterator[S3Store]:
     """A store behind the proxy that holds ``KEYS`` and is listed by small pages."""
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
-    settings = replace(QUICK_SETTINGS, endpoint_url=liar.url, max_attempts=2)
+    # A client of its own: botocore's stop to ask again after so many failures.
+    own = 5 + next(_fresh) / 1000
+    settings = replace(QUICK_SETTINGS, endpoint_url=liar.url, max_attempts=2, connect_timeout=own)
     store = S3Store(buckets(liar.endpoint), f"lies/{uuid.uuid4().hex}", settings)
     on_event(store, "before-parameter-build.s3.ListObjectsV2", _list_by_small_pages)
     liar.be_honest()
@@ -153,3 +161,28 @@ def test_the_error_says_what_is_wrong_and_what_to_do(liar, lied_to):
     liar.tell(LIES["no upload id"])
     with pytest.raises(StoreUnavailable, match="it has no UploadId"):
         lied_to.put("big", io.BytesIO(BIG))
+
+
+def test_a_probe_finds_listings_that_come_late(liar, lied_to):
+    assert lied_to.probe().consistent_listing
+    liar.tell(STALE)
+    found = lied_to.probe()
+    assert not found.consistent_listing
+    assert "objects would be lost" in found.summary
+
+
+PAGES = ["an empty body", "a page of HTML", "a page of HTML that is XML", "JSON", "packed junk", "no content"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_obstore_does_not_believe_them_of_azure(monkeypatch, name):
+    with LyingServer("http://127.0.0.1:9") as azure:
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"{azure.url}/account")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", base64.b64encode(bytes(64)).decode())
+        azure.tell(LIES[name])
+        store = CloudStore("az", f"c{uuid.uuid4().hex}", settings=replace(QUICK_SETTINGS, max_attempts=1))
+        for act in (lambda: list(store.list()), lambda: store.head("k"), lambda: store.put("k", b"x")):
+            with pytest.raises(StoreUnavailable):
+                act()
+        assert len(azure.told) >= 3

@@ -282,6 +282,18 @@ LIES: dict[str, Lie] = {
 }
 
 
+def _as_before(_asked: Asked, true: Answer) -> Answer:
+    found = true.edited(rb"<Contents>.*</Contents>", b"").edited(
+        rb"<KeyCount>\d+</KeyCount>", b"<KeyCount>0</KeyCount>"
+    )
+    found = found.edited(rb"<NextContinuationToken>.*?</NextContinuationToken>", b"")
+    return found.edited(rb"<IsTruncated>\w+</IsTruncated>", b"<IsTruncated>false</IsTruncated>")
+
+
+STALE = Lie(frozenset({"list"}), _as_before)
+"""A listing of before the last writes. Nothing in it tells that it is a lie."""
+
+
 @dataclass
 class LyingServer:
     """The proxy. Threads may use it at the same time.

@@ -18,7 +18,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, Transient
+from lakeops.model.errors import (
+    InvalidInput,
+    InvalidPath,
+    LakeopsError,
+    ObjectNotFound,
+    StoreError,
+    StoreUnavailable,
+    Transient,
+)
 from lakeops.model.text import excerpt
 from lakeops.store.base import (
     Capabilities,
@@ -31,6 +39,7 @@ from lakeops.store.base import (
     StoreSettings,
     can_put_if_absent,
     can_read_ranges,
+    lists_consistently,
 )
 from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.cloud.client import client, no_bucket, translated
@@ -200,7 +209,10 @@ class CloudStore(BucketStore):
         """What the server can do."""
         ids = Ids()
         return Capabilities(
-            conditional_put=can_put_if_absent(self, ids), range_reads=can_read_ranges(self, ids), batch_delete=True
+            conditional_put=can_put_if_absent(self, ids),
+            range_reads=can_read_ranges(self, ids),
+            batch_delete=True,
+            consistent_listing=lists_consistently(self, ids),
         )
 
     @property
@@ -266,6 +278,11 @@ class CloudStore(BucketStore):
                     if name <= last:
                         raise StoreError(f"bucket {self.bucket!r} does not list names in byte order")
                     last = name
+                    if folder and not name.startswith(folder + "/"):
+                        raise StoreUnavailable(
+                            f"bucket {self.bucket!r} answers a listing of {excerpt(folder)} with other names; look "
+                            "whether something answers in its place, and try again"
+                        )
                     if name.startswith(wanted):
                         if name > start:
                             yield _stored(name.removeprefix(root), item)

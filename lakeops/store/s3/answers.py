@@ -61,7 +61,7 @@ def _flaw_of_page(asked: _Fields, page: _Fields) -> str:
     # The name of an access point leads to a bucket of another name.
     if page.get("Name", bucket) != bucket and not bucket.endswith("-s3alias") and ":" not in bucket:
         return "it lists another bucket"
-    if decoded(page.get("Prefix", prefix)) != prefix:
+    if prefix not in {page.get("Prefix", prefix), decoded(page.get("Prefix", prefix))}:  # Ceph encodes the keys alone
         return "it lists another prefix"
     if page["IsTruncated"] and (not token or token == asked.get("ContinuationToken")):
         return "it is truncated and has no token to go on with"

@@ -18,6 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidPath, StoreError, Transient
 from lakeops.store.base import (
+    INCONSISTENT,
     Capabilities,
     DeleteFailure,
     Listing,
@@ -56,7 +57,8 @@ _METADATA = "lakeops-case"
 
 def probe(client: S3Client, bucket: str, prefix: str) -> Capabilities:
     """What the server can do, with two objects whose names start with ``prefix`` and are removed again."""
-    names = [prefix + Ids().new() for _ in range(2)]
+    folder = f"{prefix}{Ids().new()}/"
+    names = [folder + part for part in "ab"]
     body = bytes(range(256))
     for name in names:
         client.put_object(Bucket=bucket, Key=name, Body=body, Metadata={_METADATA: "1"})
@@ -69,16 +71,21 @@ def probe(client: S3Client, bucket: str, prefix: str) -> Capabilities:
         ranges = _reads_ranges(client, bucket, names[1], body)
         if not ranges:
             notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
+        shown = _listed_by_pages(client, bucket, folder)
     finally:
         batch = _deletes_batches(client, bucket, names)
         if not batch:
             notes.append("batch deletes do not work; objects are deleted one by one")
+    consistent = shown == names and not _listed_by_pages(client, bucket, folder)
+    if not consistent:
+        notes.append(INCONSISTENT)
     return Capabilities(
         conditional_put=conditional,
         range_reads=ranges,
         metadata_case=_METADATA in found["Metadata"],
         etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
         batch_delete=batch,
+        consistent_listing=consistent,
         notes=tuple(notes),
     )
 
@@ -91,6 +98,14 @@ def _refuses_second_put(client: S3Client, bucket: str, name: str) -> bool:
             return status_of(error) == 412
         raise
     return False
+
+
+def _listed_by_pages(client: S3Client, bucket: str, prefix: str) -> list[str]:
+    """Names below a prefix, from pages of one name."""
+    pages = client.get_paginator("list_objects_v2").paginate(
+        Bucket=bucket, Prefix=prefix, PaginationConfig={"PageSize": 1}
+    )
+    return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
 
 def _reads_ranges(client: S3Client, bucket: str, name: str, body: bytes) -> bool:
