@@ -126,8 +126,6 @@ def _upgrade(settings: Settings) -> None:
 
 
 def _storage(lake: Lake, repository: Repository) -> Check:
-    from lakeops.store.base import INCONSISTENT
-
     name = f"repository {repository.id}"
     try:
         found = lake.stores().at(repository.storage_namespace).probe()
@@ -137,7 +135,8 @@ def _storage(lake: Lake, repository: Repository) -> Check:
     if not ours:
         return Check(name, PROBLEM, f"{repository.storage_namespace}: {_not_ours(owner)}")
     if not found.consistent_listing:
-        return Check(name, PROBLEM, f"{repository.storage_namespace}: {INCONSISTENT}")
+        late = "its listings do not show what was just written or deleted: objects would be lost; use another store"
+        return Check(name, PROBLEM, f"{repository.storage_namespace}: {late}")
     return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
 
 

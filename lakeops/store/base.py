@@ -13,7 +13,7 @@ namespace and its owner record are written on a condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
@@ -311,21 +311,19 @@ def can_put_if_absent(store: ObjectStore, ids: Ids) -> bool:
     return False
 
 
-INCONSISTENT = "listings do not show all that is there, and nothing else: objects would be lost; use another store"
-"""The note about a store without ``consistent_listing``."""
-
-
-def lists_consistently(store: ObjectStore, ids: Ids) -> bool:
-    """Whether listings show each write and each deletion from then on."""
-    folder = PROBE + ids.new()
-    keys = [f"{folder}/{number}" for number in range(2)]
+def lists_consistently(
+    store: ObjectStore, ids: Ids, listing: Callable[[str], Iterator[StoredObject]] | None = None
+) -> bool:
+    """Whether listings show each write and each deletion from then on. ``listing`` lists, by small pages if it can."""
+    listing, folder = listing or store.list, f"{PROBE}{ids.new()}/"
+    keys = [folder + name for name in "ab"]
     try:
         for key in keys:
             store.put(key, b"")
-        written = [item.key for item in store.list(folder + "/")]
+        written = [item.key for item in listing(folder)]
     finally:
         store.delete(keys)
-    return written == keys and not any(store.list(folder + "/"))
+    return written == keys and not any(listing(folder))
 
 
 def can_read_ranges(store: ObjectStore, ids: Ids) -> bool:

@@ -23,8 +23,10 @@ from lakeops.model.errors import (
     Corrupted,
     LakeopsError,
     NoChanges,
+    NotAllReplicated,
     ObjectNotFound,
     ReplicaMismatch,
+    StoreError,
     StoreUnavailable,
     Transient,
 )
@@ -40,7 +42,7 @@ PAGE = 3
 """Keys on a page of a listing."""
 
 RECORDED = {"fewer bytes", "a head of no bytes", "an old ETag"}
-"""Lies that only what was recorded can tell. It takes the contents for damaged then."""
+"""Lies that only what was recorded can tell, here or at the server. Contents are taken for damaged then."""
 
 QUICK = ["an empty body", "a second page of HTML", "no ETag"]
 
@@ -260,7 +262,8 @@ def _hold(world: World, lie: str) -> None:
                 failed = True
             except LakeopsError as error:
                 says_why = any(words in error.message for words in ("in byte order", "what is no answer", "try again"))
-                known = isinstance(error, (Corrupted, ReplicaMismatch)) if lie in RECORDED else says_why
+                known = isinstance(error, (Corrupted, ReplicaMismatch, NotAllReplicated, StoreError))
+                known = known if lie in RECORDED else says_why
                 assert known, (name, error)
                 failed = True
             finally:

@@ -18,15 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from lakeops.model.clock import Ids
-from lakeops.model.errors import (
-    InvalidInput,
-    InvalidPath,
-    LakeopsError,
-    ObjectNotFound,
-    StoreError,
-    StoreUnavailable,
-    Transient,
-)
+from lakeops.model.errors import InvalidInput, InvalidPath, LakeopsError, ObjectNotFound, StoreError, Transient
 from lakeops.model.text import excerpt
 from lakeops.store.base import (
     Capabilities,
@@ -208,12 +200,8 @@ class CloudStore(BucketStore):
     def probe(self) -> Capabilities:
         """What the server can do."""
         ids = Ids()
-        return Capabilities(
-            conditional_put=can_put_if_absent(self, ids),
-            range_reads=can_read_ranges(self, ids),
-            batch_delete=True,
-            consistent_listing=lists_consistently(self, ids),
-        )
+        conditional, ranges = can_put_if_absent(self, ids), can_read_ranges(self, ids)
+        return Capabilities(conditional, ranges, batch_delete=True, consistent_listing=lists_consistently(self, ids))
 
     @property
     def _client(self) -> Client:
@@ -275,14 +263,9 @@ class CloudStore(BucketStore):
                 for item in page:
                     name = item["path"]
                     # Garbage collection deletes what a listing shows: a server that cannot list must not go unnoticed.
-                    if name <= last:
-                        raise StoreError(f"bucket {self.bucket!r} does not list names in byte order")
+                    if name <= last or (folder and not name.startswith(folder + "/")):
+                        raise StoreError(f"bucket {self.bucket!r} does not list a folder's names in byte order")
                     last = name
-                    if folder and not name.startswith(folder + "/"):
-                        raise StoreUnavailable(
-                            f"bucket {self.bucket!r} answers a listing of {excerpt(folder)} with other names; look "
-                            "whether something answers in its place, and try again"
-                        )
                     if name.startswith(wanted):
                         if name > start:
                             yield _stored(name.removeprefix(root), item)

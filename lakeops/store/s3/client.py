@@ -32,7 +32,7 @@ from lakeops.model.errors import (
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
 from lakeops.store.per_process import PerProcess
-from lakeops.store.s3.answers import NO_ANSWER, Parsers, check_answers
+from lakeops.store.s3.answers import NO_ANSWER, check_answers, let_parsers_read_anything
 from lakeops.store.s3.direct import DEFAULT_REGION
 from lakeops.store.s3.pages import moment, take_objects
 
@@ -70,7 +70,7 @@ def _connect(settings: StoreSettings) -> S3Client:
         core = botocore.session.get_session()
         parsers = core.get_component("response_parser_factory")
         parsers.set_parser_defaults(timestamp_parser=moment)
-        core.register_component("response_parser_factory", Parsers(parsers))
+        let_parsers_read_anything(parsers)
         made = cast(
             "S3Client",
             core.create_client(

@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,7 +19,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lakeops.model.clock import Ids, retrying
 from lakeops.model.errors import InvalidPath, StoreError, Transient
 from lakeops.store.base import (
-    INCONSISTENT,
     Capabilities,
     DeleteFailure,
     Listing,
@@ -27,6 +27,7 @@ from lakeops.store.base import (
     PutResult,
     StoredObject,
     StoreSettings,
+    lists_consistently,
 )
 from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.copy import CheckedFile
@@ -57,8 +58,7 @@ _METADATA = "lakeops-case"
 
 def probe(client: S3Client, bucket: str, prefix: str) -> Capabilities:
     """What the server can do, with two objects whose names start with ``prefix`` and are removed again."""
-    folder = f"{prefix}{Ids().new()}/"
-    names = [folder + part for part in "ab"]
+    names = [prefix + Ids().new() for _ in range(2)]
     body = bytes(range(256))
     for name in names:
         client.put_object(Bucket=bucket, Key=name, Body=body, Metadata={_METADATA: "1"})
@@ -71,21 +71,16 @@ def probe(client: S3Client, bucket: str, prefix: str) -> Capabilities:
         ranges = _reads_ranges(client, bucket, names[1], body)
         if not ranges:
             notes.append("range requests are not answered with 206; some readers of Parquet refuse that")
-        shown = _listed_by_pages(client, bucket, folder)
     finally:
         batch = _deletes_batches(client, bucket, names)
         if not batch:
             notes.append("batch deletes do not work; objects are deleted one by one")
-    consistent = shown == names and not _listed_by_pages(client, bucket, folder)
-    if not consistent:
-        notes.append(INCONSISTENT)
     return Capabilities(
         conditional_put=conditional,
         range_reads=ranges,
         metadata_case=_METADATA in found["Metadata"],
         etag_is_md5=found["ETag"].strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest(),
         batch_delete=batch,
-        consistent_listing=consistent,
         notes=tuple(notes),
     )
 
@@ -98,14 +93,6 @@ def _refuses_second_put(client: S3Client, bucket: str, name: str) -> bool:
             return status_of(error) == 412
         raise
     return False
-
-
-def _listed_by_pages(client: S3Client, bucket: str, prefix: str) -> list[str]:
-    """Names below a prefix, from pages of one name."""
-    pages = client.get_paginator("list_objects_v2").paginate(
-        Bucket=bucket, Prefix=prefix, PaginationConfig={"PageSize": 1}
-    )
-    return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
 
 def _reads_ranges(client: S3Client, bucket: str, name: str, body: bytes) -> bool:
@@ -280,7 +267,11 @@ class S3Store(BucketStore):
     def probe(self) -> Capabilities:
         """Find out what the server can do."""
         with self._translated(PROBE):
-            return probe(self._client, self.bucket, listing_prefix(self.prefix, PROBE))
+            found = probe(self._client, self.bucket, listing_prefix(self.prefix, PROBE))
+        by_page = lists_consistently(
+            self, Ids(), lambda prefix: self._listing(listing_prefix(self.prefix, prefix), "", 1)
+        )
+        return replace(found, consistent_listing=by_page)
 
     @property
     def _client(self) -> S3Client:
@@ -329,11 +320,14 @@ class S3Store(BucketStore):
                     raise Transient(f"{self.url}/{key} was replaced while it was read; open it again") from None
                 raise
 
-    def _listing(self, prefix: str, after: str) -> Iterator[StoredObject]:
+    def _listing(self, prefix: str, after: str, page_size: int | None = None) -> Iterator[StoredObject]:
         root, last = listing_prefix(self.prefix, ""), ""
         asked, start = xml_part(prefix), xml_part(after)
         pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.bucket, Prefix=asked, StartAfter=start
+            Bucket=self.bucket,
+            Prefix=asked,
+            StartAfter=start,
+            PaginationConfig={"PageSize": page_size} if page_size else {},
         )
         with self._translated(""):
             for item in (item for page in pages for item in page.get("Contents", ())):
