@@ -22,6 +22,7 @@ from lakeops import Lake, Repository, Settings, Split
 from lakeops.model.errors import (
     Corrupted,
     LakeopsError,
+    NamespaceTaken,
     NoChanges,
     NotAllReplicated,
     ObjectNotFound,
@@ -262,7 +263,7 @@ def _hold(world: World, lie: str) -> None:
                 failed = True
             except LakeopsError as error:
                 says_why = any(words in error.message for words in ("in byte order", "what is no answer", "try again"))
-                known = isinstance(error, (Corrupted, ReplicaMismatch, NotAllReplicated, StoreError))
+                known = isinstance(error, (Corrupted, NamespaceTaken, ReplicaMismatch, NotAllReplicated, StoreError))
                 known = known if lie in RECORDED else says_why
                 assert known, (name, error)
                 failed = True
