@@ -39,6 +39,7 @@ from lakeops.store.base import (
     StoredObject,
     can_put_if_absent,
     can_read_ranges,
+    lists_consistently,
 )
 from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
@@ -221,6 +222,7 @@ class LocalStore:
             conditional_put=can_put_if_absent(self, self._ids),
             range_reads=can_read_ranges(self, self._ids),
             batch_delete=True,
+            consistent_listing=lists_consistently(self, self._ids),
             notes=() if self._fsync else ("fsync is off: a loss of power may lose what was written last",),
         )
 
