@@ -17,11 +17,11 @@ from lakeops.engine.local import LocalEngine
 from lakeops.model.arrays import no_rows, scalar, text
 from lakeops.model.records import Split
 from lakeops.model.schema import STAGED_SCHEMA, no_metadata
-from lakeops.ranges.delta import deltas
+from lakeops.ranges.diff import deltas
+from lakeops.ranges.merge import MergeWalk, paths_of
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 from lakeops.ranges.splice import splice
-from lakeops.ranges.walk import MergeWalk, paths_of
 
 _NO_TYPE = "\n"
 """A content type that no object has: staging refuses what cannot be printed. (Ranges refuse sizes below zero.)"""

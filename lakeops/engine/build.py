@@ -20,7 +20,7 @@ from lakeops.model.records import Split
 from lakeops.ranges.chunker import check_split, chunks
 from lakeops.ranges.digest import with_digests
 from lakeops.ranges.metarange import Metarange, RangeRow
-from lakeops.ranges.task import TaskRows
+from lakeops.ranges.rewrite import TaskRows
 from lakeops.ranges.write import RangeWriter, release_memory
 from lakeops.store.base import ObjectStore
 

@@ -23,8 +23,8 @@ from lakeops.ranges.diff import summary
 from lakeops.ranges.merge import MergePlan, by_path, planned
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
+from lakeops.ranges.rewrite import TaskRows, from_ipc, to_ipc, total
 from lakeops.ranges.splice import Sides, listed_sides, splice
-from lakeops.ranges.task import TaskRows, from_ipc, to_ipc, total
 from lakeops.store.base import ObjectStore
 
 _READING = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from lakeops.engine.stitch import Stitching
+from lakeops.engine.apply import MetarangeBuilder
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Split
 from lakeops.ranges.file import read_range
@@ -39,33 +39,33 @@ def replace_prefix(
     # A metarange's last range ends for want of more, not with a cut: it is open again when something follows.
     low = min(low, len(base) - 1) if len(base) and len(part) else low
     borders = base.at(sorted({low, high} - {len(base)}))
-    stitching = Stitching(store, split, attempt, borders)
-    stitching.keep(base, 0, low)
+    building = MetarangeBuilder(store, split, attempt, borders)
+    building.keep(base, 0, low)
     if low < len(base) and base.first_paths[low] < prefix.encode():
-        rows = _read(stitching, store, base.row(low))
-        stitching.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(prefix.encode())))
+        rows = _read(building, store, base.row(low))
+        building.open(rows.slice(0, SortedPaths(rows.column("path")).first_at(prefix.encode())))
     if len(part):
-        stitching.keep(part, 0, len(part) - 1)
-        _end(stitching, part, store, last=high == len(base))
+        building.keep(part, 0, len(part) - 1)
+        _end(building, part, store, last=high == len(base))
     if high < len(base) and base.first_paths[high] < above:
-        rows = _read(stitching, store, base.row(high))
-        stitching.open(rows.slice(SortedPaths(rows.column("path")).first_at(above)))
+        rows = _read(building, store, base.row(high))
+        building.open(rows.slice(SortedPaths(rows.column("path")).first_at(above)))
         high += 1
-    stitching.keep(base, high, len(base))
-    stitching.finish()
-    return stitching.metarange(), stitching.work
+    building.keep(base, high, len(base))
+    building.finish()
+    return building.metarange(), building.work
 
 
-def _end(stitching: Stitching, part: Metarange, store: ObjectStore, *, last: bool) -> None:
+def _end(building: MetarangeBuilder, part: Metarange, store: ObjectStore, *, last: bool) -> None:
     """The part's last range follows, open unless it is the last of all."""
     if last:
-        stitching.keep(part, len(part) - 1, len(part))
+        building.keep(part, len(part) - 1, len(part))
     else:
-        stitching.open(_read(stitching, store, part.row(len(part) - 1)))
+        building.open(_read(building, store, part.row(len(part) - 1)))
 
 
-def _read(stitching: Stitching, store: ObjectStore, row: RangeRow) -> pa.Table:
-    stitching.work += Work(opened=1, bytes_read=row.file_bytes)
+def _read(building: MetarangeBuilder, store: ObjectStore, row: RangeRow) -> pa.Table:
+    building.work += Work(opened=1, bytes_read=row.file_bytes)
     return read_range(store, row)
 
 

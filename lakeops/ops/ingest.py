@@ -32,7 +32,7 @@ from lakeops.ops.diff import uncommitted
 from lakeops.ops.overlap import check_source_apart
 from lakeops.ops.publish import Attempt, Draft, Move, Published, dirty, publish, read_first, require_clean
 from lakeops.ops.resolve import check_name
-from lakeops.ranges.bounds import check_entries
+from lakeops.ranges.entry_validation import check_entries
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.write import write_metarange
 from lakeops.store import layout
