@@ -15,8 +15,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.engine.build import build
-from lakeops.engine.replace import replace_prefix
+from lakeops.engine.build import build, replace_prefix
 from lakeops.model.arrays import array, scalar, text
 from lakeops.model.errors import InvalidInput, InvalidPath, NoChanges, ObjectNotFound
 from lakeops.model.ids import check_commit_metadata
