@@ -124,10 +124,6 @@ class ObjectStore(Protocol):
         """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
         ...
 
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length, for less where a store opens objects."""
-        ...
-
     def open(self, key: str) -> BinaryIO:
         """A seekable binary file that reads the object piece by piece. Raises ``ObjectNotFound``."""
         ...

@@ -20,7 +20,7 @@ from lakeops.model.ids import check_checksum, check_content_type, check_metadata
 from lakeops.model.names import check_path
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.model.text import excerpt
-from lakeops.ranges.bounds import check_entries
+from lakeops.ranges.entry_validation import check_entries
 from lakeops.store.local import LocalStore
 
 
