@@ -15,7 +15,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
@@ -72,11 +72,6 @@ class Distance(LocalStore):
         data = super().get_range(key, start, length)
         self._travel(0, len(data))
         return data
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        found = super().get_ranges(key, list(spans))
-        self._travel(0, sum(map(len, found)))
-        return found
 
     def put(self, key: str, data: Any, **options: Any) -> Any:
         done = super().put(key, data, **options)

@@ -153,13 +153,16 @@ class WriteAuditPublish:
         prefix: str,
         mode: Literal["replace", "append"] = "replace",
         on_collision: Literal["refuse", "rename", "overwrite"] = "refuse",
+        *,
+        allow_empty: bool = False,
         **task_args: Any,
     ) -> Callable[[Callable[..., Any]], BlockTask]:
         """A decorator for a function that writes files below a URL. They are staged under ``prefix`` when it returns.
 
         The function gets the URL first, then the arguments that the task is called with. What it returns is the task's
         result. When it fails, nothing is staged. A task that runs again replaces what it has written before, also with
-        ``append``. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance
+        ``append``. With ``replace``, a function that writes no file fails, unless ``allow_empty`` lets it empty the
+        prefix. In a mapped task, ``{{ task.op_kwargs['day'] }}`` gives each instance
         a prefix of its own.
         """
 
@@ -170,7 +173,9 @@ class WriteAuditPublish:
                     branch = repository.branch(at["branch"])
                     # What an earlier try has appended is replaced. Engines name their files anew each time.
                     key = TaskRun.of(get_current_context()).key("output", branch.id, at["prefix"])
-                    with branch.output(at["prefix"], mode, on_collision, idempotency_key=key) as url:
+                    with branch.output(
+                        at["prefix"], mode, on_collision, idempotency_key=key, allow_empty=allow_empty
+                    ) as url:
                         result = write(url, *args, **kwargs)
                     staged = DiffSummary.of(branch.uncommitted(as_folder(at["prefix"])), 0)
                     place = f"lakefs://{repository.id}/{branch.id}/{at['prefix']}"

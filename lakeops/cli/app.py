@@ -21,6 +21,7 @@ from typer.core import TyperGroup
 from lakeops.cli.options import Json, Unreadable
 from lakeops.cli.output import Output, StdoutClosed, StdoutFailed, Styled
 from lakeops.model.errors import LakeopsError, MergeConflict
+from lakeops.model.errors.faults import out_of_resources
 from lakeops.model.text import masked
 from lakeops.version import __version__
 
@@ -224,6 +225,7 @@ def _report(out: Output, error: Exception) -> int:
 
 def _explain(out: Output, error: Exception) -> int:
     """Print what went wrong. Returns the exit code."""
+    error = out_of_resources(error) or error
     match error:
         case StdoutClosed():
             raise error

@@ -131,6 +131,9 @@ def _storage(lake: Lake, repository: Repository) -> Check:
         return Check(name, PROBLEM, error.message)
     if not ours:
         return Check(name, PROBLEM, f"{repository.storage_namespace}: {_not_ours(owner)}")
+    if not found.consistent_listing:
+        late = "its listings do not show what was just written or deleted: objects would be lost; use another store"
+        return Check(name, PROBLEM, f"{repository.storage_namespace}: {late}")
     return Check(name, OK, f"{repository.storage_namespace}: {found.summary}")
 
 

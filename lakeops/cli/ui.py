@@ -28,9 +28,8 @@ def ui(
     """Show repositories, history, objects and differences in a browser. It only reads, on this machine alone."""
     if not all(find_spec(name) for name in _NEEDED):
         raise InvalidInput("the pages need more packages: install lakeops with its extra 'ui'")
-    import uvicorn
-
     from lakeops.lake import Lake
+    from lakeops.serving import server_of
     from lakeops.web.serve import application, listening
 
     socket, address = listening(port)
@@ -39,5 +38,4 @@ def ui(
         session.answer({"address": address}, [words])
         if browser and is_terminal(sys.stdout):
             webbrowser.open(address)
-        server = uvicorn.Server(uvicorn.Config(application(lake), log_level="warning", server_header=False))
-        session.serve(server, socket)
+        session.serve(server_of(application(lake)), socket)

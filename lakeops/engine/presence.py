@@ -22,8 +22,8 @@ from lakeops.engine.base import Engine, first_of_each
 from lakeops.model.arrays import array, from_numpy, in_one
 from lakeops.model.errors import AddressRefused, Corrupted, InvalidInput, ObjectNotFound, Transient
 from lakeops.model.mirrors import SAMPLE
-from lakeops.ranges.bounds import ABSOLUTE, check_entries
 from lakeops.ranges.diff import needed
+from lakeops.ranges.entry_validation import ABSOLUTE, check_entries
 from lakeops.ranges.file import RangeFile, prove_range
 from lakeops.ranges.metarange import Metarange, RangeRow
 from lakeops.ranges.read import RangeReader

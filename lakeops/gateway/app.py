@@ -25,6 +25,7 @@ from lakeops.gateway.signature import Seed, Signed, verify
 from lakeops.gateway.writing import SPOOL_BYTES, Request, Writing
 from lakeops.model.clock import Ids
 from lakeops.model.errors import InvalidSettings, LakeopsError
+from lakeops.model.errors.faults import out_of_resources
 from lakeops.model.records import Credentials
 from lakeops.model.text import excerpt, masked, safe
 
@@ -283,6 +284,7 @@ def _xml(body: bytes) -> Response:
 
 
 def _as_refusal(error: Exception) -> Refused:
+    error = out_of_resources(error) or error
     match error:
         case Refused():
             return error

@@ -64,22 +64,11 @@ def listening(host: str, port: int, *, keys: Credentials | None) -> Iterator[soc
 def server_of(lake: Lake, keys: Credentials | None, *, write: bool = False) -> uvicorn.Server:
     """A server that is ready to run. Raises ``Unsupported`` without the extra, ``InvalidSettings`` as ``Gateway``."""
     try:
-        import uvicorn
-
         from lakeops.gateway.app import Gateway
+        from lakeops.serving import server_of as limited
     except ImportError:
         raise Unsupported('the gateway needs starlette and uvicorn; install lakeops with its extra "gateway"') from None
-    # No access log: the query of a presigned URL is a key to the object.
-    config = uvicorn.Config(
-        Gateway(lake, keys, write=write),
-        access_log=False,
-        lifespan="off",
-        log_level="warning",
-        server_header=False,
-        timeout_graceful_shutdown=10,
-        ws="none",
-    )
-    return uvicorn.Server(config)
+    return limited(Gateway(lake, keys, write=write))
 
 
 @contextmanager

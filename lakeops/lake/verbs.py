@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+from lakeops.model.errors.faults import naming_what_ran_out
 from lakeops.ops.context import Context
 
 P = ParamSpec("P")
@@ -111,6 +112,7 @@ class Verb(Generic[P, R]):
         function = self._find()
 
         @wraps(function)
+        @naming_what_ran_out
         def method(handle: object, /, *args: object, **options: object) -> R:
             return self._find()(*(getattr(handle, name) for name in self._supplied), *args, **options)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakeops.model.arrays import text
-from lakeops.ranges.bounds import ABSOLUTE
+from lakeops.ranges.entry_validation import ABSOLUTE
 from lakeops.store import layout
 
 _PLAIN = np.array([bool(re.fullmatch(layout.PLAIN, chr(byte))) for byte in range(256)])

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from lakeops.engine.ancestor import merged_base, needed
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.merging import plan_merge
+from lakeops.engine.merging import merged_base, needed, plan_merge
 from lakeops.model import graph
 from lakeops.model.changes import Change, Strategy
 from lakeops.model.errors import InvalidInput, MergeConflict, NoMergeBase

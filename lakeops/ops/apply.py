@@ -6,10 +6,9 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict
 
-from lakeops.engine.apply import Applied, OnPlan, OnProgress, apply
+from lakeops.engine.apply import Applied, OnPlan, OnProgress, Plan, apply
 from lakeops.engine.apply import merge as apply_plan
 from lakeops.engine.base import Engine
-from lakeops.engine.plan import Plan
 from lakeops.model.changes import Summary
 from lakeops.model.records import Commit, Split
 from lakeops.ops.context import Context

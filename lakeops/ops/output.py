@@ -29,7 +29,7 @@ from lakeops.ops.publish import when_moved
 from lakeops.ops.resolve import begin_staging
 from lakeops.ops.stage import branch_paths, put_consistently, tombstones
 from lakeops.ops.view import with_staged
-from lakeops.ranges.bounds import check_entries
+from lakeops.ranges.entry_validation import check_entries
 from lakeops.store import layout
 from lakeops.store.base import ObjectStore
 
@@ -93,6 +93,7 @@ def output(
     on_collision: OnCollision = "refuse",
     *,
     idempotency_key: str | None = None,
+    allow_empty: bool = False,
 ) -> Iterator[OutputUrl]:
     """A fresh directory for any engine to write to. At the end its files are staged under ``prefix``, all at once.
 
@@ -106,6 +107,10 @@ def output(
             the object.
         idempotency_key: what ``append`` adds under a key takes the place of what an earlier call under the same key has
             added, whatever the names of the files. So a task that runs again adds its rows once.
+        allow_empty: let ``replace`` empty the prefix when no file was written. Without it, that is an error.
+
+    Raises:
+        ObjectNotFound: no file was written, and ``allow_empty`` is not set.
 
     Yields:
         The directory's URL, without a trailing slash. It exists, except where a Spark session is active: Spark makes
@@ -116,7 +121,7 @@ def output(
         if not _spark_is_active():
             ctx.store.make_directory(opened.address)
         yield OutputUrl.of(opened.url, lambda: ctx.store.make_directory(opened.address))
-        link_output(ctx, opened, mode, on_collision)
+        link_output(ctx, opened, mode, on_collision, allow_empty=allow_empty)
     except BaseException:
         abandon_output(ctx, opened)
         raise
@@ -165,6 +170,7 @@ def link_output(
     *,
     names: Collection[str] | None = None,
     empty: bool = False,
+    allow_empty: bool = False,
 ) -> int:
     """Stage the files of a directory under its prefix. Returns how many.
 
@@ -174,13 +180,20 @@ def link_output(
         on_collision: as for ``output``.
         names: the files that count, relative to the directory; all when None. Others are not staged.
         empty: refuse when there are objects under the prefix by now.
+        allow_empty: as for ``output``. An empty ``names`` says so as well.
 
     Raises:
         InvalidInput: a file was written beside the directory.
         PathTaken: ``append`` met an object of the same path and was not told what to do, or ``empty`` met any.
-        ObjectNotFound: one of ``names`` is not there.
+        ObjectNotFound: one of ``names`` is not there, or ``replace`` found no file.
     """
     files = _files(ctx, opened, names)
+    # An engine that wrote nothing, or somewhere else, is far more often a mistake than a table without rows.
+    if mode == "replace" and not files.num_rows and names is None and not allow_empty:
+        raise ObjectNotFound(
+            f"no file was written to {opened.url}, and to replace {excerpt(opened.folder)} by nothing would remove all "
+            "objects in it; nothing was staged. Write the files below the URL, or say allow_empty=True if that is meant"
+        )
     ctx.stage_queue(opened.branch).flush_pending()
     if mode == "append" and on_collision != "overwrite":
         when_moved(ctx)(_append, ctx, opened, files, on_collision)

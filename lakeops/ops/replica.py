@@ -6,7 +6,7 @@ something is missing. Reading what is there costs nothing more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -49,11 +49,6 @@ class _Replica:
         """See ``ObjectStore.get_range``. Raises ``NotReplicated``."""
         with self._explaining(key):
             return self._store.get_range(key, start, length)
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``. Raises ``NotReplicated``."""
-        with self._explaining(key):
-            return self._store.get_ranges(key, spans)
 
     def open(self, key: str) -> BinaryIO:
         """See ``ObjectStore.open``. Raises ``NotReplicated``."""

@@ -24,7 +24,7 @@ from lakeops.model.records import Split
 from lakeops.model.schema import RANGE_SCHEMA
 from lakeops.model.text import excerpt
 from lakeops.ranges.chunker import cut_ends, path_hashes
-from lakeops.ranges.delta import deltas
+from lakeops.ranges.diff import deltas
 from lakeops.ranges.digest import entry_digests
 from lakeops.ranges.file import fetch_range
 from lakeops.ranges.metarange import Metarange, RangeRow

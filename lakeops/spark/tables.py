@@ -250,6 +250,7 @@ def write(
     on_collision: OnCollision = "refuse",
     success_file: bool = False,
     idempotency_key: str | None = None,
+    allow_empty: bool = False,
     lake: Lake | None = None,
     s3: str = "s3a",
     **options: Any,  # noqa: ANN401 - the writer's own
@@ -269,6 +270,7 @@ def write(
         success_file: keep the file ``_SUCCESS``.
         idempotency_key: what ``append`` adds takes the place of what it has added under the same key before, see
             ``Branch.output``.
+        allow_empty: let a job that wrote no file empty the prefix, as one does that partitions no rows.
         lake: where the repository is. What the settings say when left out.
         s3: the scheme of Spark's S3 connector.
         **options: the writer's, such as ``compression="zstd"``.
@@ -297,7 +299,8 @@ def write(
             if partition_by:
                 writer = writer.partitionBy(*([partition_by] if isinstance(partition_by, str) else partition_by))
             writer.save(spark_path(output.url, s3))
-            return branch.link_output(output, kind, on_collision, empty=mode in ("error", "ignore"))
+            empty = mode in ("error", "ignore")
+            return branch.link_output(output, kind, on_collision, empty=empty, allow_empty=allow_empty)
         except BaseException as error:
             branch.abandon_output(output)
             if mode == "ignore" and isinstance(error, PathTaken):

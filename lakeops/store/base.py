@@ -13,7 +13,7 @@ namespace and its owner record are written on a condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
@@ -84,13 +84,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a probe found out about a store. Correctness never rests on any of these."""
+    """What a probe found out about a store. Correctness rests on ``consistent_listing`` alone, which all must have."""
 
     conditional_put: bool = False
     range_reads: bool = False
     metadata_case: bool = False
     etag_is_md5: bool = False
     batch_delete: bool = False
+    consistent_listing: bool = False
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -121,10 +122,6 @@ class ObjectStore(Protocol):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
-        ...
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length, for less where a store opens objects."""
         ...
 
     def open(self, key: str) -> BinaryIO:
@@ -313,6 +310,21 @@ def can_put_if_absent(store: ObjectStore, ids: Ids) -> bool:
     finally:
         store.delete([key])
     return False
+
+
+def lists_consistently(
+    store: ObjectStore, ids: Ids, listing: Callable[[str], Iterator[StoredObject]] | None = None
+) -> bool:
+    """Whether listings show each write and each deletion from then on. ``listing`` lists, by small pages if it can."""
+    listing, folder = listing or store.list, f"{PROBE}{ids.new()}/"
+    keys = [folder + name for name in "ab"]
+    try:
+        for key in keys:
+            store.put(key, b"")
+        written = [item.key for item in listing(folder)]
+    finally:
+        store.delete(keys)
+    return written == keys and not any(listing(folder))
 
 
 def can_read_ranges(store: ObjectStore, ids: Ids) -> bool:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from lakeops.model.errors import InvalidInput
 from lakeops.store.base import StoredObject
-from lakeops.store.in_flight import in_flight
-
-_RANGES_AT_ONCE = 8
-"""Ranges of one object that are asked for at a time."""
 
 _LONGEST_PRESIGN = 7 * 24 * 3600
 
@@ -35,12 +31,6 @@ class BucketStore:
             self.head(key)
             return b""
         return self._get_range(key, start, length)
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length, a request each, several at a time."""
-        if len(spans) < 2:
-            return [self.get_range(key, start, length) for start, length in spans]
-        return list(in_flight(lambda span: self.get_range(key, *span), spans, min(len(spans), _RANGES_AT_ONCE)))
 
     def make_directory(self, prefix: str) -> None:
         """Nothing: a bucket has no directories."""

@@ -79,7 +79,7 @@ class _Nearby(_Wrapped):
         self.pieces = pieces
 
 
-_REQUESTS = frozenset({"get", "get_range", "get_ranges", "put", "head", "delete", "open"})
+_REQUESTS = frozenset({"get", "get_range", "put", "head", "delete", "open"})
 
 
 class _GivingWay(_Wrapped):
@@ -162,11 +162,6 @@ class Travelling(_Wrapped):
         """See ``ObjectStore.get_range``."""
         self._settle(key)
         return self._store.get_range(key, start, length)
-
-    def get_ranges(self, key: str, spans: list[tuple[int, int]]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``."""
-        self._settle(key)
-        return self._store.get_ranges(key, spans)
 
     def _settle(self, key: str) -> None:
         put = self._written.get(key)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -56,10 +55,6 @@ class _Scratch:
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """See ``ObjectStore.get_range``."""
         return self._store_of(key).get_range(key, start, length)
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``."""
-        return self._store_of(key).get_ranges(key, spans)
 
     def _store_of(self, key: str) -> ObjectStore:
         return self._own_store if key in self._written else self._store

@@ -14,7 +14,7 @@ import io
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -34,7 +34,7 @@ When = Literal["before", "after"]
 EFFECTS = ("put", "swap", "delete", "copy_from")
 """The operations that change a store."""
 
-READS = ("get", "get_range", "get_ranges", "open", "open_checked")
+READS = ("get", "get_range", "open", "open_checked")
 
 
 class Crash(BaseException):
@@ -213,13 +213,6 @@ class FaultyStore:
             data = self.inner.get_range(key, start, length)
             self.faults.count_bytes(key, len(data))
         return data
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """See ``ObjectStore.get_ranges``. One call, whatever the number of spans."""
-        with self._during("get_ranges", key):
-            found = self.inner.get_ranges(key, spans)
-            self.faults.count_bytes(key, sum(map(len, found)))
-        return found
 
     def open(self, key: str) -> BinaryIO:
         """See ``ObjectStore.open``. The bytes count as they are read."""

@@ -12,6 +12,7 @@ import pytest
 
 from lakeops.model.text import masked
 from lakeops.settings import Settings
+from lakeops.store.local import LocalStore
 from lakeops.store.pieces import Pieces
 
 
@@ -41,6 +42,15 @@ def test_a_broken_store_is_a_problem(run, flights):
     text = run("doctor")
     assert text.exit_code == 1
     assert "1 problem found." in text.stderr
+
+
+def test_a_store_whose_listings_come_late_is_a_problem(run, flights, monkeypatch):
+    """Garbage collection and outputs believe what a listing shows."""
+    monkeypatch.setattr(LocalStore, "list", lambda *_, **__: iter(()))
+    document = json.loads(run("doctor", "--json").stdout)
+    found = checks(document)["repository flights"]
+    assert (document["ok"], found["status"]) == (False, "problem")
+    assert "use another store" in found["detail"]
 
 
 @pytest.mark.parametrize("moved", [False, True], ids=["copied", "moved"])

@@ -23,9 +23,8 @@ from support.rows import (
     summed,
 )
 
-from lakeops.engine.apply import Applied, apply
+from lakeops.engine.apply import Applied, apply, plan
 from lakeops.engine.local import LocalEngine
-from lakeops.engine.plan import plan
 from lakeops.model.changes import Summary
 from lakeops.model.errors import Corrupted, InvalidInput, Transient
 from lakeops.model.records import Split
@@ -158,7 +157,7 @@ def test_a_border_that_opens_is_repaired_without_applying_a_change_again(store, 
     changes = dict.fromkeys(ends[2:12])
     tasks = list(plan(base, staged_table(changes), split=SMALL, attempt=attempt()).tasks(1))
     results = [run_task(task, store) for task in tasks]
-    assert sum(bool(piece.carry) for result in results for piece in result.pieces) >= 3
+    assert sum(bool(run.remainder) for result in results for run in result.runs) >= 3
     found = done(store, base, changes, engine=Groups(1))
     assert found.summary == Summary(removed=10)
     assert found.metarange.id == built(store, applied(REPOSITORY, changes)).id

@@ -13,7 +13,7 @@ from support.rows import (
     repositories,
 )
 
-from lakeops.engine.replace import replace_prefix
+from lakeops.engine.build import replace_prefix
 from lakeops.model.errors import InvalidInput
 from lakeops.ranges.metarange import Metarange
 

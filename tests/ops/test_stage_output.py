@@ -20,7 +20,7 @@ from lakeops.model.ids import check_checksum, check_content_type, check_metadata
 from lakeops.model.names import check_path
 from lakeops.model.schema import ENTRY_SCHEMA
 from lakeops.model.text import excerpt
-from lakeops.ranges.bounds import check_entries
+from lakeops.ranges.entry_validation import check_entries
 from lakeops.store.local import LocalStore
 
 
@@ -287,6 +287,31 @@ def test_the_same_output_again_is_no_change(repo: Repository) -> None:
         if list(main.uncommitted()):
             main.commit("once")
     assert len(list(repo.log("main"))) == 2
+
+
+def test_an_output_without_files_is_refused_unless_that_is_meant(repo: Repository, fill, contents) -> None:
+    fill(repo, "main", **{"t/old": "1", "other": "2"})
+    main = repo.branch("main")
+    with pytest.raises(errors.ObjectNotFound, match=r"'t/' by nothing.*allow_empty=True"), main.output("t/"):
+        pass
+    opened = main.open_output("t/")
+    with pytest.raises(errors.ObjectNotFound, match="nothing was staged"):
+        main.link_output(opened)
+    assert list(main.uncommitted()) == []
+    with main.output("t/", mode="append"):
+        pass
+    assert list(main.uncommitted()) == []
+    with main.output("t/", allow_empty=True):
+        pass
+    assert contents(repo, "main") == {"other": "2"}
+
+
+def test_an_output_whose_files_are_named_may_have_none(repo: Repository, fill, contents) -> None:
+    """An engine that says which files it has written says also that there are none."""
+    fill(repo, "main", **{"t/old": "1"})
+    main = repo.branch("main")
+    assert main.link_output(main.open_output("t/"), names=()) == 0
+    assert contents(repo, "main") == {}
 
 
 def test_a_file_beside_the_directory_is_no_silent_loss(repo: Repository) -> None:

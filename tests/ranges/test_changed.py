@@ -28,7 +28,7 @@ from lakeops.ranges import changes as windows
 from lakeops.ranges.changes import changed_ranges, digested
 from lakeops.ranges.chunker import path_hashes
 from lakeops.ranges.file import fetch_ranges
-from lakeops.ranges.task import total
+from lakeops.ranges.rewrite import total
 from lakeops.store.nearby import giving_way, nearby
 from lakeops.store.pieces import Pieces
 from lakeops.store.slots import Slots

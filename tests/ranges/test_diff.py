@@ -23,8 +23,7 @@ from lakeops.engine.apply import apply
 from lakeops.engine.build import build
 from lakeops.model.changes import Change, Summary
 from lakeops.model.records import Split
-from lakeops.ranges.delta import MOST_TOGETHER
-from lakeops.ranges.diff import DIFF_SCHEMA, ROWS_SCHEMA, changes, diff, summary
+from lakeops.ranges.diff import DIFF_SCHEMA, MOST_TOGETHER, ROWS_SCHEMA, changes, diff, summary
 from lakeops.ranges.metarange import Metarange
 from lakeops.ranges.read import RangeReader
 

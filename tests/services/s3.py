@@ -135,7 +135,7 @@ def two_buckets(endpoint_of) -> Iterator[Callable[..., tuple[S3Store, S3Store]]]
         client(store.settings).delete_bucket(Bucket=store.bucket)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def endpoint_of(request) -> Callable[[str], str]:
     """The endpoint of a kind of S3 server; skips when it is not there."""
 

@@ -223,7 +223,11 @@ def test_servers_that_do_not_tell_of_parts(play, local, refusal, by_server):
     def answers(request):
         if "partNumber" not in request.url:
             return None
-        return error(refusal, "NotImplemented") if refusal else answer(200, content_length="3", etag='"x"')
+        return (
+            error(refusal, "NotImplemented")
+            if refusal
+            else answer(200, content_length="3", etag='"x"', last_modified="Thu, 01 Jan 2026 00:00:00 GMT")
+        )
 
     source, heads = play("HeadObject", answers)
     data = in_parts(source, "data/x", [MIN_PART_BYTES, 3])

@@ -120,6 +120,8 @@ class TestNoServer:
                 state["requests"] += 1
                 self.send_response(200)
                 self.send_header("Content-Length", "100000")
+                self.send_header("ETag", '"x"')
+                self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
                 self.end_headers()
                 if state["requests"] <= state["cuts"]:
                     self.wfile.write(b"x" * 50_000)

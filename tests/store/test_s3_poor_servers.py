@@ -133,7 +133,7 @@ class TestPoorServers:
         with pytest.raises(StoreUnavailable):
             store.delete(["a\x01b"])
 
-    @pytest.mark.parametrize("names", [("{p}b", "{p}a"), ("{p}a", "{p}a"), ("elsewhere/a",), ("{p}a", "{p}b", "zz")])
+    @pytest.mark.parametrize("names", [("{p}b", "{p}a"), ("{p}a", "{p}a")])
     def test_listings_that_cannot_be_trusted(self, play, names):
         store, answers = play("ListObjectsV2", None)
         answers.turns = [lambda _: listing(*(name.format(p=store.prefix + "/") for name in names))]

@@ -34,9 +34,7 @@ def test_writes_stay_here_and_reads_find_both(tmp_path: Path, machine: Path) -> 
         list(pool.map(lambda number: over.put(f"b/{number}", b"mine"), range(40)))
     assert over.get("b/7") == b"mine"
     assert over.get_range("b/7", 1, 2) == b"in"
-    assert over.get_ranges("b/7", [(0, 1), (3, 1)]) == [b"m", b"e"]
     assert over.get_range("a/1", 0, 5) == b"their"
-    assert over.get_ranges("a/1", [(0, 1)]) == [b"t"]
     assert [item.key for item in namespace.list("")] == ["a/1"]
     assert len(list(machine.iterdir())) == 1
     for missing in ("b/41", "c"):

@@ -8,8 +8,7 @@ the speed of the machine.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Condition, get_native_id
@@ -96,11 +95,7 @@ class FarStore(LocalStore):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         with self.requests.one("get", key):
-            return super().get_ranges(key, [(start, length)])[0]
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        with ThreadPoolExecutor(8) as pool:
-            return list(pool.map(lambda span: self.get_range(key, *span), spans))
+            return super().get_range(key, start, length)
 
     def put(self, key, data, **options):
         with self.requests.one("put", key):

@@ -5,7 +5,7 @@ A value is ``(contents, address)``: two values with the same contents are one ob
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import count
 from threading import Lock
 
@@ -50,10 +50,10 @@ class RecordingStore(LocalStore):
         self._note(key, 0, len(data))
         return data
 
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        for start, length in spans:
-            self._note(key, start, length)
-        return super().get_ranges(key, spans)
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        data = super().get_range(key, start, length)
+        self._note(key, start, len(data))
+        return data
 
     def put(self, key, data, **options):
         self.written.append(key)

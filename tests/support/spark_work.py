@@ -10,8 +10,7 @@ from pathlib import Path
 
 from lakeops.engine.spark.antijoin import referenced_names
 from lakeops.model.errors import Corrupted, LakeopsError, StoreUnavailable
-from lakeops.ranges.rewrite import run_task
-from lakeops.ranges.task import Task, TaskResult
+from lakeops.ranges.rewrite import Task, TaskResult, run_task
 
 LONGEST = 60.0
 """Seconds that anything here waits for a condition."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic
 from lakeops.engine.base import R, T
 from lakeops.model.clock import Ids
 from lakeops.model.errors import Corrupted, LakeopsError, ObjectNotFound, Transient, Unsupported
-from lakeops.ranges.task import TaskRows
+from lakeops.ranges.rewrite import TaskRows
 from lakeops.store.base import ObjectStore
 from lakeops.store.layout import TASKS
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import errno
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from lakeops.model.errors.base import LakeopsError, Transient
 
@@ -112,6 +114,12 @@ class StoreUnavailable(Transient):
     kind = "store_unavailable"
 
 
+class OutOfResources(Transient):
+    """This process has no memory or no file descriptor left for the call."""
+
+    kind = "out_of_resources"
+
+
 class CatalogUnavailable(Transient):
     """The database did not answer, or is locked by others for too long."""
 
@@ -140,3 +148,53 @@ class MirrorOvertaken(Transient):
     """A later pass over the same mirror has taken over. It goes on from where this one was."""
 
     kind = "mirror_overtaken"
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
+
+
+def out_of_resources(error: BaseException | None) -> OutOfResources | None:
+    """An error that says that memory or descriptors ran out, in lakeops' words. None for any other error.
+
+    A module that is imported late when no descriptor is free ends in an ``ImportError``, sometimes with no cause, so
+    whether one is free is tried out.
+    """
+    if isinstance(error, LakeopsError):
+        return None
+    if isinstance(error, MemoryError):
+        return OutOfResources(
+            "this process has no memory left for that; give it more (a commit of a million changes takes about 1 GB), "
+            "or commit in smaller parts"
+        )
+    if (isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR) or (
+        isinstance(error, ImportError) and not _has_free_descriptor()
+    ):
+        return OutOfResources("too many files are open in this process; raise the limit (ulimit -n)")
+    return None
+
+
+def _has_free_descriptor() -> bool:
+    try:
+        with open("/dev/null", "rb"):  # noqa: PTH123 - a path object may have to be imported
+            return True
+    except OSError as error:
+        return error.errno not in _NO_DESCRIPTOR
+
+
+def naming_what_ran_out(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, raising ``OutOfResources`` where Python's own errors say that memory or descriptors ran out."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except (MemoryError, OSError, ImportError) as error:
+            found = out_of_resources(error)
+            if found is None:
+                raise
+        raise found
+
+    return call

@@ -27,8 +27,8 @@ from lakeops.ops.addresses import relative
 from lakeops.ops.context import Context
 from lakeops.ops.fsck.inventory import Inventory, Rows
 from lakeops.ops.fsck.ranges import CheckedRange
-from lakeops.ranges.bounds import proper
 from lakeops.ranges.chunker import path_hashes
+from lakeops.ranges.entry_validation import proper
 from lakeops.store.base import ObjectStore, StoredObject
 from lakeops.store.in_flight import read_ahead
 from lakeops.store.layout import is_absolute

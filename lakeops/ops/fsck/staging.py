@@ -15,7 +15,7 @@ from lakeops.model.findings import Finding, found
 from lakeops.model.names import check_path
 from lakeops.model.text import excerpt
 from lakeops.ops.addresses import relative
-from lakeops.ranges.bounds import proper
+from lakeops.ranges.entry_validation import proper
 
 ReadPage = Callable[[tuple[str, str]], list[StagedLine]]
 """The next staged rows after a (token, path). None when there are no more."""

@@ -31,6 +31,7 @@ from lakeops.store.base import (
     StoreSettings,
     can_put_if_absent,
     can_read_ranges,
+    lists_consistently,
 )
 from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.cloud.client import client, no_bucket, translated
@@ -199,9 +200,8 @@ class CloudStore(BucketStore):
     def probe(self) -> Capabilities:
         """What the server can do."""
         ids = Ids()
-        return Capabilities(
-            conditional_put=can_put_if_absent(self, ids), range_reads=can_read_ranges(self, ids), batch_delete=True
-        )
+        conditional, ranges = can_put_if_absent(self, ids), can_read_ranges(self, ids)
+        return Capabilities(conditional, ranges, batch_delete=True, consistent_listing=lists_consistently(self, ids))
 
     @property
     def _client(self) -> Client:
@@ -263,8 +263,8 @@ class CloudStore(BucketStore):
                 for item in page:
                     name = item["path"]
                     # Garbage collection deletes what a listing shows: a server that cannot list must not go unnoticed.
-                    if name <= last:
-                        raise StoreError(f"bucket {self.bucket!r} does not list names in byte order")
+                    if name <= last or (folder and not name.startswith(folder + "/")):
+                        raise StoreError(f"bucket {self.bucket!r} does not list a folder's names in byte order")
                     last = name
                     if name.startswith(wanted):
                         if name > start:

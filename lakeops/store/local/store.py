@@ -13,7 +13,7 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,7 @@ from lakeops.store.base import (
     StoredObject,
     can_put_if_absent,
     can_read_ranges,
+    lists_consistently,
 )
 from lakeops.store.copy import CheckedFile
 from lakeops.store.layout import quote_path
@@ -93,17 +94,12 @@ class LocalStore:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """``length`` bytes from ``start``. Fewer at the end of the object. Raises ``ObjectNotFound``."""
-        return self.get_ranges(key, [(start, length)])[0]
-
-    def get_ranges(self, key: str, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What ``get_range`` gives for each start and length. The file is opened once."""
-        for start, length in spans:
-            if start < 0 or length < 0:
-                raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
+        if start < 0 or length < 0:
+            raise InvalidInput(f"a range starts at 0 or later and has no negative length, not {start}, {length}")
         with translated(self.url, key):
             descriptor = self._descriptor(key)
             try:
-                return [_span(descriptor, start, length) for start, length in spans]
+                return _span(descriptor, start, length)
             finally:
                 os.close(descriptor)
 
@@ -221,6 +217,7 @@ class LocalStore:
             conditional_put=can_put_if_absent(self, self._ids),
             range_reads=can_read_ranges(self, self._ids),
             batch_delete=True,
+            consistent_listing=lists_consistently(self, self._ids),
             notes=() if self._fsync else ("fsync is off: a loss of power may lose what was written last",),
         )
 

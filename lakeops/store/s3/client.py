@@ -32,6 +32,7 @@ from lakeops.model.errors import (
 from lakeops.model.records import Credentials
 from lakeops.store.base import StoreSettings
 from lakeops.store.per_process import PerProcess
+from lakeops.store.s3.answers import NO_ANSWER, check_answers, let_parsers_read_anything
 from lakeops.store.s3.direct import DEFAULT_REGION
 from lakeops.store.s3.pages import moment, take_objects
 
@@ -67,7 +68,9 @@ def _connect(settings: StoreSettings) -> S3Client:
     )
     try:
         core = botocore.session.get_session()
-        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+        parsers = core.get_component("response_parser_factory")
+        parsers.set_parser_defaults(timestamp_parser=moment)
+        let_parsers_read_anything(parsers)
         made = cast(
             "S3Client",
             core.create_client(
@@ -88,6 +91,7 @@ def _connect(settings: StoreSettings) -> S3Client:
     made.meta.events.unregister("before-call.s3", add_expect_header)
     # With a star botocore calls it before its own handler for all answers, which would parse the page once more.
     made.meta.events.register("before-parse.*.ListObjectsV2", take_objects)
+    check_answers(made)
     return made
 
 
@@ -179,6 +183,11 @@ def _from_answer(error: ClientError, bucket: str, where: str) -> LakeopsError:
     code, status = code_of(error), status_of(error)
     if code == "NoSuchBucket":
         return no_bucket(bucket)
+    if code == NO_ANSWER:
+        return StoreUnavailable(
+            f"bucket {bucket!r} keeps answering {where} with what is no answer: {error.response['Error']['Message']}; "
+            "look whether a proxy answers in its place, and try again"
+        )
     if code in _REGION or status == 301:
         return StoreError(f"bucket {bucket!r} lives in another region or behind another endpoint; set it ({code})")
     if code in _CREDENTIALS:

@@ -25,6 +25,7 @@ from lakeops.store.base import StoreSettings
 from lakeops.store.keys import is_plain
 from lakeops.store.obstore_threads import threads_lost
 from lakeops.store.per_process import PerProcess
+from lakeops.store.s3.answers import find_flaw
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -162,6 +163,12 @@ class Direct:
             return None  # the bucket is missing
         except Exception as error:  # noqa: BLE001 - botocore finds out what it is
             self._count(error)
+            return None
+        etag, size, moment = found[0]["e_tag"], found[0]["size"], found[0]["last_modified"].timestamp()
+        # obstore has 1970 for no time, and has compared the range that the answer tells, not how long the body is.
+        told = {"ETag": etag, "ContentLength": size, "LastModified": moment or None}
+        whole = "head" in options or len(body) == answer.range[1] - answer.range[0]
+        if not whole or find_flaw("GetObject", {"IfMatch": options.get("if_match") or ""}, told):
             return None
         self._failures = 0
         return found

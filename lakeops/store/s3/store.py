@@ -10,6 +10,7 @@ import hashlib
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -26,6 +27,7 @@ from lakeops.store.base import (
     PutResult,
     StoredObject,
     StoreSettings,
+    lists_consistently,
 )
 from lakeops.store.bucket import BucketStore, check_expiry
 from lakeops.store.copy import CheckedFile
@@ -266,7 +268,11 @@ class S3Store(BucketStore):
     def probe(self) -> Capabilities:
         """Find out what the server can do."""
         with self._translated(PROBE):
-            return probe(self._client, self.bucket, listing_prefix(self.prefix, PROBE))
+            found = probe(self._client, self.bucket, listing_prefix(self.prefix, PROBE))
+        by_page = lists_consistently(
+            self, Ids(), lambda prefix: self._listing(listing_prefix(self.prefix, prefix), "", 1)
+        )
+        return replace(found, consistent_listing=by_page)
 
     @property
     def _client(self) -> S3Client:
@@ -315,11 +321,14 @@ class S3Store(BucketStore):
                     raise Transient(f"{self.url}/{key} was replaced while it was read; open it again") from None
                 raise
 
-    def _listing(self, prefix: str, after: str) -> Iterator[StoredObject]:
+    def _listing(self, prefix: str, after: str, page_size: int | None = None) -> Iterator[StoredObject]:
         root, last = listing_prefix(self.prefix, ""), ""
         asked, start = xml_part(prefix), xml_part(after)
         pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.bucket, Prefix=asked, StartAfter=start
+            Bucket=self.bucket,
+            Prefix=asked,
+            StartAfter=start,
+            PaginationConfig={"PageSize": page_size} if page_size else {},
         )
         with self._translated(""):
             for item in (item for page in pages for item in page.get("Contents", ())):

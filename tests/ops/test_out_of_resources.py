@@ -1,0 +1,100 @@
+"""Memory and descriptors that run out, at each effect of a verb, in Python and on the command line."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from lakeops import Lake, Settings
+from lakeops.cli.app import app
+from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors.faults import out_of_resources
+from lakeops.testing import Faults, open_faulty
+
+ERRORS = [
+    MemoryError(),
+    pa.ArrowMemoryError("malloc of size 64 failed"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.ENFILE, "Too many open files in system"),
+]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    chosen = Settings.load(home=tmp_path / "home", fsync=False)
+    with Lake.open(settings=chosen) as lake:
+        repo = lake.create_repository("shop")
+        repo.branch("main").put("a", b"1")
+        repo.branch("main").commit("Load")
+        repo.create_branch("dev", "main")
+        repo.create_branch("target", "main")
+        repo.branch("target").put("e", b"1")
+        repo.branch("target").commit("Load e")
+        repo.branch("dev").put("b", b"1")
+        repo.branch("dev").commit("Load b")
+        repo.branch("main").put("c", b"1")
+    return chosen
+
+
+VERBS: dict[str, Callable[[Lake], object]] = {
+    "put": lambda lake: lake.repository("shop").branch("dev").put("d", b"1"),
+    "read": lambda lake: lake.repository("shop").branch("dev").read("a"),
+    "commit": lambda lake: lake.repository("shop").branch("main").commit("More"),
+    "merge": lambda lake: lake.repository("shop").merge("dev", "target"),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(
+    settings: Settings, verb: str, error: Exception
+) -> None:
+    faults = Faults()
+    with open_faulty(settings, faults) as lake:
+        faults.revive()
+        met = 0
+        for number in range(1, 20):
+            faults.revive()
+            faults.fail(at=number, error=error)
+            try:
+                VERBS[verb](lake)
+            except LakeopsError as raised:
+                met += 1
+                assert raised.kind == "out_of_resources"
+                assert "\n" not in raised.message
+            else:
+                break
+        assert met
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_the_command_line_says_it_in_one_line(
+    settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setenv("LAKEOPS_HOME", str(settings.home))
+    monkeypatch.setattr("lakeops.ops.commit.commit", fail)
+    with pytest.raises(SystemExit) as left:
+        app(["commit", "lakefs://shop/main", "-m", "x", "--json"])
+    assert left.value.code == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"]["kind"] == "out_of_resources"
+    assert "Traceback" not in said.err
+
+
+def test_an_import_without_a_descriptor_is_told_from_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = ModuleNotFoundError("No module named 'nothing'")
+    assert out_of_resources(missing) is None
+    assert out_of_resources(InvalidInput("x")) is None
+    assert out_of_resources(OSError(errno.ENOENT, "x")) is None
+    monkeypatch.setattr("lakeops.model.errors.faults._has_free_descriptor", lambda: False)
+    found = out_of_resources(missing)
+    assert found is not None
+    assert "ulimit -n" in found.message
