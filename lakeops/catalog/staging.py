@@ -462,7 +462,7 @@ def _check_unchanged(
     """
     total = _count_changes(conn, state, counter.place, below=counter.below).total
     if total != counter.total and (
-        total != counter.total + len(mine := _addresses_at(counter, rows)) or not _are_staged(conn, state, mine)
+        total != counter.total + len(mine := _rows_at(counter, rows)) or not _are_staged(conn, state, mine)
     ):
         raise BranchMoved(f"{counter.place!r} of branch {state.id!r} was staged to meanwhile; try again")
 
@@ -487,30 +487,30 @@ def _count_changes(conn: Connection, state: BranchState, place: str, *, below: b
     return ChangeCounter(place, below, int(total or 0))
 
 
-def _addresses_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, str | None]:
-    """The rows of ``put_staged`` at a place: paths to addresses. A tombstone has none."""
+def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
+    """The rows of ``put_staged`` at a place: paths to the values of the columns behind the path."""
     if isinstance(rows, Sequence):
-        found = {row.path: None if row.entry is None else row.entry.physical_address for row in rows}
+        columns = [[staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
     else:
-        found = dict(zip(rows["path"].to_pylist(), rows["physical_address"].to_pylist(), strict=True))
+        columns = [rows[column.name].to_pylist() for column in _VALUES]
     return {
-        path: address
-        for path, address in found.items()
+        path: tuple(values)
+        for path, *values in zip(*columns, strict=True)
         if (path.startswith(counter.place) if counter.below else path == counter.place)
     }
 
 
-def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, str | None]) -> bool:
-    """Whether the active token has a row with this address at each of these paths."""
-    mine = _of_tokens(state, (state.staging_token,))
-    found: dict[str, str | None] = {}
+def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Whether the active token has just these rows at their paths."""
+    found: dict[str, tuple[Any, ...]] = {}
     for start in range(0, len(paths := sorted(wanted)), PATHS_AT_ONCE):
-        query = select(STAGED.c.path, STAGED.c.physical_address).where(
-            *mine, STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
-        )
-        found |= {row.path: row.physical_address for row in conn.execute(query)}
+        here = STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
+        query = select(*_VALUES).where(*_of_tokens(state, (state.staging_token,)), here)
+        found |= {path: tuple(values) for path, *values in conn.execute(query)}
     return found == wanted
 
+
+_VALUES = [column for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
 
 PATHS_AT_ONCE = 500
 """Paths that one query looks for."""

@@ -22,10 +22,10 @@ from lakeops.model.errors import RepositoryNotFound
 from lakeops.model.findings import Severity
 
 PROVEN = {
-    # A commit's id covers what it says, and the metarange's file has the digest that the commit names.
+    # A commit's id covers what it says.
     "lakeops_commit": {
         *(f"change {name}" for name in ("id", "committer", "message", "creation_date", "meta_range_id", "generation")),
-        *(f"change {name}" for name in ("meta_range_file", "meta_range_digest", "first_parent")),
+        "change first_parent",
         *("reshape parents", "map parents", "list parents", "reshape metadata", "list metadata", "map metadata"),
     },
     # The moves of a ref lead to where it points.
