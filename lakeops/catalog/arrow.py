@@ -8,36 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.digests import MASK
-from lakeops.catalog.rows import DIGESTED, NULL, metadata_map, metadata_text, undecodable
+from lakeops.catalog.rows import metadata_map, metadata_text, undecodable
 from lakeops.catalog.tables import STAGED
-from lakeops.model.arrays import array, from_numpy, in_one, scalar, text, to_numpy
+from lakeops.model.arrays import array, from_numpy, in_one, scalar, to_numpy
 from lakeops.model.schema import METADATA_TYPE, STAGED_SCHEMA
 
 COLUMNS = STAGED_SCHEMA.set(STAGED_SCHEMA.get_field_index("metadata"), pa.field("metadata", pa.string()))
 """The staging table's columns behind repository and token, in order. Metadata as text."""
 
-LOADED = pa.schema([*COLUMNS, pa.field("digest", pa.int64()), pa.field("trail", pa.int64())])
-"""The columns that are written."""
-
 _ADDRESSES = pa.schema([pa.field("physical_address", pa.string(), nullable=False)])
-
-
-_BATCH = 50_000
-
-
-def loadable(staged: pa.Table) -> tuple[pa.Table, int]:
-    """A table of ``STAGED_SCHEMA`` as one of ``LOADED``, and the sum of its rows' digests."""
-    columns = to_columns(staged)
-    digests = _digests(columns)
-    numbers = array(digests, pa.int64())
-    return pa.table([*columns.columns, numbers, numbers], schema=LOADED), sum(digests) & MASK
 
 
 def to_columns(staged: pa.Table) -> pa.Table:
@@ -75,19 +59,6 @@ def addresses(tables: Iterable[pa.Table]) -> pa.Table:
     """The physical addresses of entries among staged rows, as one column."""
     columns = [table.filter(pc.invert(table["tombstone"])).select(_ADDRESSES.names) for table in tables]
     return pa.concat_tables([column.cast(_ADDRESSES) for column in columns] or [pa.Table.from_batches([], _ADDRESSES)])
-
-
-def _digests(columns: pa.Table) -> list[int]:
-    """What ``rows.staged_digest`` says of each row of a table of ``COLUMNS``."""
-    found: list[int] = []
-    for batch in columns.to_batches(max_chunksize=_BATCH):
-        parts = [
-            pc.if_else(batch[name], text("1"), text("0")) if name == "tombstone" else batch[name].cast(pa.string())
-            for name in DIGESTED
-        ]
-        texts = pc.binary_join_element_wise(*parts, text("\0"), null_handling="replace", null_replacement=NULL)
-        found += map(crc32, texts.cast(pa.binary()).to_pylist())
-    return found
 
 
 def _one_a_path(table: pa.Table, rank: pa.Array) -> pa.Table:

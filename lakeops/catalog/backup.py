@@ -12,14 +12,15 @@ commits expired, came back or were pruned, or the earlier cut is not of this cat
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, Table, func, insert, select, update
 
 from lakeops.catalog.clock import first_seen
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import DIGEST
 from lakeops.catalog.guards import IN_CHUNK, find_repository, lock_repository
 from lakeops.catalog.records import Cut, Restored, Since
 from lakeops.catalog.repositories import Repositories
@@ -53,7 +54,7 @@ TOLD = frozenset(
 
 _FETCH = 5_000
 _ID_CHARACTERS = 64
-_LEFT_OUT = {"repository_id", DIGEST}
+_LEFT_OUT = {"repository_id"}
 
 
 class Backups(Repositories):
@@ -61,15 +62,14 @@ class Backups(Repositories):
 
     def cut(self, repository_id: str) -> Cut:
         """The numbers up to which every move and every record of the audit is visible, and the database's time."""
-        newest = select(REFLOG.c.sequence, REFLOG.c.row_digest).where(REFLOG.c.repository_id == repository_id)
-        newest = newest.order_by(REFLOG.c.sequence.desc()).limit(1)
+        newest = _rows_of(REFLOG, repository_id).order_by(REFLOG.c.sequence.desc()).limit(1)
 
         def work(conn: Connection) -> Cut:
             lock_repository(conn, repository_id, exclusive=True)
             move = conn.execute(newest).one_or_none()
             records = conn.execute(select(func.max(AUDIT.c.sequence))).scalar() or 0
             now = ticks(self.database.dialect.now(conn))
-            return Cut(now, Since(move.sequence, records, move.row_digest) if move else Since(0, records, 0))
+            return Cut(now, Since(move.sequence, records, _digest(move)) if move else Since(0, records, 0))
 
         return self.database.write(work, settle=run_again)
 
@@ -210,8 +210,8 @@ News = tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]
 
 def _find_news(conn: Connection, repository_id: str, since: Since) -> News | None:
     """Moves and records after a cut. None when they do not tell everything that has changed."""
-    mark = select(REFLOG.c.row_digest).where(REFLOG.c.repository_id == repository_id, REFLOG.c.sequence == since.moves)
-    if conn.execute(mark).scalar_one_or_none() != since.digest:
+    mark = conn.execute(_rows_of(REFLOG, repository_id).where(REFLOG.c.sequence == since.moves)).one_or_none()
+    if mark is None or _digest(mark) != since.digest:
         return None  # pruned, or the cut is of another history
     after = _rows_of(AUDIT, repository_id).where(AUDIT.c.sequence > since.records).order_by(AUDIT.c.sequence)
     records = list(conn.execute(after).mappings())
@@ -219,6 +219,11 @@ def _find_news(conn: Connection, repository_id: str, since: Since) -> News | Non
         return None
     query = _rows_of(REFLOG, repository_id).where(REFLOG.c.sequence > since.moves).order_by(REFLOG.c.sequence)
     return [*map(dict, conn.execute(query).mappings())], [*map(dict, records)]
+
+
+def _digest(move: Row[Any]) -> int:
+    """The digest of a move of a ref, which tells two histories apart."""
+    return int.from_bytes(blake2b(json.dumps([*move], default=str).encode(), digest_size=7).digest(), "big")
 
 
 def _write_news(

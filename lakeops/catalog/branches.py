@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, bindparam, delete, literal, select, update
 
-from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
     Transitions,
     check_live,
     check_writable,
+    delete_rows,
     find_branch,
     find_repository,
     lock_branch,
@@ -71,7 +71,7 @@ class Branches(Transitions):
             check_writable(conn, repository, action="create-branch")
             check_hooks(repository, "create-branch", name, hooks)
             more = {"staging_token": token, "sealed_tokens": [], "resets": 0, "sealed_resets": 0, "intents": []}
-            self._insert_ref(conn, BRANCH, _NEW_BRANCH, values, more)
+            self._insert_ref(conn, BRANCH, _NEW_BRANCH, {**values, **more})
             self._record_move(conn, repository_id, name, None, commit_id, "create-branch", actor)
             return state
 
@@ -175,7 +175,7 @@ class Tags(Transitions):
             repository = lock_repository(conn, repository_id, exclusive=True)
             check_writable(conn, repository, action="create-tag")
             check_hooks(repository, "create-tag", name, hooks)
-            self._insert_ref(conn, TAG, _NEW_TAG, values, {})
+            self._insert_ref(conn, TAG, _NEW_TAG, values)
             self._record_move(conn, repository_id, name, None, commit_id, "create-tag", actor, kind=RefKind.TAG)
             return Ref(name, commit_id)
 

@@ -11,8 +11,6 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator
 
-from lakeops.catalog.digests import DIGEST, on_insert, on_update
-
 PREFIX = "lakeops_"
 VERSION_TABLE = "lakeops_version"
 """Where alembic keeps the revision: not ``alembic_version``, which a neighbour may own."""
@@ -82,11 +80,6 @@ def counter(name: str | None = None) -> Column[int]:
     return Column(name, COUNTER, primary_key=True, autoincrement=True)
 
 
-def digest(name: str | None = None) -> Column[int]:
-    """The digest of the row, null only while a transaction is under way. It comes last, when all else is known."""
-    return Column(name, WHOLE, nullable=True, default=on_insert, onupdate=on_update)
-
-
 class DatabaseLogin(FunctionElement[str]):
     """The login that the database has checked. SQLite has none, so an insert there names the account."""
 
@@ -127,8 +120,3 @@ def seconds(name: str | None = None) -> Column[int]:
 def partial_index(name: str, condition: str, *columns: str) -> Index:
     """An index over the rows that meet a condition."""
     return Index(name, *columns, sqlite_where=sql(condition), postgresql_where=sql(condition))
-
-
-def open_index(table: str) -> Index:
-    """An index that finds the rows whose digest a transaction has yet to fill in."""
-    return partial_index(f"{table}_open", f"{DIGEST} IS NULL", DIGEST)

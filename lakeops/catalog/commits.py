@@ -28,12 +28,12 @@ from sqlalchemy import (
 )
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import delete_rows
 from lakeops.catalog.guards import (
     IN_CHUNK,
     Transitions,
     check_live,
     check_writable,
+    delete_rows,
     find_repository,
     grace_of,
     lock_repository,

@@ -22,8 +22,6 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import Pool
 
-from lakeops.catalog import digests
-from lakeops.catalog.digests import MASK
 from lakeops.catalog.tables import STAGED
 from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying
 from lakeops.model.errors import CatalogError, CatalogUnavailable, PermissionDenied
@@ -107,7 +105,7 @@ class Dialect(Protocol):
         ...
 
     def bring(self, conn: Connection, rows: pa.Table) -> None:
-        """Begin to load staged rows (``arrow.LOADED``): what needs no lock of a branch."""
+        """Begin to load staged rows (``arrow.COLUMNS``): what needs no lock of a branch."""
         ...
 
     def load(self, conn: Connection, repository_id: str, token: str, rows: pa.Table) -> None:
@@ -127,7 +125,7 @@ def insert_staged(source: str) -> str:
     """The statement that inserts or replaces staged rows. ``source`` gives the table's columns in order."""
     names = ", ".join(column.name for column in STAGED.columns)
     new = {column.name: f"excluded.{column.name}" for column in STAGED.columns if not column.primary_key}
-    new["trail"] = f"({STAGED.name}.trail + excluded.trail) & {MASK}"
+    new["changes"] = f"{STAGED.name}.changes + 1"
     changes = ", ".join(f"{name} = {value}" for name, value in new.items())
     return (
         f"INSERT INTO {STAGED.name} ({names}) {source} ON CONFLICT (repository_id, token, path) DO UPDATE SET {changes}"
@@ -251,9 +249,7 @@ class Database:
         try:
             with self.engine.connect() as conn:
                 self.dialect.begin(conn, write=True)
-                digests.begin(conn)
                 result = work(conn)
-                digests.finish(conn)
                 self._commit(conn)
                 return result
         except self._failures as error:

@@ -31,6 +31,7 @@ from sqlalchemy import (
     Table,
     bindparam,
     column,
+    delete,
     exists,
     insert,
     select,
@@ -38,7 +39,6 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 
 from lakeops.catalog.database import Database
-from lakeops.catalog.digests import DIGEST, note_insert, row_digest
 from lakeops.catalog.lookups import Lookup, PageLookup
 from lakeops.catalog.records import BranchState, Caller
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, number, optional_number, ticks
@@ -312,14 +312,12 @@ def new_ref(table: Table, **more: ColumnElement[Any]) -> Insert:
 
     A branch's name is no tag's either. Who reads by it would get the branch, though a tag is said to stay where it is.
 
-    Parameters ``repository``, ``ref``, ``commit``, ``row_digest``, and what is in ``more``: further columns of the
-    table.
+    Parameters ``repository``, ``ref``, ``commit``, and what is in ``more``: further columns of the table.
     """
     here: BindParameter[str] = bindparam("repository")
     name: BindParameter[str] = bindparam("ref", type_=table.c.name.type)
     taken = [exists().where(one.c.repository_id == here, one.c.name == name) for one in (BRANCH, TAG)]
     values = {"repository_id": COMMIT.c.repository_id, "name": name, "commit_id": COMMIT.c.id, **more}
-    values[DIGEST] = bindparam(DIGEST, type_=table.c[DIGEST].type)
     live = select(*values.values()).where(
         COMMIT.c.repository_id == here,
         COMMIT.c.id == bindparam("commit"),
@@ -387,23 +385,19 @@ class Transitions:
             },
         )
 
-    def _insert_ref(
-        self, conn: Connection, table: Table, new: Insert, values: dict[str, str], more: Mapping[str, Any]
-    ) -> None:
-        """Run a statement of ``new_ref``. ``more`` are the further columns.
+    def _insert_ref(self, conn: Connection, table: Table, new: Insert, values: Mapping[str, Any]) -> None:
+        """Run a statement of ``new_ref``.
 
         Raises:
             AlreadyExists, CommitExpired, RefNotFound.
         """
-        row = {"repository_id": values["repository"], "name": values["ref"], "commit_id": values["commit"], **more}
-        while not conn.execute(new, {**values, DIGEST: row_digest(table, row)}).rowcount:
+        while not conn.execute(new, values).rowcount:
             for other in (BRANCH, TAG):
                 mine = (other.c.repository_id == values["repository"], other.c.name == values["ref"])
                 if conn.execute(select(other.c.name).where(*mine)).first():
                     raise AlreadyExists(_taken(table, other, values))
             # One that passes was restored between the two looks, or the name became free.
             check_live(conn, values["repository"], [values["commit"]])
-        note_insert(conn, table, row)
 
     def _record_move(
         self,
@@ -432,9 +426,6 @@ class Transitions:
         }
         record = audited or self._audit_values(repository_id, action, str(kind), ref, old, new, claimed=actor)
         if self.database.dialect.account is None:
-            # SQLAlchemy runs no defaults of a statement with a second insert in it, so the digest is computed here.
-            note_insert(conn, REFLOG, move)
-            move[DIGEST] = row_digest(REFLOG, move)
             conn.execute(_NEW_MOVE_AND_RECORD, move | {f"told_{name}": value for name, value in record.items()})
         else:
             conn.execute(_NEW_MOVE, move)
@@ -491,3 +482,8 @@ class Transitions:
         ]
         if rows:
             conn.execute(insert(RETIRED), rows)
+
+
+def delete_rows(conn: Connection, table: Table, *where: ColumnElement[bool]) -> int:
+    """Delete rows of a table. Returns how many."""
+    return conn.execute(delete(table).where(*where)).rowcount

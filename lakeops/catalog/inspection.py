@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, func, literal_column, select, tuple_
+from sqlalchemy import Connection, CursorResult, Select, Table, Text, cast, exists, func, select, tuple_
 
 from lakeops.catalog.columns import CheckedJson
-from lakeops.catalog.digests import DIGEST, MASK, column_of, counted, row_digest, row_weight
 from lakeops.catalog.guards import IN_CHUNK, Transitions, deadline_of, find_repository
 from lakeops.catalog.records import BranchState, Move, Records, RowFlaw, StagedLine, Upload
 from lakeops.catalog.rows import AnyRow, branch_record, decoding, from_ticks, repository_record, words
@@ -28,34 +27,35 @@ from lakeops.catalog.tables import (
     REPOSITORY,
     RETIRED,
     STAGED,
-    STAGED_TALLY,
     TAG,
-    TALLY,
     UPLOAD,
 )
 from lakeops.model.errors import Corrupted
 from lakeops.model.records import Commit, Ref
 
 R = TypeVar("R")
-_SHOWN = ("repository_id", DIGEST)
 
 
-def row_flaws(conn: Connection, repository_id: str) -> tuple[list[RowFlaw], list[str]]:
-    """Rows that are not what their digests cover, and the tables that have lost or gained rows."""
-    said = _sums(conn, repository_id)
+def row_flaws(conn: Connection, repository_id: str) -> list[RowFlaw]:
+    """Rows with text that is no JSON in a column of JSON, in any table."""
     flaws: list[RowFlaw] = []
-    wrong: list[str] = []
     for table in METADATA.sorted_tables:
-        if DIGEST not in table.c:
+        parsed = [column.name for column in table.columns if isinstance(column.type, CheckedJson)]
+        owner = REPOSITORY.c.id if table is REPOSITORY else table.c.get("repository_id")
+        if not parsed or owner is None:
             continue
-        total = 0
-        for values, found, reason in _rows(conn, table, repository_id):
-            total += row_weight(table, values)
-            if reason or found != row_digest(table, values):
-                flaws.append(RowFlaw(table.name, _key(table, values), reason))
-        if counted(table) and total & MASK != said.get(column_of(table), 0):
-            wrong.append(table.name)
-    return flaws, wrong
+        columns = [
+            cast(column, Text).label(column.name) if column.name in parsed else column for column in table.columns
+        ]
+        for row in conn.execute(select(*columns).where(owner == repository_id)).mappings():
+            for name in parsed:
+                try:
+                    json.loads(row[name])
+                except (ValueError, TypeError) as error:
+                    reason = f"its {name} is no JSON: {' '.join(str(error).split())}"
+                    flaws.append(RowFlaw(table.name, _key(table, row), reason))
+                    break
+    return flaws
 
 
 def readable(
@@ -77,38 +77,12 @@ def moves(conn: Connection, repository_id: str) -> list[Move]:
     return [Move(*row) for row in conn.execute(query.order_by(REFLOG.c.kind, REFLOG.c.ref, REFLOG.c.sequence))]
 
 
-def _sums(conn: Connection, repository_id: str) -> dict[str, int]:
-    said: dict[str, int] = {}
-    for row in conn.execute(select(TALLY).where(TALLY.c.repository_id == repository_id)).mappings():
-        for name, value in row.items():
-            if name not in {"repository_id", "shard"}:
-                said[name] = (said.get(name, 0) + (value if isinstance(value, int) else 0)) & MASK
-    return said
-
-
-def _rows(conn: Connection, table: Table, repository_id: str) -> Iterator[tuple[dict[str, Any], Any, str]]:
-    """A table's rows with JSON parsed, the digest that each carries, and why a row cannot be read."""
-    parsed = [column.name for column in table.columns if isinstance(column.type, CheckedJson)]
-    columns = [cast(column, Text).label(column.name) if column.name in parsed else column for column in table.columns]
-    mine = REPOSITORY.c.id if table is REPOSITORY else table.c.repository_id
-    for row in conn.execute(select(*columns).where(mine == repository_id)).mappings():
-        values, reason = dict(row), ""
-        for name in parsed:
-            try:
-                values[name] = json.loads(values[name])
-            except (ValueError, TypeError) as error:
-                reason = f"its {name} is no JSON: {' '.join(str(error).split())}"
-        yield values, values.pop(DIGEST), reason
-
-
 def _key(table: Table, values: Any) -> str:  # noqa: ANN401 - a mapping of columns
-    names = [column.name for column in table.primary_key.columns if column.name not in _SHOWN]
+    names = [column.name for column in table.primary_key.columns if column.name != "repository_id"]
     return " ".join(str(values[name]) for name in names) or str(values["repository_id"])
 
 
 _MOST_KEYS = 100
-_HALF = 31
-_LOW = (1 << _HALF) - 1
 _PARSED = ("parents", "metadata")
 _TEXTS = ("committer", "message", "meta_range_id", "meta_range_file", "meta_range_digest")
 _NUMBERS = ("creation_date", "generation")
@@ -125,11 +99,10 @@ class Inspection(Transitions):
 
         def work(conn: Connection) -> Records:
             row = find_repository(conn, repository_id)
-            altered, wrong_tables = row_flaws(conn, repository_id)
-            flaws = {(flaw.table, flaw.key): flaw for flaw in altered}
+            flaws = {(flaw.table, flaw.key): flaw for flaw in row_flaws(conn, repository_id)}
             branches = list(readable(_select_all(conn, BRANCH, repository_id), BRANCH, branch_record, flaws))
             tags = list(readable(_select_all(conn, TAG, repository_id), TAG, _tag, flaws))
-            staged, held, said = _staged_sums(conn, repository_id)
+            staged = _staged_counts(conn, repository_id)
             uploads = list(readable(_select_all(conn, UPLOAD, repository_id), UPLOAD, _upload, flaws))
             mirror = _of_repository(select(MIRROR.c.repository_id), MIRROR, repository_id).where(
                 MIRROR.c.promoted_writable.is_(None)
@@ -145,16 +118,12 @@ class Inspection(Transitions):
                 unreadable=unreadable,
                 retired=_retired(conn, repository_id, {*staged, *_tokens(branches)}),
                 staged=staged,
-                staged_wrong=sorted(
-                    {str(token) for token in {*held, *said} if held.get(token, 0) != said.get(token, 0)}
-                ),
                 uploads=uploads,
                 overdue=now - deadline_of(row, now),
                 follows=conn.execute(mirror).first() is not None,
                 dangling_keys=_dangling_keys(conn, repository_id),
                 now=now,
                 flaws=sorted(flaws.values(), key=lambda flaw: (flaw.table, flaw.key)),
-                wrong_tables=wrong_tables,
                 moves=moves(conn, repository_id),
                 pruned=row.pruned,
             )
@@ -248,17 +217,7 @@ def _dangling_keys(conn: Connection, repository_id: str) -> dict[str, str]:
     return {row.key: row.commit_id for row in conn.execute(query.order_by(KEY.c.key).limit(_MOST_KEYS))}
 
 
-def _staged_sums(conn: Connection, repository_id: str) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """By token: how many rows there are, the sum of their trails, and what the sum should be."""
-    # In two halves, since sums of whole numbers of 62 bits run over.
-    high, low = STAGED.c.trail.op(">>")(literal_column(str(_HALF))), STAGED.c.trail.op("&")(_LOW)
-    query = select(STAGED.c.token, func.count(), func.sum(high), func.sum(low)).group_by(STAGED.c.token)
-    rows: dict[str, int] = {}
-    held: dict[str, int] = {}
-    for token, count, upper, lower in conn.execute(query.where(STAGED.c.repository_id == repository_id)):
-        rows[str(token)], held[str(token)] = count, ((int(upper) << _HALF) + int(lower)) & MASK
-    said: dict[str, int] = {}
-    shards = select(STAGED_TALLY.c.token, STAGED_TALLY.c.total).where(STAGED_TALLY.c.repository_id == repository_id)
-    for token, total in conn.execute(shards):
-        said[token] = (said.get(token, 0) + (total if isinstance(total, int) else 0)) & MASK
-    return rows, held, said
+def _staged_counts(conn: Connection, repository_id: str) -> dict[str, int]:
+    """How many staged rows there are, by token."""
+    query = select(STAGED.c.token, func.count()).where(STAGED.c.repository_id == repository_id)
+    return {str(token): count for token, count in conn.execute(query.group_by(STAGED.c.token))}

@@ -24,8 +24,15 @@ from sqlalchemy import Connection, Select, and_, exists, func, insert, not_, or_
 
 from lakeops.catalog.clock import believe
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import Transitions, check_writable, deadline_of, find_repository, grace_of, lock_repository
+from lakeops.catalog.guards import (
+    Transitions,
+    check_writable,
+    deadline_of,
+    delete_rows,
+    find_repository,
+    grace_of,
+    lock_repository,
+)
 from lakeops.catalog.rows import AnyRow, decoding, from_ticks, ticks
 from lakeops.catalog.tables import COMMIT, MARK, REFLOG, REPOSITORY
 from lakeops.model.errors import BranchMoved, ClockInDoubt, CollectionRunning, MarkNotFound, MarkRefused

@@ -39,8 +39,11 @@ from lakeops.catalog.candidates import (
 )
 from lakeops.catalog.commits import find_registrations
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import IN_CHUNK, find_repository
+from lakeops.catalog.guards import (
+    IN_CHUNK,
+    delete_rows,
+    find_repository,
+)
 from lakeops.catalog.rows import (
     AnyRow,
     branch_record,

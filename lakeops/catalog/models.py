@@ -18,7 +18,7 @@ from sqlalchemy import Index, MetaData, UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 from lakeops.catalog import columns
-from lakeops.catalog.columns import open_index, partial_index
+from lakeops.catalog.columns import partial_index
 
 
 def _text(*, key: bool = False, null: bool = False) -> Any:  # noqa: ANN401 - SQLModel's fields are typed as Any
@@ -35,10 +35,6 @@ def _flag() -> Any:  # noqa: ANN401
 
 def _json(name: str | None = None) -> Any:  # noqa: ANN401
     return Field(sa_column=columns.json(name))
-
-
-def _digest() -> Any:  # noqa: ANN401
-    return Field(sa_column=columns.digest())
 
 
 class _Row(SQLModel):
@@ -59,7 +55,6 @@ class RepositoryRow(_Row, table=True):
 
     __tablename__ = "lakeops_repository"
     __table_args__: ClassVar[tuple[Any, ...]] = (
-        open_index("lakeops_repository"),
         UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
     id: str = _text(key=True)
@@ -77,7 +72,6 @@ class RepositoryRow(_Row, table=True):
     pruned: int | None = _number(null=True)
     hooks: list[dict[str, Any]] = _json()
     restored: int | None = _number(null=True)
-    row_digest: int | None = _digest()
 
 
 class CatalogRow(_Row, table=True):
@@ -108,7 +102,6 @@ class CommitRow(_Row, table=True):
 
     __tablename__ = "lakeops_commit"
     __table_args__: ClassVar[tuple[Any, ...]] = (
-        open_index("lakeops_commit"),
         Index("lakeops_commit_generation", "repository_id", "generation", "id"),
         partial_index("lakeops_commit_expired_by", "expired_by IS NOT NULL", "repository_id", "expired_by"),
     )
@@ -126,7 +119,6 @@ class CommitRow(_Row, table=True):
     meta_range_digest: str = _text()
     expired: bool = _flag()
     expired_by: str | None = _text(null=True)
-    row_digest: int | None = _digest()
 
 
 class BranchRow(_Row, table=True):
@@ -137,10 +129,7 @@ class BranchRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_branch"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        open_index("lakeops_branch"),
-        Index("lakeops_branch_token", "repository_id", "staging_token"),
-    )
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_branch_token", "repository_id", "staging_token"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
@@ -149,50 +138,43 @@ class BranchRow(_Row, table=True):
     resets: int = _number()
     sealed_resets: int = _number()
     intents: list[list[Any]] = _json()
-    row_digest: int | None = _digest()
 
 
 class TagRow(_Row, table=True):
     """A tag."""
 
     __tablename__ = "lakeops_tag"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_tag"),)
     repository_id: str = _text(key=True)
     name: str = _text(key=True)
     commit_id: str = _text()
-    row_digest: int | None = _digest()
 
 
 class ProtectionRow(_Row, table=True):
     """What refs that match a glob pattern do not take; see ``model.records.Protection``."""
 
     __tablename__ = "lakeops_protection"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_protection"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     pattern: str = _text(key=True)
     check_name: str = _text(key=True)
-    row_digest: int | None = _digest()
 
 
 class PassedCheckRow(_Row, table=True):
     """A check that a commit has passed."""
 
     __tablename__ = "lakeops_passed_check"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_passed_check"),)
     repository_id: str = _text(key=True)
     commit_id: str = _text(key=True)
     name: str = _text(key=True)
     passed_by: str = _text()
     at: int = _number()
-    row_digest: int | None = _digest()
 
 
 class StagedRow(_Row, table=True):
     """One staged path of one token: an entry, or a tombstone whose other columns are null.
 
-    ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there. ``digest`` is of the row as
-    it is, ``trail`` the sum of the digests of all rows that were staged here one after another.
+    ``metadata`` is JSON text, null when empty, so that bulk reads parse only what is there. ``changes`` is how
+    often something was staged at this path under this token.
     """
 
     __tablename__ = "lakeops_staged"
@@ -207,8 +189,7 @@ class StagedRow(_Row, table=True):
     mtime: int | None = _number(null=True)
     content_type: str | None = _text(null=True)
     user_metadata: str | None = Field(sa_column=columns.text("metadata", null=True))
-    digest: int = _number()
-    trail: int = _number()
+    changes: int = _number()
 
 
 class RetiredTokenRow(_Row, table=True):
@@ -218,15 +199,11 @@ class RetiredTokenRow(_Row, table=True):
     """
 
     __tablename__ = "lakeops_retired_token"
-    __table_args__: ClassVar[tuple[Any, ...]] = (
-        open_index("lakeops_retired_token"),
-        Index("lakeops_retired_token_purged", "repository_id", "purged"),
-    )
+    __table_args__: ClassVar[tuple[Any, ...]] = (Index("lakeops_retired_token_purged", "repository_id", "purged"),)
     repository_id: str = _text(key=True)
     token: str = _text(key=True)
     commit_id: str | None = _text(null=True)
     purged: bool = _flag()
-    row_digest: int | None = _digest()
 
 
 class ReflogRow(_Row, table=True):
@@ -234,7 +211,6 @@ class ReflogRow(_Row, table=True):
 
     __tablename__ = "lakeops_reflog"
     __table_args__: ClassVar[tuple[Any, ...]] = (
-        open_index("lakeops_reflog"),
         Index("lakeops_reflog_all", "repository_id", "sequence"),
         Index("lakeops_reflog_ref", "repository_id", "ref", "sequence"),
         {"sqlite_autoincrement": True},
@@ -248,7 +224,6 @@ class ReflogRow(_Row, table=True):
     action: str = _text()
     actor: str = _text()
     at: int = _number()
-    row_digest: int | None = _digest()
 
 
 class AuditRow(_Row, table=True):
@@ -281,13 +256,11 @@ class KeyRow(_Row, table=True):
     """An idempotency key and the commit that it stands for."""
 
     __tablename__ = "lakeops_idempotency_key"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_idempotency_key"),)
     repository_id: str = _text(key=True)
     key: str = _text(key=True)
     fingerprint: str = _text()
     commit_id: str = _text()
     at: int = _number()
-    row_digest: int | None = _digest()
 
 
 class QueueRow(_Row, table=True):
@@ -306,43 +279,36 @@ class UploadRow(_Row, table=True):
     """Objects being written below ``address``; ``started`` in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_upload"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_upload"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     branch: str = _text()
     address: str = _text()
     started: int = _number()
-    row_digest: int | None = _digest()
 
 
 class RetentionRow(_Row, table=True):
     """A repository's retention rules, as JSON text that was validated when it was set."""
 
     __tablename__ = "lakeops_retention"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_retention"),)
     repository_id: str = _text(key=True)
     rules: str = _text()
-    row_digest: int | None = _digest()
 
 
 class MirrorNeedRow(_Row, table=True):
     """What one mirror of this repository needs: the commits that it shows or waits for, as it last reported them."""
 
     __tablename__ = "lakeops_mirror_need"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror_need"),)
     repository_id: str = _text(key=True)
     mirror: str = _text(key=True)
     commits: list[str] = _json()
     at: int = _number()
     sequence: int | None = _number(null=True)
-    row_digest: int | None = _digest()
 
 
 class MirrorRow(_Row, table=True):
     """How a repository mirrors another one; ``source`` holds no secret. See ``model.mirrors.Mirror``."""
 
     __tablename__ = "lakeops_mirror"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror"),)
     repository_id: str = _text(key=True)
     source: dict[str, Any] = _json()
     registration: str = _text()
@@ -361,14 +327,12 @@ class MirrorRow(_Row, table=True):
     protections: list[str] = _json()
     refusals: int = _number()
     refused: list[str] = _json()
-    row_digest: int | None = _digest()
 
 
 class MirrorRefRow(_Row, table=True):
     """One ref that a mirror follows: what is shown, what is waited for. See ``model.mirrors.MirrorRef``."""
 
     __tablename__ = "lakeops_mirror_ref"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror_ref"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
@@ -382,20 +346,17 @@ class MirrorRefRow(_Row, table=True):
     checked: int | None = _number(null=True)
     error: str | None = _text(null=True)
     wait: dict[str, Any] | None = _json()
-    row_digest: int | None = _digest()
 
 
 class MirrorArrivalRow(_Row, table=True):
     """A range file that a ref waits for and that has arrived; ``pending`` is what it still lacks, as JSON text."""
 
     __tablename__ = "lakeops_mirror_arrival"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mirror_arrival"),)
     repository_id: str = _text(key=True)
     kind: str = _text(key=True)
     name: str = _text(key=True)
     file: str = _text(key=True)
     pending: str | None = _text(null=True)
-    row_digest: int | None = _digest()
 
 
 class ClockRow(_Row, table=True):
@@ -416,7 +377,6 @@ class MarkRow(_Row, table=True):
     """A mark of garbage collection; times in microseconds since the Unix epoch."""
 
     __tablename__ = "lakeops_mark"
-    __table_args__: ClassVar[tuple[Any, ...]] = (open_index("lakeops_mark"),)
     repository_id: str = _text(key=True)
     id: str = _text(key=True)
     state: str = _text()
@@ -430,7 +390,6 @@ class MarkRow(_Row, table=True):
     swept: int = _number()
     refused: int = _number()
     failures: list[list[str]] = _json()
-    row_digest: int | None = _digest()
 
 
 class ReportRow(_Row, table=True):
@@ -442,37 +401,6 @@ class ReportRow(_Row, table=True):
     at: int = _number(key=True)
     actor: str = _text()
     found: dict[str, Any] = _json()
-
-
-class TallyRow(_Row, table=True):
-    """Sums over the rows of a repository, a table a column, in several parts; see ``digests``."""
-
-    __tablename__ = "lakeops_tally"
-    repository_id: str = _text(key=True)
-    shard: str = _text(key=True)
-    commit: int = _number()
-    branch: int = _number()
-    tag: int = _number()
-    protection: int = _number()
-    passed_check: int = _number()
-    retired_token: int = _number()
-    reflog: int = _number()
-    idempotency_key: int = _number()
-    retention: int = _number()
-    mirror_need: int = _number()
-    mirror: int = _number()
-    mirror_ref: int = _number()
-    mark: int = _number()
-
-
-class StagedTallyRow(_Row, table=True):
-    """The sum of the digests of all that was staged under a token, in several parts; see ``staged_digests``."""
-
-    __tablename__ = "lakeops_staged_tally"
-    repository_id: str = _text(key=True)
-    token: str = _text(key=True)
-    shard: str = _text(key=True)
-    total: int = _number()
 
 
 METADATA: MetaData = _Row.metadata

@@ -52,11 +52,10 @@ _DENIED = "42501"  # insufficient privilege
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
 
-_LOADED = ", ".join(STAGED_VALUES)
-_READ = ", ".join(name for name in STAGED_VALUES if name not in {"digest", "trail"})
-_CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_LOADED} FROM {STAGED.name} LIMIT 0"  # noqa: S608
-_COPY_IN = f"COPY lakeops_load ({_LOADED}) FROM STDIN (FORMAT csv)"
-_MOVE = insert_staged(f"SELECT %s, %s, {_LOADED} FROM lakeops_load")  # noqa: S608
+_READ = ", ".join(name for name in STAGED_VALUES if name != "changes")
+_CREATE = f"CREATE TEMPORARY TABLE lakeops_load ON COMMIT DROP AS SELECT {_READ} FROM {STAGED.name} LIMIT 0"  # noqa: S608
+_COPY_IN = f"COPY lakeops_load ({_READ}) FROM STDIN (FORMAT csv)"
+_MOVE = insert_staged(f"SELECT %s, %s, {_READ}, 1 FROM lakeops_load")  # noqa: S608
 _COPY_OUT = (
     f"COPY (SELECT {_READ} FROM {STAGED.name} WHERE repository_id = %s AND token = %s AND path >= %s "  # noqa: S608
     "AND (path < %s OR %s) ORDER BY path) TO STDOUT (FORMAT csv)"

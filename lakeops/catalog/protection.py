@@ -13,8 +13,14 @@ from fnmatch import fnmatchcase
 from sqlalchemy import ColumnElement, Connection, bindparam, exists, insert, literal, select
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import Transitions, check_live, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import (
+    Transitions,
+    check_live,
+    check_writable,
+    delete_rows,
+    find_repository,
+    lock_repository,
+)
 from lakeops.catalog.tables import PASSED_CHECK, PROTECTION
 from lakeops.model.clock import unix_seconds
 from lakeops.model.errors import MissingCheck, NotFound

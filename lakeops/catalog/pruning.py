@@ -22,8 +22,14 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, case, func, or_, select, update
 
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import delete_rows
-from lakeops.catalog.guards import IN_CHUNK, Transitions, check_writable, find_repository, lock_repository
+from lakeops.catalog.guards import (
+    IN_CHUNK,
+    Transitions,
+    check_writable,
+    delete_rows,
+    find_repository,
+    lock_repository,
+)
 from lakeops.catalog.records import PrunePlan, PruneStep
 from lakeops.catalog.tables import COMMIT, KEY, MARK, PASSED_CHECK, REFLOG, REPOSITORY, RETIRED
 from lakeops.model.marks import BEGUN, UNPROVED, MarkState

@@ -114,13 +114,13 @@ class Staged:
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
-    """What had been staged at a path, or below a prefix, at one instant.
+class ChangeCounter:
+    """How often something was staged at a path, or below a prefix, up to one instant.
 
     Attributes:
         place: the path, or the prefix.
         below: whether it is a prefix.
-        total: the sum of the trails there. Whatever is staged there later makes it another one.
+        total: the count. Whatever is staged there later makes it another one.
     """
 
     place: str
@@ -130,10 +130,10 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A branch as somebody is about to look at it: its row, and what had been staged where they look."""
+    """A branch as somebody is about to look at it: its row, and how often something was staged where they look."""
 
     state: BranchState
-    trail: Trail
+    counter: ChangeCounter
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,16 +353,15 @@ class StagedLine:
     mtime: int | None
     content_type: str | None
     metadata: str | None
-    digest: int
 
 
 @dataclass(frozen=True, slots=True)
 class RowFlaw:
-    """A row that is not what its digest covers. ``reason`` says why it makes no record at all, if it makes none."""
+    """A row that makes no record, and why."""
 
     table: str
     key: str
-    reason: str = ""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,14 +425,12 @@ class Records:
         unreadable: ids of commits whose rows make no commit, and why.
         retired: tokens in use, or with rows, that are retired; to the commit that took them along, if one did.
         staged: tokens with rows, to how many.
-        staged_wrong: tokens whose rows do not sum up to what was staged under them.
         uploads: all uploads on record, the overdue ones too.
         overdue: when an upload must have begun to be linked still.
         follows: whether it is a mirror that follows its source.
         dangling_keys: idempotency keys whose commit does not exist, to that commit's id. The first hundred.
         now: the database's time.
-        flaws: rows of any table that are not what their digests cover, or make no record.
-        wrong_tables: tables that have lost or gained rows.
+        flaws: rows of any table that make no record.
         pruned: the highest generation of a commit that was pruned, if any was.
         moves: the reflog, ref by ref, oldest first.
     """
@@ -446,13 +443,11 @@ class Records:
     unreadable: Mapping[str, str]
     retired: Mapping[str, str | None]
     staged: Mapping[str, int]
-    staged_wrong: Sequence[str]
     uploads: Sequence[Upload]
     overdue: datetime
     follows: bool
     dangling_keys: Mapping[str, str]
     now: datetime
     flaws: Sequence[RowFlaw]
-    wrong_tables: Sequence[str]
     moves: Sequence[Move]
     pruned: int | None = None

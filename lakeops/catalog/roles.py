@@ -47,9 +47,7 @@ from lakeops.catalog.tables import (
     REPOSITORY,
     RETIRED,
     STAGED,
-    STAGED_TALLY,
     TAG,
-    TALLY,
     UPLOAD,
 )
 from lakeops.model.errors import InvalidInput, Unsupported
@@ -62,17 +60,16 @@ _TOLD = "repository_id, action, kind, ref, before, after, person, claimed"
 _ALL = "INSERT, UPDATE, DELETE"
 
 _WRITES: Sequence[tuple[str, Table]] = (
-    *((_ALL, table) for table in (BRANCH, TAG, STAGED, STAGED_TALLY, TALLY, RETIRED, QUEUE, UPLOAD)),
+    *((_ALL, table) for table in (BRANCH, TAG, STAGED, RETIRED, QUEUE, UPLOAD)),
     (_ALL, REPORT),  # what a check found
     *(("INSERT", table) for table in (COMMIT, REFLOG, KEY, PASSED_CHECK)),
-    ("UPDATE (row_digest)", REPOSITORY),  # to lock it
-    ("UPDATE (state, row_digest)", MARK),  # to fail one that takes too long
+    ("UPDATE (default_branch)", REPOSITORY),  # to lock it: no policy lets the change pass
+    ("UPDATE (state)", MARK),  # to fail one that takes too long
 )
 _REPORTS: Sequence[tuple[str, Table]] = (
     (_ALL, MIRROR_NEED),
-    ("INSERT, UPDATE", TALLY),
-    ("UPDATE (row_digest)", REPOSITORY),
-    ("UPDATE (row_digest)", MIRROR),
+    ("UPDATE (default_branch)", REPOSITORY),
+    ("UPDATE (created)", MIRROR),
 )
 _FEW = {READER: (), WRITER: _WRITES, MIRRORING: _REPORTS}
 

@@ -9,11 +9,9 @@ from dataclasses import asdict, astuple, fields
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, TypeVar
-from zlib import crc32
 
 from sqlalchemy import Row, Table, Text, cast
 
-from lakeops.catalog.digests import DIGEST, row_digest
 from lakeops.catalog.records import BranchState, Intent, Intents, KeyRecord, Staged
 from lakeops.catalog.tables import BRANCH, COMMIT, MIRROR, MIRROR_NEED, MIRROR_REF, REFLOG, REPOSITORY, STAGED
 from lakeops.model.errors import Corrupted, InvalidInput
@@ -31,12 +29,6 @@ _WRONG = (TypeError, ValueError, KeyError, AttributeError, OverflowError)
 
 _commit, _entry = maker(Commit), maker(Entry)
 R = TypeVar("R")
-
-DIGESTED = ("path", "tombstone", "physical_address", "checksum", "size_bytes", "mtime", "content_type", "metadata")
-"""What the digest of a staged row covers, in order."""
-
-NULL = "\1"
-"""What stands for a value that is not there, in the digest of a staged row."""
 
 COMMIT_COLUMNS = [COMMIT.c[field.name] for field in fields(Commit)]
 """The commit table's columns in the order of the record's fields."""
@@ -236,8 +228,8 @@ def intent_values(intents: Intents) -> list[list[Any]]:
 
 
 def branch_values(state: BranchState) -> dict[str, Any]:
-    """A branch as column values, with their digest."""
-    values = {
+    """A branch as column values."""
+    return {
         "repository_id": state.repository_id,
         "name": state.id,
         "commit_id": state.commit_id,
@@ -247,7 +239,6 @@ def branch_values(state: BranchState) -> dict[str, Any]:
         "sealed_resets": state.sealed_resets,
         "intents": intent_values(state.intents),
     }
-    return {**values, DIGEST: row_digest(BRANCH, values)}
 
 
 def key_record(row: AnyRow) -> KeyRecord:
@@ -271,7 +262,7 @@ def staged_record(row: Sequence[Any]) -> Staged:
 def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, Any]:
     """A staged row as column values."""
     entry = staged.entry
-    values = {
+    return {
         "repository_id": repository_id,
         "token": token,
         "path": staged.path,
@@ -282,20 +273,8 @@ def staged_values(repository_id: str, token: str, staged: Staged) -> dict[str, A
         "mtime": entry and entry.mtime,
         "content_type": entry and entry.content_type,
         "metadata": entry and metadata_text(entry.metadata),
+        "changes": 1,
     }
-    digest = staged_digest([values[name] for name in DIGESTED])
-    return {**values, "digest": digest, "trail": digest}
-
-
-def staged_digest(values: Sequence[Any]) -> int:
-    """The digest of a staged row with these values of ``DIGESTED``.
-
-    It is a CRC-32, because half a million rows have to be digested beside their upload. Repository and token are not
-    covered: a row under another token is missing in one token's sum, and too much in the other's.
-    """
-    path, tombstone, *others = values
-    texts = (str(path), "1" if tombstone else "0", *(NULL if value is None else str(value) for value in others))
-    return crc32("\0".join(texts).encode("utf-8", "surrogatepass"))
 
 
 def metadata_text(metadata: Mapping[str, str]) -> str | None:

@@ -124,7 +124,8 @@ class Sqlite:
         with _many_tuples():
             for batch in rows.to_batches(max_chunksize=_BATCH):
                 same = [[repository_id] * batch.num_rows, [token] * batch.num_rows]
-                values = list(zip(*same, *(column.to_pylist() for column in batch.columns), strict=True))
+                columns = [*same, *(column.to_pylist() for column in batch.columns), [1] * batch.num_rows]
+                values = list(zip(*columns, strict=True))
                 if values:  # Arrow may give a batch without any
                     conn.exec_driver_sql(self.insert_staged, values)
 

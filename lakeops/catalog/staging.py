@@ -13,11 +13,9 @@ exclusively. No row can arrive under a token after it was sealed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +23,6 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from lakeops.catalog.commits import find_commit, find_head
 from lakeops.catalog.database import run_again
-from lakeops.catalog.digests import MASK, add_to_shard, delete_rows
 from lakeops.catalog.guards import (
     PROTECTING,
     Transitions,
@@ -33,6 +30,7 @@ from lakeops.catalog.guards import (
     check_started,
     check_writable,
     deadline_of,
+    delete_rows,
     find_branch,
     find_repository,
     grace_of,
@@ -45,7 +43,7 @@ from lakeops.catalog.guards import (
 )
 from lakeops.catalog.lookups import Lookup
 from lakeops.catalog.marks import check_links
-from lakeops.catalog.records import BranchAt, BranchState, Intent, KeyRecord, Pinned, Sealed, Staged, Trail
+from lakeops.catalog.records import BranchAt, BranchState, ChangeCounter, Intent, KeyRecord, Pinned, Sealed, Staged
 from lakeops.catalog.rows import (
     COMMIT_COLUMNS,
     AnyRow,
@@ -58,7 +56,7 @@ from lakeops.catalog.rows import (
     staged_values,
     ticks,
 )
-from lakeops.catalog.tables import BRANCH, COMMIT, KEY, PROTECTION, REPOSITORY, RETIRED, STAGED, STAGED_TALLY, UPLOAD
+from lakeops.catalog.tables import BRANCH, COMMIT, KEY, PROTECTION, REPOSITORY, RETIRED, STAGED, UPLOAD
 from lakeops.model.errors import BranchMoved, NotAsSeen
 from lakeops.model.records import Commit
 
@@ -98,7 +96,7 @@ class Staging(Transitions):
         upload: str | None = None,
         cleared: frozenset[str] | None = None,
         seen: frozenset[str] | None = None,
-        unchanged: Trail | None = None,
+        unchanged: ChangeCounter | None = None,
     ) -> BranchState:
         """Insert or replace staged rows under the branch's active token.
 
@@ -116,7 +114,7 @@ class Staging(Transitions):
         """
         # A bulk load goes to the server before the branch is locked, so it keeps nobody waiting while it travels.
         dialect = self.database.dialect
-        table, total = (None, 0) if isinstance(rows, Sequence) else _loadable(rows)
+        table = None if isinstance(rows, Sequence) else _columns(rows)
         paths: list[str] = []
         if seen is not None:
             paths = [row.path for row in rows] if isinstance(rows, Sequence) else rows["path"].to_pylist()
@@ -136,32 +134,28 @@ class Staging(Transitions):
             check_started(repository, now, started)
             if cleared is not None:
                 check_links(conn, repository_id, cleared, now - deadline_of(repository, now))
-            added = total
             if table is not None:
                 dialect.load(conn, repository_id, state.staging_token, table)
             elif rows:
                 in_order = sorted(rows, key=attrgetter("path"))  # so that stagers never wait in a circle
                 values = [staged_values(repository_id, state.staging_token, row) for row in in_order]
                 conn.exec_driver_sql(dialect.insert_staged, [tuple(value.values()) for value in values])
-                added = sum(value["digest"] for value in values) & MASK
-            if added:
-                _add_staged(conn, repository_id, state.staging_token, added)
             if upload is not None:
                 conn.execute(delete(UPLOAD).where(UPLOAD.c.repository_id == repository_id, UPLOAD.c.id == upload))
             return state
 
         return self.database.write(work, settle=run_again)
 
-    def trail(self, state: BranchState, place: str, *, below: bool) -> Trail:
-        """What has been staged on a branch at a path, or ``below`` a prefix, for ``put_staged`` to compare with."""
-        return Trail(place, below, self.database.read(lambda conn: _trail_at(conn, state, place, below=below)))
+    def change_counter(self, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
+        """How often something was staged at a path, or ``below`` a prefix, for ``put_staged`` to compare with."""
+        return self.database.read(lambda conn: _count_changes(conn, state, place, below=below))
 
     def pin(self, repository_id: str, branch: str, place: str, *, below: bool) -> Pinned:
-        """A branch and its trail at a path, or ``below`` a prefix, for a transition that comes after a look at them."""
+        """A branch and its change counter at a path, or ``below`` a prefix, for a transition after a look at them."""
 
         def work(conn: Connection) -> Pinned:
             state = find_branch(conn, repository_id, branch)
-            return Pinned(state, Trail(place, below, _trail_at(conn, state, place, below=below)))
+            return Pinned(state, _count_changes(conn, state, place, below=below))
 
         return self.database.read(work)
 
@@ -425,36 +419,24 @@ def branch_update(state: BranchState) -> Any:  # noqa: ANN401 - SQLAlchemy's Upd
     return update(BRANCH).where(BRANCH.c.repository_id == state.repository_id, BRANCH.c.name == state.id)
 
 
-def _loadable(rows: pa.Table) -> tuple[pa.Table, int]:
-    from lakeops.catalog.arrow import loadable
+def _columns(rows: pa.Table) -> pa.Table:
+    from lakeops.catalog.arrow import to_columns
 
-    return loadable(rows)
-
-
-def _add_staged(conn: Connection, repository_id: str, token: str, total: int) -> None:
-    """Add to the sum of a token what was staged under it."""
-    add_to_shard(conn, STAGED_TALLY, {"repository_id": repository_id, "token": token}, {"total": total})
+    return to_columns(rows)
 
 
 def _drop_staged(conn: Connection, state: BranchState, *where: Any) -> dict[str, list[str]]:  # noqa: ANN401 - conditions
     """Delete staged rows of a branch that is locked exclusively. Returns their paths by token."""
     gone = delete(STAGED).where(*_of_tokens(state, state.tokens), *where)
     paths: dict[str, list[str]] = {}
-    sums: Counter[str] = Counter()
-    for row in conn.execute(gone.returning(STAGED.c.token, STAGED.c.path, STAGED.c.trail)).all():
+    for row in conn.execute(gone.returning(STAGED.c.token, STAGED.c.path)).all():
         paths.setdefault(row.token, []).append(row.path)
-        sums[row.token] += row.trail
-    for token in sorted(sums):
-        _add_staged(conn, state.repository_id, token, -sums[token])
     return paths
 
 
 def _forget_staged(conn: Connection, repository_id: str, token: str) -> int:
-    """Delete all rows of a token that no branch reads any more, with its sum. Returns how many."""
-    for table in (STAGED_TALLY, STAGED):
-        mine = (table.c.repository_id == repository_id, table.c.token == token)
-        removed = conn.execute(delete(table).where(*mine)).rowcount
-    return removed
+    """Delete all rows of a token that no branch reads any more. Returns how many."""
+    return delete_rows(conn, STAGED, STAGED.c.repository_id == repository_id, STAGED.c.token == token)
 
 
 def _check_seen(conn: Connection, state: BranchState, paths: Sequence[str], seen: frozenset[str]) -> None:
@@ -471,20 +453,24 @@ def _check_seen(conn: Connection, state: BranchState, paths: Sequence[str], seen
                 raise BranchMoved(f"{row.path!r} was staged on branch {state.id!r} meanwhile; try again")
 
 
-def _check_unchanged(conn: Connection, state: BranchState, trail: Trail, rows: Sequence[Staged] | pa.Table) -> None:
-    """Raise ``BranchMoved`` when something else than these rows was staged at a place since its trail was read.
+def _check_unchanged(
+    conn: Connection, state: BranchState, counter: ChangeCounter, rows: Sequence[Staged] | pa.Table
+) -> None:
+    """Raise ``BranchMoved`` when something else than these rows was staged at a place since its changes were counted.
 
     The rows themselves are there when the answer to an earlier run was lost.
     """
-    total = _trail_at(conn, state, trail.place, below=trail.below)
-    if total != trail.total and total != trail.total + _digests_at(trail, rows):
-        raise BranchMoved(f"{trail.place!r} of branch {state.id!r} was staged to meanwhile; try again")
+    total = _count_changes(conn, state, counter.place, below=counter.below).total
+    if total != counter.total and (
+        total != counter.total + len(mine := _rows_at(counter, rows)) or not _are_staged(conn, state, mine)
+    ):
+        raise BranchMoved(f"{counter.place!r} of branch {state.id!r} was staged to meanwhile; try again")
 
 
 def check_pinned(conn: Connection, state: BranchState, pinned: Pinned) -> None:
     """Raise ``NotAsSeen`` when a branch, which is locked, is not as it was when somebody looked at it."""
-    trail = pinned.trail
-    if state != pinned.state or _trail_at(conn, state, trail.place, below=trail.below) != trail.total:
+    counter = pinned.counter
+    if state != pinned.state or _count_changes(conn, state, counter.place, below=counter.below) != counter:
         raise not_as_seen(state.id)
 
 
@@ -495,22 +481,36 @@ def not_as_seen(branch: str) -> NotAsSeen:
     )
 
 
-def _trail_at(conn: Connection, state: BranchState, place: str, *, below: bool) -> int:
+def _count_changes(conn: Connection, state: BranchState, place: str, *, below: bool) -> ChangeCounter:
     there = _below_prefix(place) if below else [STAGED.c.path == place]
-    total = conn.execute(select(func.sum(STAGED.c.trail)).where(*_of_tokens(state, state.tokens), *there)).scalar()
-    return int(total or 0)
+    total = conn.execute(select(func.sum(STAGED.c.changes)).where(*_of_tokens(state, state.tokens), *there)).scalar()
+    return ChangeCounter(place, below, int(total or 0))
 
 
-def _digests_at(trail: Trail, rows: Sequence[Staged] | pa.Table) -> int:
-    """What rows of ``put_staged`` add to a trail: short rows as they are, a table as it is loaded."""
+def _rows_at(counter: ChangeCounter, rows: Sequence[Staged] | pa.Table) -> dict[str, tuple[Any, ...]]:
+    """The rows of ``put_staged`` at a place: paths to the values of the columns behind the path."""
     if isinstance(rows, Sequence):
-        paths = [row.path for row in rows]
-        digests = [staged_values("", "", row)["digest"] for row in rows]
+        columns = [[staged_values("", "", row)[column.name] for row in rows] for column in _VALUES]
     else:
-        paths, digests = rows["path"].to_pylist(), rows["digest"].to_pylist()
-    there = [path.startswith(trail.place) if trail.below else path == trail.place for path in paths]
-    return sum(compress(digests, there))
+        columns = [rows[column.name].to_pylist() for column in _VALUES]
+    return {
+        path: tuple(values)
+        for path, *values in zip(*columns, strict=True)
+        if (path.startswith(counter.place) if counter.below else path == counter.place)
+    }
 
+
+def _are_staged(conn: Connection, state: BranchState, wanted: Mapping[str, tuple[Any, ...]]) -> bool:
+    """Whether the active token has just these rows at their paths."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for start in range(0, len(paths := sorted(wanted)), PATHS_AT_ONCE):
+        here = STAGED.c.path.in_(paths[start : start + PATHS_AT_ONCE])
+        query = select(*_VALUES).where(*_of_tokens(state, (state.staging_token,)), here)
+        found |= {path: tuple(values) for path, *values in conn.execute(query)}
+    return found == wanted
+
+
+_VALUES = [column for column in STAGED.columns if column.name not in {"repository_id", "token", "changes"}]
 
 PATHS_AT_ONCE = 500
 """Paths that one query looks for."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlalchemy import MetaData, Table, UniqueConstraint
 
-from lakeops.catalog.columns import counter, digest, flag, json, login, number, seconds, text
+from lakeops.catalog.columns import counter, flag, json, login, number, seconds, text
 
 METADATA = MetaData()
 
@@ -20,7 +20,7 @@ REPOSITORY = Table(
     number("creation_date"), flag("read_only"), json("split"), json("capabilities"), json("metadata"),
     number("grace_seconds"), number("grace_before", null=True), number("grace_until", null=True),
     number("fence", null=True), number("pruned", null=True), json("hooks"), number("restored", null=True),
-    digest("row_digest"), UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
+    UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
 )
 CATALOG = Table(
     "lakeops_catalog", METADATA, number("only", key=True), text("id"),
@@ -32,38 +32,36 @@ COMMIT = Table(
     "lakeops_commit", METADATA, text("repository_id", key=True), text("id", key=True), json("parents"),
     text("first_parent", null=True), text("committer"), text("message"), number("creation_date"), json("metadata"),
     text("meta_range_id"), number("generation"), text("meta_range_file"), text("meta_range_digest"), flag("expired"),
-    text("expired_by", null=True), digest("row_digest"),
+    text("expired_by", null=True),
 )
 BRANCH = Table(
     "lakeops_branch", METADATA, text("repository_id", key=True), text("name", key=True), text("commit_id"),
     text("staging_token"), json("sealed_tokens"), number("resets"), number("sealed_resets"), json("intents"),
-    digest("row_digest"),
 )
 TAG = Table(
     "lakeops_tag", METADATA, text("repository_id", key=True), text("name", key=True), text("commit_id"),
-    digest("row_digest"),
 )
 PROTECTION = Table(
     "lakeops_protection", METADATA, text("repository_id", key=True), text("kind", key=True), text("pattern", key=True),
-    text("check_name", key=True), digest("row_digest"),
+    text("check_name", key=True),
 )
 PASSED_CHECK = Table(
     "lakeops_passed_check", METADATA, text("repository_id", key=True), text("commit_id", key=True),
-    text("name", key=True), text("passed_by"), number("at"), digest("row_digest"),
+    text("name", key=True), text("passed_by"), number("at"),
 )
 STAGED = Table(
     "lakeops_staged", METADATA, text("repository_id", key=True), text("token", key=True), text("path", key=True),
     flag("tombstone"), text("physical_address", null=True), text("checksum", null=True),
     number("size_bytes", null=True), number("mtime", null=True), text("content_type", null=True),
-    text("metadata", null=True), number("digest"), number("trail"),
+    text("metadata", null=True), number("changes"),
 )
 RETIRED = Table(
     "lakeops_retired_token", METADATA, text("repository_id", key=True), text("token", key=True),
-    text("commit_id", null=True), flag("purged"), digest("row_digest"),
+    text("commit_id", null=True), flag("purged"),
 )
 REFLOG = Table(
     "lakeops_reflog", METADATA, counter("sequence"), text("repository_id"), text("kind"), text("ref"),
-    text("old", null=True), text("new", null=True), text("action"), text("actor"), number("at"), digest("row_digest"),
+    text("old", null=True), text("new", null=True), text("action"), text("actor"), number("at"),
 )
 AUDIT = Table(
     "lakeops_audit", METADATA, counter("sequence"), text("repository_id"), text("action"), text("kind"), text("ref"),
@@ -72,7 +70,7 @@ AUDIT = Table(
 )
 KEY = Table(
     "lakeops_idempotency_key", METADATA, text("repository_id", key=True), text("key", key=True), text("fingerprint"),
-    text("commit_id"), number("at"), digest("row_digest"),
+    text("commit_id"), number("at"),
 )
 QUEUE = Table(
     "lakeops_queue", METADATA, text("repository_id", key=True), text("branch", key=True), number("number", key=True),
@@ -80,31 +78,31 @@ QUEUE = Table(
 )
 UPLOAD = Table(
     "lakeops_upload", METADATA, text("repository_id", key=True), text("id", key=True), text("branch"), text("address"),
-    number("started"), digest("row_digest"),
+    number("started"),
 )
 RETENTION = Table(
-    "lakeops_retention", METADATA, text("repository_id", key=True), text("rules"), digest("row_digest"),
+    "lakeops_retention", METADATA, text("repository_id", key=True), text("rules"),
 )
 MIRROR_NEED = Table(
     "lakeops_mirror_need", METADATA, text("repository_id", key=True), text("mirror", key=True), json("commits"),
-    number("at"), number("sequence", null=True), digest("row_digest"),
+    number("at"), number("sequence", null=True),
 )
 MIRROR = Table(
-    "lakeops_mirror", METADATA, text("repository_id", key=True), json("source"), text("registration"), json("branches"),
-    json("tags"), flag("reports"), flag("check_imported"), number("created"), number("sequence"),
+    "lakeops_mirror", METADATA, text("repository_id", key=True), json("source"), text("registration"),
+    json("branches"), json("tags"), flag("reports"), flag("check_imported"), number("created"), number("sequence"),
     number("last_sync", null=True), text("error", null=True), number("promoted_writable", null=True),
     number("patience"), json("kept"), text("rules", null=True), json("protections"), number("refusals"),
-    json("refused"), digest("row_digest"),
+    json("refused"),
 )
 MIRROR_REF = Table(
     "lakeops_mirror_ref", METADATA, text("repository_id", key=True), text("kind", key=True), text("name", key=True),
     text("source_head"), text("promoted", null=True), text("candidate", null=True), number("ticket"),
     number("noticed", null=True), number("missing_objects"), number("missing_bytes"), number("checked", null=True),
-    text("error", null=True), json("wait"), digest("row_digest"),
+    text("error", null=True), json("wait"),
 )
 MIRROR_ARRIVAL = Table(
-    "lakeops_mirror_arrival", METADATA, text("repository_id", key=True), text("kind", key=True), text("name", key=True),
-    text("file", key=True), text("pending", null=True), digest("row_digest"),
+    "lakeops_mirror_arrival", METADATA, text("repository_id", key=True), text("kind", key=True),
+    text("name", key=True), text("file", key=True), text("pending", null=True),
 )
 CLOCK = Table(
     "lakeops_clock", METADATA, text("id", key=True), number("seen"), number("sequence"), text("boot", null=True),
@@ -113,19 +111,9 @@ CLOCK = Table(
 MARK = Table(
     "lakeops_mark", METADATA, text("repository_id", key=True), text("id", key=True), text("state"), text("digest"),
     number("created"), number("cutoff"), number("rows"), number("objects"), number("bytes"), number("listed"),
-    number("swept"), number("refused"), json("failures"), digest("row_digest"),
+    number("swept"), number("refused"), json("failures"),
 )
 REPORT = Table(
     "lakeops_report", METADATA, text("repository_id", key=True), text("kind", key=True), number("at", key=True),
     text("actor"), json("found"),
-)
-TALLY = Table(
-    "lakeops_tally", METADATA, text("repository_id", key=True), text("shard", key=True), number("commit"),
-    number("branch"), number("tag"), number("protection"), number("passed_check"), number("retired_token"),
-    number("reflog"), number("idempotency_key"), number("retention"), number("mirror_need"), number("mirror"),
-    number("mirror_ref"), number("mark"),
-)
-STAGED_TALLY = Table(
-    "lakeops_staged_tally", METADATA, text("repository_id", key=True), text("token", key=True), text("shard", key=True),
-    number("total"),
 )

@@ -107,8 +107,6 @@ KINDS: dict[str, Kind] = {
     "namespace_unreadable": _error("see that the namespace exists and may be listed, and run fsck again"),
     # rows
     "row_unreadable": _error(_CATALOG),
-    "row_altered": _error(f"{_CATALOG}: the row was changed by hand, or the database is damaged"),
-    "rows_missing": _error(f"{_CATALOG}: rows were removed or added by hand, or the database is damaged"),
     # refs
     "reflog_broken": _error(f"{_CATALOG}: moves of the ref were removed, added or altered"),
     "reflog_mismatch": _error(f"{_CATALOG}, or set the ref to where the reflog says it was"),
@@ -155,9 +153,6 @@ KINDS: dict[str, Kind] = {
     "staging_token_shared": _error(f"commit neither branch, and {_CATALOG}: they show each other's changes"),
     "staging_token_retired": _error(f"{_CATALOG}: the rows of this token are removed by the next commit"),
     "staged_row_invalid": _error("reset this path of the branch and stage it again"),
-    "staged_rows_missing": _error(
-        f"compare the branch with what was staged, and stage again what lacks, or {_CATALOG}"
-    ),
     "staged_rows_orphaned": _warning("nothing reads these rows; look in them for lost changes before you delete them"),
     "staged_rows_retired": _info("nothing to do: the next commit or reset removes them"),
     "upload_overdue": _info("nothing to do: it cannot be linked any more, and the next upload removes its record"),

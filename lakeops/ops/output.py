@@ -268,7 +268,7 @@ def _append(ctx: Context, opened: Output, files: pa.Table, on_collision: OnColli
         looked_at = (files, there, staged)
         seen = frozenset(address for table in looked_at for address in table["physical_address"].to_pylist())
     else:
-        state, unchanged = earlier.pinned.state, earlier.pinned.trail
+        state, unchanged = earlier.pinned.state, earlier.pinned.counter
     ctx.catalog.put_staged(
         ctx.repository_id,
         opened.branch,

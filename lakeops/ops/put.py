@@ -146,11 +146,11 @@ def delete(ctx: Context, branch: str, path: str, *, seen: Entry | None = None) -
 def _delete_seen(ctx: Context, branch: str, path: str, seen: Entry, started: datetime) -> None:
     """Stage the deletion of an object that is still the one that was seen, at the instant in which it is staged."""
     state = require_stageable(ctx, branch).state  # before the look: what changes later is noticed below
-    trail = ctx.catalog.trail(state, path, below=False)
+    counter = ctx.catalog.change_counter(state, path, below=False)
     if _object_at(ctx, branch, path) != seen:
         raise another_object(branch, path)
     row = Staged(path, None)
-    ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=trail)
+    ctx.catalog.put_staged(ctx.repository_id, branch, [row], started=started, expected=state, unchanged=counter)
 
 
 def _object_at(ctx: Context, branch: str, path: str) -> Entry:

@@ -12,7 +12,7 @@ from datetime import datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakeops.catalog.records import BranchState, Staged, Trail
+from lakeops.catalog.records import BranchState, ChangeCounter, Staged
 from lakeops.model.errors import InvalidInput, ObjectNotFound
 from lakeops.model.ids import check_content_type, check_metadata
 from lakeops.model.names import as_folder, check_path
@@ -86,7 +86,7 @@ def _relink(
 
     def attempt() -> int:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed in _put
-        trail = ctx.catalog.trail(state, old, below=recursive) if moves else None
+        counter = ctx.catalog.change_counter(state, old, below=recursive) if moves else None
         if if_absent:
             require_absent(ctx, branch, new)
         found = _found(ctx, ref, old, recursive=recursive)
@@ -101,7 +101,7 @@ def _relink(
             gone = paths.filter(pc.invert(pc.is_in(paths, value_set=there)))
             rows = pa.concat_tables([rows, tombstones(gone)]).sort_by("path")
         expected = state if moves or if_absent else None
-        _put(ctx, branch, rows, objects, started, expected, if_absent=if_absent, unchanged=trail)
+        _put(ctx, branch, rows, objects, started, expected, if_absent=if_absent, unchanged=counter)
         return int(found.num_rows)
 
     return when_moved(ctx)(attempt)
@@ -124,7 +124,7 @@ def _put(
     expected: BranchState | None,
     *,
     if_absent: bool,
-    unchanged: Trail | None,
+    unchanged: ChangeCounter | None,
 ) -> None:
     clear = None
     if len(objects):
@@ -172,12 +172,12 @@ def update_metadata(
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state
-        trail = ctx.catalog.trail(state, path, below=False)
+        counter = ctx.catalog.change_counter(state, path, below=False)
         entry = stat(ctx, branch, path)
         pairs = {**entry.metadata, **given}
         kept = check_metadata({key: text for key, text in pairs.items() if text is not None})
         changed = replace(entry, metadata=kept, content_type=content_type or entry.content_type)
-        _put_entry(ctx, branch, changed, started, state, unchanged=trail)
+        _put_entry(ctx, branch, changed, started, state, unchanged=counter)
         return changed
 
     return when_moved(ctx)(attempt)
@@ -222,13 +222,13 @@ def link(
 
     def attempt() -> Entry:
         state = require_stageable(ctx, branch).state  # before the looks: what changes later is noticed below
-        trail = ctx.catalog.trail(state, path, below=False) if in_place else None
+        counter = ctx.catalog.change_counter(state, path, below=False) if in_place else None
         if if_absent:
             require_absent(ctx, branch, path)
         if in_place and find(ctx, branch, path) != entry:
             raise another_object(branch, path)
         expected = state if in_place or if_absent else None
-        _put_entry(ctx, branch, linked, started, expected, unchanged=trail, if_absent=if_absent)
+        _put_entry(ctx, branch, linked, started, expected, unchanged=counter, if_absent=if_absent)
         return linked
 
     return when_moved(ctx)(attempt)
@@ -241,7 +241,7 @@ def _put_entry(
     started: datetime,
     expected: BranchState | None,
     *,
-    unchanged: Trail | None,
+    unchanged: ChangeCounter | None,
     if_absent: bool = False,
 ) -> None:
     address = layout.relative(ctx.repository.storage_namespace, entry.physical_address)

@@ -89,7 +89,7 @@ def delete_prefix(ctx: Context, branch: str, prefix: str, *, pinned: Pinned | No
     _, table = rows()
     try:
         ctx.catalog.put_staged(
-            ctx.repository_id, branch, table, started=started, expected=pinned.state, unchanged=pinned.trail
+            ctx.repository_id, branch, table, started=started, expected=pinned.state, unchanged=pinned.counter
         )
     except BranchMoved:
         raise not_as_seen(branch) from None
@@ -159,7 +159,7 @@ def put_consistently(
 
     def attempt() -> None:
         seen, table = rows()
-        expected, unchanged = (seen.state, seen.trail) if seen is not None else (None, None)
+        expected, unchanged = (seen.state, seen.counter) if seen is not None else (None, None)
         ctx.catalog.put_staged(
             ctx.repository_id,
             branch,

@@ -205,7 +205,7 @@ def test_a_function_of_a_maintainer_lends_a_writer_nothing(team: Team) -> None:
     team.sql(team.owner, f"DROP SCHEMA {schema} CASCADE")
 
 
-ROW = "(repository_id, token, path, tombstone, digest, trail) SELECT repository_id, {token}, 'a', true, 1, 1"
+ROW = "(repository_id, token, path, tombstone, changes) SELECT repository_id, {token}, 'a', true, 1"
 MUST_FAIL = {
     "a tombstone on a protected branch": f"INSERT INTO lakeops_staged {ROW.format(token='staging_token')} "
     "FROM lakeops_branch WHERE repository_id = 'mine' AND name = 'main'",

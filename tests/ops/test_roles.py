@@ -182,7 +182,7 @@ def test_no_role_touches_what_happened(team: dict[str, Lake], role: str, stateme
         "DELETE FROM lakeops_tag WHERE name = 'v1'",
         "UPDATE lakeops_tag SET commit_id = 'x' WHERE name = 'v1'",
         "UPDATE lakeops_repository SET read_only = true",
-        "UPDATE lakeops_repository SET row_digest = 1",
+        "UPDATE lakeops_repository SET default_branch = 'x'",
         "UPDATE lakeops_commit SET expired = true",
         "DELETE FROM lakeops_protection",
         "DELETE FROM lakeops_passed_check",
@@ -295,7 +295,7 @@ def test_a_role_in_one_repository_is_none_in_others(
         )
         assert {row[0] for row in seen} <= {"theirs"}, table
     with pytest.raises(LakeopsError):
-        sql(lake, "INSERT INTO lakeops_tag (repository_id, name, commit_id, row_digest) VALUES ('repo', 'x', 'y', 1)")
+        sql(lake, "INSERT INTO lakeops_tag (repository_id, name, commit_id) VALUES ('repo', 'x', 'y')")
     assert sql(lake, "DELETE FROM lakeops_branch WHERE repository_id = 'repo'") == 0
     assert sql(lake, "UPDATE lakeops_branch SET commit_id = 'x' WHERE repository_id = 'repo'") == 0
     assert (owner.catalog.audit(limit=1), list(owner.repository("repo").branch(name).uncommitted())) == before

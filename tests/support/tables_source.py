@@ -51,7 +51,7 @@ def source() -> str:
 
 def _filled(name: str, parts: list[str]) -> str:
     # Spaces inside a part are kept from being broken at.
-    lines = wrap(", ".join(part.replace(" ", "\0") for part in parts), WIDTH - 4, break_long_words=False)
+    lines = wrap(", ".join(part.replace(" ", "\0") for part in parts), WIDTH - 5, break_long_words=False)
     body = "\n".join(f"    {line}" for line in lines).replace("\0", " ")
     return f"{name} = Table(\n{body},\n)\n"
 
@@ -65,8 +65,6 @@ def _table(table: Table) -> tuple[str, list[str]]:
 def _column(column: Column[Any]) -> str:
     if column.type is columns.COUNTER:
         return f'counter("{column.name}")'
-    if column.onupdate is not None:
-        return f'digest("{column.name}")'
     if column.server_default is not None:
         return f'{"login" if isinstance(column.type, Text) else "seconds"}("{column.name}")'
     kinds = {Text: "text", BigInteger: "number", columns.CheckedJson: "json"}

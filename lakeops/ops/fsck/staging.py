@@ -10,7 +10,6 @@ from itertools import groupby
 import pyarrow as pa
 
 from lakeops.catalog.records import Move, Records, StagedLine
-from lakeops.catalog.rows import DIGESTED, staged_digest
 from lakeops.model.errors import InvalidPath
 from lakeops.model.findings import Finding, found
 from lakeops.model.names import check_path
@@ -43,9 +42,6 @@ def check_tokens(records: Records) -> Iterator[Finding]:
             if token in records.retired:
                 message = f"its staging token {token} is retired already"
                 yield found("staging_token_retired", f"branch {branch.id}", message)
-    for token in records.staged_wrong:
-        where = f"branch {owners[token]}" if token in owners else f"staging token {token}"
-        yield found("staged_rows_missing", where, "its staged rows do not sum up to what was staged")
     for token, rows in records.staged.items():
         if token not in owners:
             kind = "staged_rows_retired" if token in records.retired else "staged_rows_orphaned"
@@ -76,8 +72,6 @@ def check_rows(records: Records, read: ReadPage) -> Iterator[Finding | StagedObj
                 if reason is not None:
                     yield found("staged_row_invalid", where, f"the staged row {reason}")
                     continue
-                if line.digest != staged_digest([getattr(line, name) for name in DIGESTED]):
-                    yield found("row_altered", where, "the staged row is not what its digest covers")
                 if not line.tombstone:
                     entries.setdefault(owners[line.token], []).append(line)
         for branch, lines in entries.items():
@@ -123,15 +117,9 @@ def _table(lines: list[StagedLine]) -> pa.Table:
 
 
 def check_rows_of_tables(records: Records) -> Iterator[Finding]:
-    """Rows that were changed, removed or added past the transitions."""
+    """Rows of the catalog that cannot be decoded."""
     for flaw in records.flaws:
-        where = f"table {flaw.table}, row {excerpt(flaw.key)}"
-        if flaw.reason:
-            yield found("row_unreadable", where, flaw.reason)
-        else:
-            yield found("row_altered", where, "the row is not what its digest covers")
-    for table in records.wrong_tables:
-        yield found("rows_missing", f"table {table}", "rows of the repository were removed or added by hand")
+        yield found("row_unreadable", f"table {flaw.table}, row {excerpt(flaw.key)}", flaw.reason)
 
 
 def check_reflog(records: Records) -> Iterator[Finding]:

@@ -15,22 +15,6 @@ branch_labels = None
 depends_on = None
 
 _BYTEWISE = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
-_COUNTED = (
-    "commit",
-    "branch",
-    "tag",
-    "protection",
-    "passed_check",
-    "retired_token",
-    "reflog",
-    "idempotency_key",
-    "retention",
-    "mirror_need",
-    "mirror",
-    "mirror_ref",
-    "mark",
-)
-_DIGESTED = ("repository", "upload", "mirror_arrival", *_COUNTED)
 _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 # Everybody may take an advisory lock. So one of a login that may not lock the row itself is not waited for.
@@ -69,7 +53,6 @@ def upgrade() -> None:
         _number("pruned", nullable=True),
         _json("hooks"),
         _number("restored", nullable=True),
-        _number("row_digest", nullable=True),
         sa.UniqueConstraint("storage_namespace", name="lakeops_repository_namespace"),
     )
     op.create_table(
@@ -91,7 +74,6 @@ def upgrade() -> None:
         _text("meta_range_digest"),
         _flag("expired"),
         _text("expired_by", nullable=True),
-        _number("row_digest", nullable=True),
     )
     op.create_index(
         "lakeops_commit_expired_by",
@@ -109,17 +91,15 @@ def upgrade() -> None:
         _number("resets"),
         _number("sealed_resets"),
         _json("intents"),
-        _number("row_digest", nullable=True),
     )
     op.create_index("lakeops_branch_token", "lakeops_branch", ["repository_id", "staging_token"])
-    op.create_table("lakeops_tag", *_key("name"), _text("commit_id"), _number("row_digest", nullable=True))
-    op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name"), _number("row_digest", nullable=True))
+    op.create_table("lakeops_tag", *_key("name"), _text("commit_id"))
+    op.create_table("lakeops_protection", *_key("kind", "pattern", "check_name"))
     op.create_table(
         "lakeops_passed_check",
         *_key("commit_id", "name"),
         _text("passed_by"),
         _number("at"),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_staged",
@@ -131,8 +111,7 @@ def upgrade() -> None:
         _number("mtime", nullable=True),
         _text("content_type", nullable=True),
         _text("metadata", nullable=True),
-        _number("digest"),
-        _number("trail"),
+        _number("changes"),
         sqlite_with_rowid=False,
     )
     op.create_table(
@@ -140,7 +119,6 @@ def upgrade() -> None:
         *_key("token"),
         _text("commit_id", nullable=True),
         _flag("purged"),
-        _number("row_digest", nullable=True),
     )
     op.create_index("lakeops_retired_token_purged", "lakeops_retired_token", ["repository_id", "purged"])
     op.create_table(
@@ -154,7 +132,6 @@ def upgrade() -> None:
         _text("action"),
         _text("actor"),
         _number("at"),
-        _number("row_digest", nullable=True),
         sqlite_autoincrement=True,
     )
     op.create_index("lakeops_reflog_all", "lakeops_reflog", ["repository_id", "sequence"])
@@ -190,7 +167,6 @@ def upgrade() -> None:
         _text("fingerprint"),
         _text("commit_id"),
         _number("at"),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_upload",
@@ -198,16 +174,14 @@ def upgrade() -> None:
         _text("branch"),
         _text("address"),
         _number("started"),
-        _number("row_digest", nullable=True),
     )
-    op.create_table("lakeops_retention", *_key(), _text("rules"), _number("row_digest", nullable=True))
+    op.create_table("lakeops_retention", *_key(), _text("rules"))
     op.create_table(
         "lakeops_mirror_need",
         *_key("mirror"),
         _json("commits"),
         _number("at"),
         _number("sequence", nullable=True),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_mirror",
@@ -229,7 +203,6 @@ def upgrade() -> None:
         _json("protections"),
         _number("refusals"),
         _json("refused"),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_mirror_ref",
@@ -244,13 +217,11 @@ def upgrade() -> None:
         _number("checked", nullable=True),
         _text("error", nullable=True),
         _json("wait"),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_mirror_arrival",
         *_key("kind", "name", "file"),
         _text("pending", nullable=True),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_mark",
@@ -259,7 +230,6 @@ def upgrade() -> None:
         _text("digest"),
         *(_number(name) for name in ("created", "cutoff", "rows", "objects", "bytes", "listed", "swept", "refused")),
         _json("failures"),
-        _number("row_digest", nullable=True),
     )
     op.create_table(
         "lakeops_report",
@@ -276,18 +246,7 @@ def upgrade() -> None:
         _text("boot", nullable=True),
         _number("uptime", nullable=True),
     )
-    op.create_table(
-        "lakeops_tally",
-        *_key("shard"),
-        *(_number(name) for name in _COUNTED),
-    )
-    op.create_table("lakeops_staged_tally", *_key("token", "shard"), _number("total"))
     op.create_index("lakeops_commit_generation", "lakeops_commit", ["repository_id", "generation", "id"])
-    for table in _DIGESTED:
-        is_open = sa.text("row_digest IS NULL")
-        op.create_index(
-            f"lakeops_{table}_open", f"lakeops_{table}", ["row_digest"], sqlite_where=is_open, postgresql_where=is_open
-        )
 
 
 def _key(*names: str) -> list[sa.Column[Any]]:
