@@ -46,7 +46,7 @@ from lakeops.model.errors import InvalidInput, Unsupported
 from lakeops.model.names import as_folder
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.spark.files import File, Files, files, is_table_file
+from lakeops.spark.tables import File, Files, files, is_table_file
 from lakeops.store import foreign, recorded
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ class StreamPartition(FilePartition):
 
 
 @dataclass
-class Written(WriterCommitMessage):  # type: ignore[misc]
+class WrittenFiles(WriterCommitMessage):  # type: ignore[misc]
     """The files that a task wrote."""
 
     names: tuple[str, ...]
@@ -323,7 +323,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
     def _mode(self) -> Any:  # noqa: ANN401 - a literal
         return "replace" if self._overwrite else "append"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         """Write a task's rows. The name has never been used, so no try meets another one's file."""
         import pyarrow.parquet as pq
         from pyspark import TaskContext
@@ -332,7 +332,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         number = context.partitionId() if context else 0
         first = next(iterator, None)
         if first is None and number:
-            return Written(())
+            return WrittenFiles(())
         name = f"part-{number:05}-{Ids().new()}.parquet"
         rows = chain([] if first is None else [first], iterator)
         with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
@@ -342,11 +342,11 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
                     file.write_batch(batch.rename_columns(self._schema.names).cast(self._schema))
             with local.open("rb") as contents:
                 self._output.store.put(self._output.address + name, contents)
-        return Written((name,))
+        return WrittenFiles((name,))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Stage what the tasks wrote, in one step."""
-        names = [name for message in messages if isinstance(message, Written) for name in message.names]
+        names = [name for message in messages if isinstance(message, WrittenFiles) for name in message.names]
         with self._source.lake() as lake:
             branch = lake.repository(self._repository).branch(self._output.branch)
             branch.link_output(self._output, self._mode, self._on_collision, names=names)

@@ -13,10 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from lakeops.model.errors import CatalogError, LakeopsError, RepositoryNotFound
-from lakeops.web.page import Moved, Site
+from lakeops.web.page import HEADERS, Problem, Redirect, Site, address, render
 from lakeops.web.pages import Pages
-from lakeops.web.problem import Problem
-from lakeops.web.render import HEADERS, address, render
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake
@@ -33,7 +31,7 @@ _places = BoundedSemaphore(AT_ONCE)
 def answer(
     request: Request,
     site: Site,
-    view: Callable[[Pages], str | Moved],
+    view: Callable[[Pages], str | Redirect],
     open_lake: Callable[[], AbstractContextManager[Lake]],
 ) -> Response:
     """The page that a request asks for, or a page that says why there is none."""
@@ -53,7 +51,7 @@ def answer(
         )
     finally:
         _places.release()
-    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Moved) else page(made)
+    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Redirect) else page(made)
 
 
 def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:

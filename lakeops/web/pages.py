@@ -1,41 +1,292 @@
-"""What each page shows. A page is a method of ``Pages``; ``ROUTES`` says at which address.
+"""The pages of a lake and of refs. A page is a method of ``Pages``; ``ROUTES`` gives its address.
 
-What a page reads is bounded, whatever the repository's size, and lists are read page by page from where the last one
-ended. What two commits differ in never changes, so sums are kept by their ids.
+A page reads a bounded amount, however large the repository is. Lists continue page by page from where the last one
+ended. Commits are immutable, so what was computed from them is cached by their ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound
+from lakeops.model.changes import Change
+from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound, StoreUnavailable
+from lakeops.model.names import COMMIT_ID
+from lakeops.model.records import Commit
 from lakeops.model.refs import parse_ref
-from lakeops.web import graph
-from lakeops.web.finding import FindingPages
+from lakeops.model.requests import check_asked
+from lakeops.ops.sums import Size, Sums
+from lakeops.store.in_flight import in_flight
+from lakeops.web import charts
 from lakeops.web.objects import ObjectPages
-from lakeops.web.page import Moved
-from lakeops.web.problem import Problem
-from lakeops.web.render import SHORT
-from lakeops.web.sums import Shown, apart, base_of, differing
+from lakeops.web.page import SHORT, Problem, Redirect
 from lakeops.web.upkeep import UpkeepPages
 
 if TYPE_CHECKING:
+    from lakeops.catalog.records import Overview
     from lakeops.lake import Repository
-    from lakeops.model.records import ReflogRecord
+    from lakeops.model.records import Ref, ReflogRecord
 
+COUNTED = 50_000
+"""Changes that are counted; with more the page says *at least*."""
+LISTED = 100
+FOLDERS = 50
+"""Folders that are listed; the others are summed up as one."""
+REPOSITORIES = 50
+LOOKED_AT = 500
+"""Repositories that are read for one page of the list where the visitor may not see all of them."""
+MOST_BRANCHES = 1_000
+"""Branches of a repository that the list counts; with more it says so."""
+FOUND = 40
+"""Commits on a page of search results."""
+SEARCHED = 10_000
+"""Commits whose messages are searched for one page."""
+NAMED = 10
+"""Branches, and tags, that a search lists by name."""
 REFS = 30
-"""Branches or tags of a page."""
+"""Branches or tags on a page."""
 COMMITS = 40
 STAGED = 1_000
-"""Paths of a branch that are counted as not committed; with more the page says so."""
+"""Uncommitted paths of a branch that are counted; with more the page says so."""
 MOST_LANES = 20
 OFFERED = 100
-"""Branches, and tags, that a field offers to choose from."""
+"""Branches, and tags, that a field suggests."""
+CommitKey = tuple[str, ...]
+"""A storage namespace, what was computed, and the ids that it was computed from."""
 
 
-class Pages(FindingPages, ObjectPages, UpkeepPages):
+class CommitCache:
+    """Keeps the most recently used results computed from commits, by the commits' ids. Threads may share it.
+
+    Args:
+        most: results that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, Lock()
+        self._results: OrderedDict[CommitKey, Any] = OrderedDict()
+
+    def get(self, keys: Iterable[CommitKey]) -> dict[CommitKey, Any]:
+        """The results of those keys that have one."""
+        with self._lock:
+            found = {key: self._results[key] for key in keys if key in self._results}
+            for key in found:
+                self._results.move_to_end(key)
+            return found
+
+    def put(self, results: Mapping[CommitKey, Any]) -> None:
+        """Keep results, and drop those that were not used for longest."""
+        with self._lock:
+            self._results |= results
+            while len(self._results) > self._most:
+                self._results.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all results."""
+        with self._lock:
+            self._results.clear()
+
+
+_sums = CommitCache(128)
+_facts = CommitCache(4096)
+"""Merge bases, distances and sizes, which are small."""
+
+
+class Shown(NamedTuple):
+    """What a page shows of a difference.
+
+    Attributes:
+        prefix: what the paths begin with.
+        sums: all of it, summed up. None on a later page, which reads no more than it lists.
+        listed: the changes of this page.
+        next_after: the path behind which the next page begins; None at the end.
+    """
+
+    prefix: str
+    sums: Sums | None
+    listed: list[Change]
+    next_after: str | None
+
+
+def differing(
+    repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "", after: str = ""
+) -> Shown:
+    """What differs between two commits, or what the right one changed since their merge base.
+
+    The sums are kept by the commits' ids. A later page is read from where the one before has ended.
+    """
+    if after:
+        found = None
+        find = repository.diff if two_way else repository.compare
+        listed = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
+    else:
+        found = summed(repository, left, right, two_way=two_way, prefix=prefix)
+        listed = found.first
+    more = listed[LISTED - 1].path if len(listed) > LISTED else None
+    return Shown(prefix, found, listed[:LISTED], more)
+
+
+def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
+    """The sums of what differs between two commits, by their ids."""
+    key: CommitKey = (repository.storage_namespace, str(two_way), left, right, prefix)
+    known = _sums.get([key])
+    if not known:
+        found = repository.sums(
+            left, right, two_way=two_way, prefix=prefix, most=COUNTED, folders=FOLDERS, first=LISTED + 1
+        )
+        _sums.put(known := {key: found})
+    sums: Sums = known[key]
+    return sums
+
+
+def base_of(repository: Repository, left: str, right: str) -> str:
+    """The id of the merge base of two commits. Raises what ``Repository.merge_base`` raises."""
+    key: CommitKey = (repository.storage_namespace, "base", left, right)
+    known = _facts.get([key])
+    if not known:
+        _facts.put(known := {key: repository.merge_base(left, right).id})
+    return str(known[key])
+
+
+def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tuple[int, int] | None]:
+    """The distance of each commit from another one, as ``Repository.divergence`` counts it."""
+    keys: dict[str, CommitKey] = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
+    known = _facts.get(keys.values())
+    missing = [one for one, key in keys.items() if key not in known]
+    if missing:
+        found = zip(missing, repository.divergence(base, missing), strict=True)
+        _facts.put(counted := {keys[one]: distance for one, distance in found})
+        known |= counted
+    return [known[keys[one]] for one in commits]
+
+
+def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
+    """The sizes of commits, each of its repository; None where it cannot be read now.
+
+    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again, so a
+    page waits for it once.
+    """
+    down: set[str] = set()
+
+    def size(asked: tuple[Repository, Commit | None]) -> Size | None:
+        repository, commit = asked
+        if commit is None or commit.expired:
+            return None
+        key: CommitKey = (repository.storage_namespace, "size", commit.meta_range_id)
+        server = "/".join(key[0].split("/", 3)[:3])  # the scheme and the bucket
+        known = _facts.get([key])
+        if not known and server not in down:
+            try:
+                _facts.put(known := {key: repository.size(commit)})
+            except StoreUnavailable:
+                down.add(server)
+            except LakeopsError:
+                return None
+        return known.get(key)
+
+    return list(in_flight(size, heads))
+
+
+class ListedRepository(NamedTuple):
+    """A repository in the list.
+
+    Attributes:
+        repository: its handle.
+        about: what the catalog says of it.
+        size: what the last commit of its default branch holds; None where that cannot be read now.
+        problem: why its default branch cannot be shown.
+    """
+
+    repository: Repository
+    about: Overview
+    size: Size | None
+    problem: str | None
+
+
+class Pages(ObjectPages, UpkeepPages):
     """All pages of a lake."""
+
+    def repositories(self) -> str:
+        """All repositories that whoever looks may see."""
+        shown, more = self._seen(self._query_value("q"), self._query_value("after"))
+        abouts = self._lake.catalog.overviews([one.id for one in shown], most_branches=MOST_BRANCHES + 1)
+        known = [(one, abouts[one.id]) for one in shown if one.id in abouts]  # others were deleted meanwhile
+        found = sizes([(one, about.head) for one, about in known])
+        rows = [
+            ListedRepository(one, about, size, None if about.head else _problem(one))
+            for (one, about), size in zip(known, found, strict=True)
+        ]
+        return self._page(
+            "repositories.html",
+            "Repositories",
+            rows=rows,
+            next_after=more,
+            q=self._query_value("q"),
+            most_branches=MOST_BRANCHES,
+            some=self._site.sees is not None,
+        )
+
+    def _seen(self, prefix: str, after: str) -> tuple[list[Repository], str | None]:
+        """The repositories of a page, and the name behind which the next one begins."""
+        shown: list[Repository] = []
+        last = None
+        for number, repository in enumerate(self._lake.repositories(prefix=prefix, after=after)):
+            if len(shown) == REPOSITORIES or number == LOOKED_AT:
+                return shown, last
+            last = repository.id
+            if self._site.sees is None or self._site.sees(repository.id):
+                shown.append(repository)
+        return shown, None
+
+    def go(self) -> Redirect:
+        """To the page of a ref or a commit that somebody typed."""
+        ref = self._query_value("ref").strip()
+        if not ref:
+            raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
+        return Redirect(self._address("ref", ref))
+
+    def search(self) -> str:
+        """Refs and commits by their names, and commits by their messages."""
+        repository, q = self._repository(), check_asked(self._query_value("q").strip(), "what is searched for")
+        catalog, below = self._lake.catalog, self._below()
+        exact = None if below or not q else _resolved(repository, q)
+        branches: list[Ref] = []
+        tags: list[Ref] = []
+        if q and not below:
+            branches, tags = (
+                refs(repository.id, prefix=q, limit=NAMED + 1) for refs in (catalog.branches, catalog.tags)
+            )
+        found = None
+        if q:
+            found = catalog.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND)
+        return self._of_repository(
+            "search.html",
+            "Search",
+            repository,
+            tab="search",
+            q=q,
+            exact=exact,
+            branches=branches,
+            tags=tags,
+            named=NAMED,
+            found=found,
+            below=below,
+            searched=SEARCHED,
+            next_below="" if found is None or found.next_below is None else "-".join(map(str, found.next_below)),
+        )
+
+    def _below(self) -> tuple[int, str] | None:
+        """Where a search goes on. Raises ``InvalidInput``."""
+        asked = self._query_value("below")
+        if not asked:
+            return None
+        generation, _, commit_id = asked.partition("-")
+        if not (generation.isdecimal() and len(generation) <= 18 and COMMIT_ID.fullmatch(commit_id)):
+            raise InvalidInput("the place in the search is a generation and a commit id")
+        return int(generation), commit_id
 
     def branches(self) -> str:
         """The branches, with how far each is from the default one."""
@@ -89,7 +340,7 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
                 raise
             return self._of_repository("deleted.html", ref, repository, tab="branches", name=ref, deleted=deleted)
         commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
-        rows = graph.rows(commits, asked[:MOST_LANES])
+        rows = charts.rows(commits, asked[:MOST_LANES])
         heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
         return self._of_ref(
             "history.html",
@@ -100,7 +351,7 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
             beyond=len(asked) > 0,
             next_from=",".join(rest[:MOST_LANES]),
             cut=len(rest) > MOST_LANES,
-            HEIGHT=graph.HEIGHT,
+            ROW_HEIGHT=charts.ROW_HEIGHT,
         )
 
     def commit(self) -> str:
@@ -168,7 +419,7 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
         }
 
 
-ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
+ROUTES: tuple[tuple[str, Callable[[Pages], str | Redirect]], ...] = (
     ("/", Pages.repositories),
     ("/_audit", Pages.audit),
     ("/{repository}", Pages.branches),
@@ -200,3 +451,20 @@ def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
     except LakeopsError:  # no name of a ref
         return None
     return None if last is None or last.old is None or last.new is not None else last
+
+
+def _problem(repository: Repository) -> str:
+    """Why a repository's default branch cannot be shown."""
+    try:
+        head = repository.ref(repository.default_branch).commit
+    except LakeopsError as error:
+        return error.message
+    return f"its last commit is {head.id[:12]} now; look again"
+
+
+def _resolved(repository: Repository, ref: str) -> Commit | None:
+    """The commit that a text means as a ref; None where it means none."""
+    try:
+        return repository.ref(ref).commit
+    except LakeopsError:
+        return None

@@ -8,7 +8,7 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, NotAMirror
 from lakeops.model.marks import SWEEPABLE, MarkState
 from lakeops.model.words import counted, human_size, moment, span
-from lakeops.web.chart import Point, lag_area, size_bars
+from lakeops.web.charts import Point, lag_area, size_bars
 from lakeops.web.page import Page
 
 RECORDS = 100
