@@ -173,7 +173,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """List all files below a directory with one listing; a file lists itself. Returns dicts by name with ``detail``.
+        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name.
 
         Args:
             path: a directory, or a file.
@@ -294,9 +294,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: ARG002
         """Stage the deletion of objects; with ``recursive``, of all objects below a directory."""
-        for one in (
-            self.expand_path(path, recursive=False) if not recursive else ([path] if isinstance(path, str) else path)
-        ):
+        given = [path] if isinstance(path, str) else path
+        for one in given if recursive else self.expand_path(path, recursive=False):
             repository, ref, key = self._split(one)
             if recursive and self.isdir(one):
                 with self._os_errors(one):
@@ -347,7 +346,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
-        """Translate errors of lakeops to ``OSError``. The message stays, and names the lake where something is missing."""
+        """Translate errors of lakeops to ``OSError``. A message about a missing object names the lake."""
         try:
             yield
         except NotFound as error:

@@ -34,7 +34,7 @@ from lakeops.store import foreign, recorded
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Ref
-    from lakeops.ops.output import Output
+    from lakeops.ops.output import Output, OutputMode
 
 PART_BYTES = 64 << 20
 """Bytes of files that one task reads."""
@@ -278,7 +278,7 @@ class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, source: LakeopsDataSource, schema: StructType, *, overwrite: bool) -> None:
         self._source = source
-        self._mode: Any = "replace" if overwrite else "append"
+        self._mode: OutputMode = "replace" if overwrite else "append"
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._repository, branch, prefix = LakeUri.parse(source.uri).with_prefix()
         self._on_collision: Any = source.options.get("on_collision", "refuse")

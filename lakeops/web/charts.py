@@ -1,6 +1,9 @@
-"""Charts over time as SVG, drawn on the server: bars for what happened once, an area for what went on.
+"""SVG pictures drawn on the server: bars and areas over time, and the commit graph in lanes.
 
-Only numbers, moments and words of lakeops get here. Whoever shows a chart shows the numbers as a table beneath.
+Charts draw only numbers, times and words of lakeops, and a page shows the numbers of a chart as a table beneath it.
+
+The rows of a graph come children before parents. A lane stands for a commit that is still to come. The first parent
+continues in its child's lane, so a branch is a straight line and a merge is where another lane comes in.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import count, pairwise
 
 from lakeops.model.records import Commit
 from lakeops.model.words import human_size, span
@@ -31,8 +34,8 @@ class Point:
     Attributes:
         at: Unix seconds.
         value: the number, not negative.
-        kind: the class of a bar: ``done`` or ``open``.
-        text: what a pointer over a bar reads.
+        kind: the CSS class of its bar: ``done`` or ``open``.
+        text: the tooltip of its bar.
     """
 
     at: int
@@ -43,7 +46,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a chart, in the units of the picture."""
+    """A bar of a chart, in SVG units."""
 
     x: float
     y: float
@@ -55,15 +58,15 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a template draws, in the units of the picture.
+    """A chart for the template to draw, in SVG units.
 
     Attributes:
-        title: what it is.
-        text: what it says, for whoever does not see it.
-        heights: lines across, each with its label.
-        moments: labels below, each with its place and how it is aligned.
-        bars: bars, where it has them.
-        line: the upper edge of an area as an SVG path, where it has one; ``area`` is the area.
+        title: its title.
+        text: its description, for screen readers too.
+        heights: horizontal grid lines, each with its label.
+        moments: labels of the time axis, each with its x and its alignment.
+        bars: the bars of a bar chart.
+        line: the upper edge of an area chart as an SVG path; ``area`` is the area below it.
     """
 
     title: str
@@ -80,8 +83,10 @@ class Chart:
 
 
 def size_bars(title: str, text: str, points: Sequence[Point]) -> Chart:
-    """Bars of bytes."""
-    scale = _Scale(points, _size_top(max((point.value for point in points), default=0)))
+    """Draw a bar of bytes for each point."""
+    most = max([2, *(point.value for point in points)])
+    tops = (step * 1000**power for power in count() for step in _STEPS)
+    scale = _Scale(points, next(top for top in tops if top >= most))
     width = max(3.0, min(28.0, (WIDTH - LEFT - RIGHT) / max(1, len(points)) * 0.6))
     bars = []
     for point in points:
@@ -92,8 +97,9 @@ def size_bars(title: str, text: str, points: Sequence[Point]) -> Chart:
 
 
 def lag_area(title: str, text: str, points: Sequence[Point]) -> Chart:
-    """An area of seconds. Each number holds until the next one."""
-    scale = _Scale(points, _span_top(max((point.value for point in points), default=0)))
+    """Draw an area of seconds. Each value holds until the next point."""
+    most = max((point.value for point in points), default=0)
+    scale = _Scale(points, next((one for one in _SPANS if one >= most), most))
     steps = [f"M{scale.x(points[0].at)} {scale.y(points[0].value)}"] if points else []
     steps += [f"H{scale.x(after.at)}V{scale.y(after.value)}" for _, after in pairwise(points)]
     line = "".join(steps)
@@ -102,7 +108,7 @@ def lag_area(title: str, text: str, points: Sequence[Point]) -> Chart:
 
 
 class _Scale:
-    """From moments and numbers to places in the picture."""
+    """Maps times and values to SVG units."""
 
     bottom = HEIGHT - BOTTOM
 
@@ -134,28 +140,15 @@ def _format_time(at: int, form: str) -> str:
     return datetime.fromtimestamp(at, UTC).strftime(form)
 
 
-def _size_top(most: int) -> int:
-    unit = 1
-    while True:
-        for step in _STEPS:
-            if step * unit >= max(most, 2):
-                return step * unit
-        unit *= 1000
-
-
-def _span_top(most: int) -> int:
-    return next((one for one in _SPANS if one >= most), most)
-
-
 DRAWN_LANES = 12
-"""Lanes that are drawn; what is further right is drawn in the last one."""
+"""Lanes that are drawn; those further right share the last one."""
 LANE_WIDTH = 14
 ROW_HEIGHT = 36
 
 
 @dataclass(frozen=True)
 class GraphRow:
-    """A commit, and the picture beside it: the dot's lane, and lines as SVG paths with the lane of their colour."""
+    """A commit in the graph: the lane of its dot, and its lines as SVG paths, each with the number of its colour."""
 
     commit: Commit
     lane: int
@@ -164,12 +157,12 @@ class GraphRow:
 
     @property
     def x(self) -> int:
-        """Where the dot is."""
+        """The horizontal place of the dot."""
         return _lane_x(self.lane)
 
 
 def rows(commits: Sequence[Commit], open_lanes: Iterable[str] = ()) -> list[GraphRow]:
-    """The rows of some commits. ``open_lanes`` are commits that children on the page before wait for."""
+    """Lay out commits in lanes. ``open_lanes`` are the parents that the page before still waits for."""
     lanes: list[str | None] = list(open_lanes)
     drawn = []
     for commit in commits:
@@ -191,7 +184,7 @@ def rows(commits: Sequence[Commit], open_lanes: Iterable[str] = ()) -> list[Grap
         if lanes[here] is not None and here not in out:  # another lane took the place of the dot's
             out = [lane for lane in out if lane != here]
         passing = [lane for lane, waits in enumerate(before) if waits is not None and waits != commit.id]
-        lines = [(_straight_line(lane), lane) for lane in passing]
+        lines = [(f"M{_lane_x(lane)} 0V{ROW_HEIGHT}", lane) for lane in passing]
         lines += [(_curve(lane, here, top=True), lane) for lane in into]
         lines += [(_curve(here, lane, top=False), lane) for lane in out]
         while lanes and lanes[-1] is None:
@@ -210,10 +203,6 @@ def _free(lanes: list[str | None]) -> int:
 
 def _lane_x(lane: int) -> int:
     return min(lane, DRAWN_LANES - 1) * LANE_WIDTH + LANE_WIDTH // 2
-
-
-def _straight_line(lane: int) -> str:
-    return f"M{_lane_x(lane)} 0V{ROW_HEIGHT}"
 
 
 def _curve(start: int, end: int, *, top: bool) -> str:

@@ -26,9 +26,8 @@ from lakeops.web.page import SHORT, Problem, Redirect
 from lakeops.web.upkeep import UpkeepPages
 
 if TYPE_CHECKING:
-    from lakeops.catalog.records import Overview
     from lakeops.lake import Repository
-    from lakeops.model.records import Ref, ReflogRecord
+    from lakeops.model.records import ReflogRecord
 
 COUNTED = 50_000
 """Changes that are counted; with more the page says *at least*."""
@@ -96,37 +95,19 @@ _facts = CommitCache(4096)
 
 
 class Shown(NamedTuple):
-    """What a page shows of a difference.
+    """A page of the difference between two commits.
 
     Attributes:
-        prefix: what the paths begin with.
-        sums: all of it, summed up. None on a later page, which reads no more than it lists.
+        prefix: the prefix of the paths.
+        sums: the sums of all changes; None on a later page, which reads no more than it lists.
         listed: the changes of this page.
-        next_after: the path behind which the next page begins; None at the end.
+        next_after: the path after which the next page begins; None at the end.
     """
 
     prefix: str
     sums: Sums | None
     listed: list[Change]
     next_after: str | None
-
-
-def differing(
-    repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "", after: str = ""
-) -> Shown:
-    """What differs between two commits, or what the right one changed since their merge base.
-
-    The sums are kept by the commits' ids. A later page is read from where the one before has ended.
-    """
-    if after:
-        found = None
-        find = repository.diff if two_way else repository.compare
-        listed = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
-    else:
-        found = summed(repository, left, right, two_way=two_way, prefix=prefix)
-        listed = found.first
-    more = listed[LISTED - 1].path if len(listed) > LISTED else None
-    return Shown(prefix, found, listed[:LISTED], more)
 
 
 def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
@@ -190,33 +171,17 @@ def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None
     return list(in_flight(size, heads))
 
 
-class ListedRepository(NamedTuple):
-    """A repository in the list.
-
-    Attributes:
-        repository: its handle.
-        about: what the catalog says of it.
-        size: what the last commit of its default branch holds; None where that cannot be read now.
-        problem: why its default branch cannot be shown.
-    """
-
-    repository: Repository
-    about: Overview
-    size: Size | None
-    problem: str | None
-
-
 class Pages(ObjectPages, UpkeepPages):
     """All pages of a lake."""
 
     def repositories(self) -> str:
-        """All repositories that whoever looks may see."""
+        """List the repositories that the visitor may see."""
         shown, more = self._seen(self._query_value("q"), self._query_value("after"))
         abouts = self._lake.catalog.overviews([one.id for one in shown], most_branches=MOST_BRANCHES + 1)
-        known = [(one, abouts[one.id]) for one in shown if one.id in abouts]  # others were deleted meanwhile
+        known = [(one, abouts[one.id]) for one in shown if one.id in abouts]  # the others were deleted meanwhile
         found = sizes([(one, about.head) for one, about in known])
         rows = [
-            ListedRepository(one, about, size, None if about.head else _problem(one))
+            {"repository": one, "about": about, "size": size, "problem": None if about.head else _problem(one)}
             for (one, about), size in zip(known, found, strict=True)
         ]
         return self._page(
@@ -230,7 +195,7 @@ class Pages(ObjectPages, UpkeepPages):
         )
 
     def _seen(self, prefix: str, after: str) -> tuple[list[Repository], str | None]:
-        """The repositories of a page, and the name behind which the next one begins."""
+        """The repositories of a page, and the name after which the next page begins."""
         shown: list[Repository] = []
         last = None
         for number, repository in enumerate(self._lake.repositories(prefix=prefix, after=after)):
@@ -242,30 +207,23 @@ class Pages(ObjectPages, UpkeepPages):
         return shown, None
 
     def go(self) -> Redirect:
-        """To the page of a ref or a commit that somebody typed."""
+        """Redirect to the page of the ref or commit that the visitor typed."""
         ref = self._query_value("ref").strip()
         if not ref:
             raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
         return Redirect(self._address("ref", ref))
 
     def search(self) -> str:
-        """Refs and commits by their names, and commits by their messages."""
-        repository, q = self._repository(), check_asked(self._query_value("q").strip(), "what is searched for")
+        """Search refs and commits by name, and commits by message."""
+        repository, q = self._repository, check_asked(self._query_value("q").strip(), "what is searched for")
         catalog, below = self._lake.catalog, self._below()
         exact = None if below or not q else _resolved(repository, q)
-        branches: list[Ref] = []
-        tags: list[Ref] = []
-        if q and not below:
-            branches, tags = (
-                refs(repository.id, prefix=q, limit=NAMED + 1) for refs in (catalog.branches, catalog.tags)
-            )
-        found = None
-        if q:
-            found = catalog.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND)
+        named = (catalog.branches, catalog.tags)
+        branches, tags = ([] if below or not q else refs(repository.id, prefix=q, limit=NAMED + 1) for refs in named)
+        found = catalog.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND) if q else None
         return self._of_repository(
             "search.html",
             "Search",
-            repository,
             tab="search",
             q=q,
             exact=exact,
@@ -279,7 +237,7 @@ class Pages(ObjectPages, UpkeepPages):
         )
 
     def _below(self) -> tuple[int, str] | None:
-        """Where a search goes on. Raises ``InvalidInput``."""
+        """The place where a search continues. Raises ``InvalidInput``."""
         asked = self._query_value("below")
         if not asked:
             return None
@@ -289,8 +247,8 @@ class Pages(ObjectPages, UpkeepPages):
         return int(generation), commit_id
 
     def branches(self) -> str:
-        """The branches, with how far each is from the default one."""
-        repository = self._repository()
+        """List the branches with their distances from the default branch."""
+        repository = self._repository
         q, after = self._query_value("q"), self._query_value("after")
         found = self._lake.catalog.branches(repository.id, prefix=q, after=after, limit=REFS + 1)
         shown = found[:REFS]
@@ -315,22 +273,22 @@ class Pages(ObjectPages, UpkeepPages):
         ]
         more = found[REFS - 1].id if len(found) > REFS else None
         return self._of_repository(
-            "branches.html", "Branches", repository, tab="branches", rows=rows, next_after=more, q=q, most=STAGED
+            "branches.html", "Branches", tab="branches", rows=rows, next_after=more, q=q, most=STAGED
         )
 
     def tags(self) -> str:
-        """The tags."""
-        repository = self._repository()
+        """List the tags with their commits."""
+        repository = self._repository
         q = self._query_value("q")
         found = self._lake.catalog.tags(repository.id, prefix=q, after=self._query_value("after"), limit=REFS + 1)
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in found[:REFS]])
         rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
         more = found[REFS - 1].id if len(found) > REFS else None
-        return self._of_repository("tags.html", "Tags", repository, tab="tags", rows=rows, next_after=more, q=q)
+        return self._of_repository("tags.html", "Tags", tab="tags", rows=rows, next_after=more, q=q)
 
     def history(self) -> str:
-        """The commit graph of a ref. Of a deleted branch or tag: where it was."""
-        repository, ref = self._repository(), self._path["ref"]
+        """Show the commit graph of a ref, or the last commit of a deleted branch or tag."""
+        repository, ref = self._repository, self._path["ref"]
         asked = [one for one in self._query_value("from").split(",") if one]
         try:
             head = repository.ref(ref).commit
@@ -338,13 +296,12 @@ class Pages(ObjectPages, UpkeepPages):
             deleted = _deletion(repository, ref)
             if deleted is None:
                 raise
-            return self._of_repository("deleted.html", ref, repository, tab="branches", name=ref, deleted=deleted)
+            return self._of_repository("deleted.html", ref, tab="branches", name=ref, deleted=deleted)
         commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
         rows = charts.rows(commits, asked[:MOST_LANES])
         heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
         return self._of_ref(
             "history.html",
-            ref,
             "history",
             rows=rows,
             heads=heads,
@@ -355,22 +312,21 @@ class Pages(ObjectPages, UpkeepPages):
         )
 
     def commit(self) -> str:
-        """A commit: what it says of itself, and what it changed against its first parent."""
-        repository, ref = self._repository(), self._path["commit_id"]
+        """Show a commit and its changes against its first parent."""
+        repository, ref = self._repository, self._path["commit_id"]
         commit = repository.ref(ref).commit
         sums, problem = None, None
         try:
             if commit.parents:
-                sums = self._differing(repository, commit.parents[0], commit.id, two_way=True)
-        except InvalidInput:  # the address, not the commit
+                sums = self._differing(commit.parents[0], commit.id, two_way=True)
+        except InvalidInput:  # the address is wrong, not the commit
             raise
-        except LakeopsError as error:  # what the catalog says of the commit is shown all the same
+        except LakeopsError as error:  # the page shows the commit all the same
             problem = Problem.of(error)
         refs, whole = repository.containing(commit.id)
         return self._of_repository(
             "commit.html",
             f"Commit {commit.id[:SHORT]}",
-            repository,
             tab="branches",
             crumbs=[(f"commit {commit.id[:SHORT]}", None)],
             commit=commit,
@@ -382,8 +338,8 @@ class Pages(ObjectPages, UpkeepPages):
         )
 
     def compare(self) -> str:
-        """What differs between two refs, or what the right one changed since their merge base."""
-        repository = self._repository()
+        """Compare two refs, or the right one with their merge base."""
+        repository = self._repository
         left, right = self._query_value("left") or repository.default_branch, self._query_value("right")
         two_way = self._query_value("two_way").lower() in {"1", "true", "on", "yes"}
         catalog, known = self._lake.catalog, repository.id
@@ -394,25 +350,34 @@ class Pages(ObjectPages, UpkeepPages):
             heads = [repository.ref(ref).commit for ref in (left, right)]
             ids = heads[0].id, heads[1].id
             sides = ids if two_way else (base_of(repository, *ids), heads[1].id)
-            values["shown"] = self._differing(repository, *ids, two_way=two_way)
+            values["shown"] = self._differing(*ids, two_way=two_way)
             values["heads"] = heads
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
             values["beyond"] = heads[0].generation - heads[1].generation
         return self._of_repository(
             "compare.html",
             "Compare",
-            repository,
             tab="compare",
             **values,
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def _differing(self, repository: Repository, left: str, right: str, *, two_way: bool) -> Shown:
+    def _differing(self, left: str, right: str, *, two_way: bool) -> Shown:
+        """The difference of two commits, or the changes of the right one since their merge base.
+
+        The first page caches the sums. A later page is read from where the one before ended.
+        """
         prefix, after = self._query_value("prefix"), self._query_value("after")
-        return differing(repository, left, right, two_way=two_way, prefix=prefix, after=after)
+        sums = None if after else summed(self._repository, left, right, two_way=two_way, prefix=prefix)
+        if sums is None:
+            find = self._repository.diff if two_way else self._repository.compare
+            found = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
+        else:
+            found = sums.first
+        return Shown(prefix, sums, found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None)
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
-        """How a list of changes links to others: folders below, what follows, and what happened to one object."""
+        """The links of a list of changes: to its folders and later pages, and to the change of one object."""
         return {
             "narrowed": lambda **more: self._address(*parts, **query, **more),
             "changed": lambda path: self._address("change", before=before, after=after, path=path),
@@ -441,11 +406,11 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Redirect]], ...] = (
     ("/{repository}/moves", Pages.moves),
     ("/{repository}/audit", Pages.audit),
 )
-"""The pages below a lake's address. No repository's name begins with an underscore."""
+"""Paths below the address of a lake. Names of repositories never begin with an underscore."""
 
 
 def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
-    """The deletion of a branch or tag whose name means nothing else now; None for any other name."""
+    """The reflog record that deleted a branch or tag; None for any other name."""
     try:
         last = next(iter(repository.reflog(name, limit=1)), None)
     except LakeopsError:  # no name of a ref
@@ -454,7 +419,7 @@ def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
 
 
 def _problem(repository: Repository) -> str:
-    """Why a repository's default branch cannot be shown."""
+    """The reason why a repository's default branch cannot be shown."""
     try:
         head = repository.ref(repository.default_branch).commit
     except LakeopsError as error:
@@ -463,7 +428,7 @@ def _problem(repository: Repository) -> str:
 
 
 def _resolved(repository: Repository, ref: str) -> Commit | None:
-    """The commit that a text means as a ref; None where it means none."""
+    """The commit of a ref expression; None for other text."""
     try:
         return repository.ref(ref).commit
     except LakeopsError:
