@@ -131,8 +131,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             return [one[_user_length(one) :] for one in stripped]
         return stripped[_user_length(stripped) :]
 
-    # --- reading ---
-
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe an object, or a directory that has objects. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
@@ -283,8 +281,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
         """Drop the caches of all refs."""
         self._caches = {}
-
-    # --- writing ---
 
     def rm_file(self, path: str) -> None:
         """Stage the deletion of an object."""

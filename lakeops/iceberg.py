@@ -21,15 +21,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from pyiceberg import exceptions
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NamespaceAlreadyExistsError,
-    NamespaceNotEmptyError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
@@ -129,11 +122,9 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
     def _load_file_io(self, properties: dict[str, str] | None = None, location: str | None = None) -> RefFileIO:
         return RefFileIO({**self.properties, **(properties or {}), "warehouse": self.properties["warehouse"]})
 
-    # --- tables ---
-
     def _folder(self, identifier: Any) -> str:
         """The folder of a table. Raises ``NoSuchTableError``."""
-        namespace, table = self.identifier_to_database_and_table(identifier, NoSuchTableError)
+        namespace, table = self.identifier_to_database_and_table(identifier, exceptions.NoSuchTableError)
         return f"{self._root}{_checked(namespace)}/{_checked(table)}/"
 
     def _resolve_table_location(self, location: str | None, database_name: str, table_name: str) -> str:
@@ -158,7 +149,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         folder = self._folder(identifier)
         version = self._newest_version(folder)
         if version is None:
-            raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
+            raise exceptions.NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
         location = _metadata_file(f"{SCHEME}:///{folder.rstrip('/')}", version)
         io = self._load_file_io(location=location)
         self._check_size(f"{folder}metadata/v{version}.metadata.json")
@@ -185,7 +176,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         try:
             self._write(staged.metadata, _metadata_file(staged.metadata.location, _FIRST))
         except PathTaken:
-            raise TableAlreadyExistsError(f"table {excerpt(str(identifier))} exists") from None
+            raise exceptions.TableAlreadyExistsError(f"table {excerpt(str(identifier))} exists") from None
         return self.load_table(identifier)
 
     def commit_table(
@@ -194,7 +185,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         """Write the next metadata file of a table. Raises ``CommitFailedException`` when another writer was first."""
         try:
             current = self.load_table(table.name())
-        except NoSuchTableError:
+        except exceptions.NoSuchTableError:
             current = None
         staged = self._update_and_stage_table(current, table.name(), requirements, updates)
         if current is not None and staged.metadata == current.metadata:
@@ -204,8 +195,8 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         try:
             self._write(staged.metadata, location)
         except PathTaken:
-            name = ".".join(table.name())
-            raise CommitFailedException(f"another writer committed version {version} of table {name} first") from None
+            lost = f"another writer committed version {version} of table {'.'.join(table.name())} first"
+            raise exceptions.CommitFailedException(lost) from None
         return CommitTableResponse(metadata=staged.metadata, metadata_location=location)
 
     def _write(self, metadata: Any, location: str) -> None:
@@ -216,7 +207,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
     def drop_table(self, identifier: Any) -> None:
         """Stage the deletion of a table and its files. Commits keep theirs. Raises ``NoSuchTableError``."""
         if not self._branch().delete_prefix(self._folder(identifier)):
-            raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
+            raise exceptions.NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
 
     purge_table = drop_table
 
@@ -235,10 +226,8 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         """Refuse: the files of a table lie in its folder."""
         raise NotImplementedError("tables of other catalogs cannot be registered; create one and append to it")
 
-    # --- namespaces: folders with a file of properties ---
-
     def _namespace(self, namespace: Any) -> str:
-        return _checked(self.identifier_to_database(namespace, NoSuchNamespaceError))
+        return _checked(self.identifier_to_database(namespace, exceptions.NoSuchNamespaceError))
 
     def _folders(self, prefix: str) -> list[str]:
         found = self._ref().list(prefix, delimiter="/")
@@ -251,7 +240,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         try:
             self._branch().put(path, text.encode(), content_type="application/json", if_absent=True)
         except PathTaken:
-            raise NamespaceAlreadyExistsError(f"namespace {excerpt(str(namespace))} exists") from None
+            raise exceptions.NamespaceAlreadyExistsError(f"namespace {excerpt(str(namespace))} exists") from None
 
     def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
         """The properties of a namespace. Raises ``NoSuchNamespaceError``."""
@@ -259,7 +248,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         try:
             self._check_size(path)
         except ObjectNotFound:
-            raise NoSuchNamespaceError(f"no namespace {excerpt(str(namespace))} at {self._uri}") from None
+            raise exceptions.NoSuchNamespaceError(f"no namespace {excerpt(str(namespace))} at {self._uri}") from None
         try:
             return {str(name): str(value) for name, value in parse_json(self._ref().read(path)).items()}
         except (ValueError, AttributeError):
@@ -275,7 +264,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
     def drop_namespace(self, namespace: Any) -> None:
         """Remove an empty namespace. Raises ``NamespaceNotEmptyError``, ``NoSuchNamespaceError``."""
         if self.list_tables(namespace):
-            raise NamespaceNotEmptyError(f"namespace {excerpt(str(namespace))} has tables")
+            raise exceptions.NamespaceNotEmptyError(f"namespace {excerpt(str(namespace))} has tables")
         self._branch().delete(f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}")
 
     def update_namespace_properties(

@@ -154,11 +154,7 @@ class GraphRow:
     lane: int
     lines: tuple[tuple[str, int], ...]
     width: int
-
-    @property
-    def x(self) -> int:
-        """The horizontal place of the dot."""
-        return _lane_x(self.lane)
+    x: int
 
 
 def rows(commits: Sequence[Commit], open_lanes: Iterable[str] = ()) -> list[GraphRow]:
@@ -190,7 +186,7 @@ def rows(commits: Sequence[Commit], open_lanes: Iterable[str] = ()) -> list[Grap
         while lanes and lanes[-1] is None:
             lanes.pop()
         width = min(DRAWN_LANES, max(len(before), len(lanes), here + 1)) * LANE_WIDTH
-        drawn.append(GraphRow(commit, here, tuple((path, lane % 6) for path, lane in lines), width))
+        drawn.append(GraphRow(commit, here, tuple((path, lane % 6) for path, lane in lines), width, _lane_x(here)))
     return drawn
 
 

@@ -83,11 +83,6 @@ class CommitCache:
             while len(self._results) > self._most:
                 self._results.popitem(last=False)
 
-    def clear(self) -> None:
-        """Forget all results."""
-        with self._lock:
-            self._results.clear()
-
 
 _sums = CommitCache(128)
 _facts = CommitCache(4096)

@@ -124,7 +124,7 @@ def steps(lake: Lake) -> Iterator[list[int]]:
 def forget() -> None:
     """As in a new process."""
     for kept in (pages._sums, pages._facts):
-        kept.clear()
+        kept._results.clear()
     shape._far.clear()
 
 
