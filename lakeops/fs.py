@@ -1,14 +1,14 @@
 """An fsspec filesystem over refs, so that pandas, DuckDB, Dask and pyarrow open ``lakefs://repo/ref/path``.
 
 Reading takes any ref expression. Writing goes to a branch's staging area, as ``put`` does. Nothing is committed here.
-Directories are what paths share: they need not be made, and an empty one does not exist.
+Directories are prefixes of paths: nobody makes them, and an empty one does not exist.
 
 In Airflow, ``lakefs://CONNECTION@REPO/REF/PATH`` is in the lake of that connection, and without a connection's name in
-that of ``lakeops_default``. Each *not found* names the lake that was looked in.
+the lake of ``lakeops_default``. Each *not found* error names the lake.
 
-Programs list a directory, and then ask for each file in it several times. So the entries of a ref, and small objects
-that were read, are remembered until this process writes anything: for a minute at a commit id, for a second at what may
-move. That something is missing is not remembered. Writing always asks anew.
+Programs list a directory, and then ask for each file in it several times. So a cache keeps the entries of a ref, and
+small objects that were read, until this process writes anything: for a minute at a commit id, for a second at a branch
+or tag. It does not keep that an object is missing, and writes bypass it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FSSPEC_OPTIONS = {
 }  # fmt: skip
 
 SPOOL_BYTES = 8 << 20
-"""What one written file takes in memory before it goes to a temporary file."""
+"""Bytes of a written file that stay in memory before they spill to a temporary file."""
 
 
 class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -93,12 +93,12 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         self._home, self._database_url, self._lake = home, database_url, lake
         self._caches: dict[tuple[str, str], RefCache] = {}
         if conn_id is None and "airflow.sdk" in sys.modules and not (home or database_url or lake):
-            conn_id = "lakeops_default"  # in Airflow, connections say where the lake is
+            conn_id = "lakeops_default"  # in Airflow, connections hold the address of the lake
         self.conn_id = conn_id
 
     @property
     def lake(self) -> Lake:
-        """The lake behind the filesystem, opened when it is first needed and once a process."""
+        """The lake behind the filesystem, opened at first use and shared by the process."""
         if self._lake is None:
             from lakeops.lake import Lake
 
@@ -113,7 +113,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
         if self.conn_id is None:
             return Settings.load(home=self._home, database_url=self._database_url)
-        # Only Airflow knows its connections. It is looked up by its name, because this room does not rest on it.
+        # Only Airflow knows its connections. Imported by name, because this module must not depend on Airflow.
         settings: Settings = import_module("lakeops.airflow.hook").LakeopsHook(self.conn_id).settings()
         return settings
 
@@ -131,10 +131,8 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             return [one[_user_length(one) :] for one in stripped]
         return stripped[_user_length(stripped) :]
 
-    # --- reading ---
-
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """What is at a path: an object, or a directory that objects are under. Raises ``FileNotFoundError``."""
+        """Describe an object, or a directory that has objects. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             if not ref:
@@ -150,7 +148,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         raise FileNotFoundError(f"{path} ({self._describe_lake()})")
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """What is in a directory: objects and directories, one level deep. Raises ``FileNotFoundError``."""
+        """List the objects and directories of a directory, one level deep. Raises ``FileNotFoundError``."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             found = self._children(repository, ref, key)
@@ -173,13 +171,13 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any
     ) -> Any:
-        """All files below a directory, by one listing; as dicts by name with ``detail``. A file is below itself.
+        """List all files below a directory with one listing; a file lists itself. With ``detail``, dicts by name.
 
         Args:
             path: a directory, or a file.
             maxdepth: how many levels deep to look.
             withdirs: give directories too, and the directory itself.
-            detail: give what is known of each.
+            detail: give the attributes of each.
             **options: fsspec's own.
         """
         where = self._strip_protocol(path)
@@ -211,12 +209,12 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             yield _file(repository, ref, cached.stat(key))
 
     def _remembered(self, repository: str, ref: str) -> RefCache:
-        """What is remembered of a ref, if that is new enough."""
+        """The cache of a ref: the existing one while it is fresh, else a new one."""
         found = self._caches.get((repository, ref))
         return found if found is not None and found.holds() else self._begin(repository, ref)
 
     def _begin(self, repository: str, ref: str) -> RefCache:
-        """A ref of which nothing is remembered yet."""
+        """A new, empty cache of a ref."""
         from lakeops.lake.ref_cache import RefCache
 
         lake, writes = self.lake, self.lake.catalog.database.writes
@@ -225,23 +223,20 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         found = self._caches[repository, ref] = RefCache(lake.repository(repository), ref, before, writes)
         return found
 
-    def created(self, path: str) -> datetime:
-        """When the object was written."""
-        return self.modified(path)
-
     def modified(self, path: str) -> datetime:
-        """When the object was written."""
         info = self.info(path)
         if info["type"] == "directory":
             raise IsADirectoryError(path)
         return datetime.fromtimestamp(info["mtime"], UTC)
+
+    created = modified
 
     def checksum(self, path: str) -> str:
         """The object's checksum. Equal contents at one path have equal ones."""
         return str(self.info(path).get("checksum", ""))
 
     def sign(self, path: str, expiration: int = 900, **_: Any) -> str:
-        """A URL that reads the object for a while."""
+        """A presigned URL that reads the object until it expires."""
         with self._os_errors(path):
             repository, ref, key = self._split(path)
             return self.lake.repository(repository).ref(ref).presign(key, expiration)
@@ -254,7 +249,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         outfile: BinaryIO | None = None,
         **options: Any,
     ) -> None:
-        """Download an object, its contents checked. A file appears under its name whole or not at all."""
+        """Download an object and verify its checksum. The file appears whole or not at all."""
         options["verify"] = True
         if outfile is not None or not isinstance(lpath, str | PathLike) or self.isdir(rpath):
             super().get_file(rpath, lpath, callback, outfile, **options)
@@ -273,7 +268,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return self._remembered(repository, ref).open(key, verify)
             if mode in ("wb", "xb"):
                 branch = self.lake.repository(repository).branch(ref)
-                if mode == "xb" and branch.exists(key):  # said before anything is written
+                if mode == "xb" and branch.exists(key):  # raised before anything is written
                     raise FileExistsError(path)
 
                 def put(data: BinaryIO) -> None:
@@ -283,11 +278,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 return StagedFile(put, autocommit=autocommit)
         raise NotImplementedError(f"mode {mode!r}: objects are read or written whole, never changed in place")
 
-    def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all of it is forgotten
-        """Forget what is remembered of refs."""
+    def invalidate_cache(self, path: str | None = None) -> None:  # noqa: ARG002 - all refs are
+        """Drop the caches of all refs."""
         self._caches = {}
-
-    # --- writing ---
 
     def rm_file(self, path: str) -> None:
         """Stage the deletion of an object."""
@@ -296,8 +289,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             self.lake.repository(repository).branch(ref).delete(key)
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:  # noqa: ARG002
-        """Stage the deletion of objects; with ``recursive``, of all under a directory."""
-        for one in self.expand_path(path, recursive=False) if not recursive else _as_list(path):
+        """Stage the deletion of objects; with ``recursive``, of all objects below a directory."""
+        given = [path] if isinstance(path, str) else path
+        for one in given if recursive else self.expand_path(path, recursive=False):
             repository, ref, key = self._split(one)
             if recursive and self.isdir(one):
                 with self._os_errors(one):
@@ -306,7 +300,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 self.rm_file(one)
 
     def cp_file(self, path1: str, path2: str, copied: list[tuple[str, Entry]] | None = None, **_: Any) -> None:
-        """Write an object's contents to another path, on any branch of any repository. Notes it in ``copied``."""
+        """Copy an object to another path, on any branch of any repository, and append it to ``copied``."""
         if self.isdir(path1):
             return
         with self._os_errors(path1):
@@ -322,9 +316,9 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
             copied.append((path1, entry))
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
-        """Move files: copy them, and stage the deletion of the very objects that were copied.
+        """Move files: copy them, and stage the deletion of exactly the objects that were copied.
 
-        What is put to one of their paths meanwhile stays there, and so does what ``maxdepth`` leaves out.
+        Objects that are put to their paths meanwhile stay, and so do those that ``maxdepth`` leaves out.
         """
         if path1 == path2:
             return
@@ -338,17 +332,17 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
                 self.lake.repository(repository).branch(ref).delete(key, seen=entry)
 
     def mkdir(self, path: str, create_parents: bool = True, **_: Any) -> None:
-        """Nothing: directories are what paths share."""
+        """Do nothing: directories exist only as prefixes of paths."""
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """Nothing: directories are what paths share."""
+        """Do nothing."""
 
     def rmdir(self, path: str) -> None:
-        """Nothing: directories are what paths share."""
+        """Do nothing."""
 
     @contextmanager
     def _os_errors(self, path: str) -> Iterator[None]:
-        """Errors as callers of a filesystem expect them. The message stays, and says in which lake something is not."""
+        """Translate errors of lakeops to ``OSError``. A message about a missing object names the lake."""
         try:
             yield
         except NotFound as error:
@@ -363,7 +357,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
         return where if self.conn_id is None else f"{where}, connection {self.conn_id!r}"
 
     def _split(self, path: str) -> tuple[str, str, str]:
-        """Repository, ref and key of a path. Empty where it ends before."""
+        """Split a path into repository, ref and key; the parts that it lacks are empty."""
         repository, _, rest = self._strip_protocol(path).partition("/")
         ref, _, key = rest.partition("/")
         if not repository:
@@ -372,7 +366,7 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
 
 class StagedFile(io.BufferedIOBase):
-    """A file being written: it is staged when it is closed, and dropped when the block that writes it fails."""
+    """A file being written: closing it stages it, and an error in its ``with`` block drops it."""
 
     def __init__(self, put: Callable[[BinaryIO], None], *, autocommit: bool) -> None:
         self._put = put
@@ -381,7 +375,6 @@ class StagedFile(io.BufferedIOBase):
         self._settled = False
 
     def writable(self) -> bool:
-        """Always."""
         return True
 
     def write(self, data: Any) -> int:
@@ -389,18 +382,18 @@ class StagedFile(io.BufferedIOBase):
         return self._spool.write(data)
 
     def tell(self) -> int:
-        """How many bytes were written."""
+        """The number of bytes written."""
         return self._spool.tell()
 
     def close(self) -> None:
-        """Stage what was written, unless a transaction decides later."""
+        """Close the file, and stage it unless an fsspec transaction decides later."""
         if not self.closed:
             super().close()
             if self._autocommit:
                 self.commit()
 
     def commit(self) -> None:
-        """Stage what was written."""
+        """Put the written bytes to the staging area, once."""
         if not self._settled:
             self._settled = True
             self._spool.seek(0)
@@ -410,7 +403,7 @@ class StagedFile(io.BufferedIOBase):
                 self._spool.close()
 
     def discard(self) -> None:
-        """Drop what was written."""
+        """Drop the written bytes."""
         self._settled = True
         self._spool.close()
 
@@ -423,7 +416,7 @@ class StagedFile(io.BufferedIOBase):
 
 
 def _folders(path: str, start: int) -> Iterator[str]:
-    """The folders on the way to a folder, and itself."""
+    """Give the ancestors of a folder that are longer than ``start``, and the folder itself."""
     at = path.find("/", start)
     while at >= 0:
         yield path[:at]
@@ -433,17 +426,13 @@ def _folders(path: str, start: int) -> Iterator[str]:
 
 
 def _user_info(path: str) -> str:
-    """What stands before an ``@`` in the first part of a path or URL. Repositories have none in their names."""
+    """The text before an ``@`` in the first part of a path or URL. Names of repositories have no ``@``."""
     first = str(path).removeprefix("lakefs://").removeprefix("lakeops://").lstrip("/").partition("/")[0]
     return first.rpartition("@")[0]
 
 
 def _user_length(path: str) -> int:
     return len(_user_info(path) + "@") if _user_info(path) else 0
-
-
-def _as_list(path: str | list[str]) -> list[str]:
-    return [path] if isinstance(path, str) else path
 
 
 def _directory(name: str) -> dict[str, Any]:
@@ -464,7 +453,7 @@ def _file(repository: str, ref: str, entry: Entry) -> dict[str, Any]:
 
 
 def _check_options(options: Iterable[str]) -> None:
-    """Refuse options that change nothing. Raises ``InvalidInput``."""
+    """Raise ``InvalidInput`` for options that neither lakeops nor fsspec has."""
     for name in sorted({*options} - _FSSPEC_OPTIONS):
         near = get_close_matches(name, _OPTIONS, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"

@@ -1,18 +1,18 @@
-"""Iceberg tables on refs, for pyiceberg: a catalog whose tables are folders of a branch, and nothing beside it.
+"""Iceberg tables on refs, for pyiceberg: a catalog that keeps its tables as folders of a branch.
 
     properties = {"py-catalog-impl": "lakeops.iceberg.RefCatalog", "warehouse": "lakefs://shop/dev/tables"}
     catalog = load_catalog("shop", **properties)
 
 A table's current state is its newest metadata file, ``metadata/v3.metadata.json`` before ``v4.metadata.json``, as in
-Iceberg's own Hadoop catalog. What is kept true:
+Iceberg's own Hadoop catalog. Guarantees:
 
-* a commit of Iceberg writes the next file only if it is absent. Of several writers one succeeds, the others get
+* an Iceberg commit writes the next file only if it is absent. Of several writers one succeeds, the others get
   Iceberg's ``CommitFailedException``;
-* two branches that both committed have different files of one name. So a merge conflicts, and loses nothing;
-* locations in metadata name no ref (``lakeops-table:///...``). The same files are read through whichever ref the
-  catalog was opened with: a tag, a commit, another branch after a merge. Other engines cannot follow such locations.
+* two branches that both committed have different files of one name, so merging them is a conflict and loses nothing;
+* locations in metadata name no ref (``lakeops-table:///...``). They are read through the ref that the catalog was
+  opened with: a tag, a commit, another branch after a merge. Other engines cannot follow such locations.
 
-Nothing is committed to the branch here.
+The catalog stages files on the branch, and commits nothing to it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from pyiceberg import exceptions
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    NamespaceAlreadyExistsError,
-    NamespaceNotEmptyError,
-    NoSuchNamespaceError,
-    NoSuchTableError,
-    TableAlreadyExistsError,
-)
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.serializers import FromInputFile
@@ -50,17 +43,17 @@ SCHEME = "lakeops-table"
 """The scheme of locations in metadata: ``lakeops-table:///PATH``, at the ref that a catalog was opened with."""
 NAMESPACE_FILE = "_namespace.json"
 MOST_METADATA = 64 << 20
-"""Bytes of one file of metadata."""
+"""Bytes of the largest metadata file that is read."""
 _VERSION = re.compile(r"(?:.*/)?v([0-9]{1,18})\.metadata\.json")
 _FIRST = 1
 _NAME = re.compile(r"[^/._][^/]*")
 
 
 class RefFiles(LakeopsFileSystem):
-    """Objects of one ref, by locations without a ref.
+    """Filesystem of one ref, whose paths name no ref.
 
     Args:
-        uri: ``lakefs://REPO/REF``, whatever follows.
+        uri: ``lakefs://REPO/REF``; the rest is ignored.
         options: those of ``LakeopsFileSystem``.
     """
 
@@ -75,7 +68,7 @@ class RefFiles(LakeopsFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
-        """The path without the scheme, byte for byte."""
+        """Remove the scheme from a path, and keep every other byte."""
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
         return str(path).removeprefix(f"{SCHEME}://").lstrip("/")
@@ -85,7 +78,7 @@ class RefFiles(LakeopsFileSystem):
 
 
 class RefFileIO(FsspecFileIO):  # type: ignore[misc] # pyiceberg's classes are not typed here
-    """Reads and writes the files of tables at the ref of a catalog's ``warehouse``."""
+    """File IO of tables at the ref of a catalog's ``warehouse``."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         super().__init__(properties)
@@ -105,10 +98,10 @@ def _files(properties: dict[str, str]) -> RefFiles:
 
 
 class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
-    """The tables under a folder of a ref.
+    """Catalog of the tables below a folder of a ref.
 
     Properties: ``warehouse`` is ``lakefs://REPO/REF[/FOLDER]``. ``lakeops.home`` or ``lakeops.database_url`` name
-    another lake than the environment does. At a tag or a commit tables can be read.
+    another lake than the environment does. At a tag or a commit, tables can only be read.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
@@ -123,17 +116,15 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return self._fs.lake.repository(self._uri.repository).ref(self._uri.ref or "")
 
     def _branch(self) -> Branch:
-        """The branch to write to. Raises ``RefNotFound`` for another ref."""
+        """The branch to write to. Raises ``RefNotFound`` for a tag or a commit."""
         return self._fs.lake.repository(self._uri.repository).branch(self._uri.ref or "")
 
     def _load_file_io(self, properties: dict[str, str] | None = None, location: str | None = None) -> RefFileIO:
         return RefFileIO({**self.properties, **(properties or {}), "warehouse": self.properties["warehouse"]})
 
-    # --- tables ---
-
     def _folder(self, identifier: Any) -> str:
         """The folder of a table. Raises ``NoSuchTableError``."""
-        namespace, table = self.identifier_to_database_and_table(identifier, NoSuchTableError)
+        namespace, table = self.identifier_to_database_and_table(identifier, exceptions.NoSuchTableError)
         return f"{self._root}{_checked(namespace)}/{_checked(table)}/"
 
     def _resolve_table_location(self, location: str | None, database_name: str, table_name: str) -> str:
@@ -143,22 +134,22 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return f"{SCHEME}:///{self._folder((database_name, table_name)).rstrip('/')}"
 
     def _check_size(self, path: str) -> None:
-        """Raises ``InvalidInput`` for a file of metadata that is too large to be read whole."""
+        """Raise ``InvalidInput`` for a metadata file that is too large to be read whole."""
         size = self._ref().stat(path).size_bytes
         if size > MOST_METADATA:
             raise InvalidInput(f"{excerpt(path)} has {size:,} bytes, and metadata has {MOST_METADATA:,} at most")
 
     def _newest_version(self, folder: str) -> int | None:
-        """The version of a table's newest metadata file. None where there is no table."""
+        """The version of a table's newest metadata file; None without a table."""
         names = (_VERSION.fullmatch(entry.path) for entry in self._ref().list(f"{folder}metadata/v"))
         return max((int(found[1]) for found in names if found), default=None)
 
     def load_table(self, identifier: Any) -> Table:
-        """A table as the ref shows it. Raises ``NoSuchTableError``."""
+        """Load a table at the ref. Raises ``NoSuchTableError``."""
         folder = self._folder(identifier)
         version = self._newest_version(folder)
         if version is None:
-            raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
+            raise exceptions.NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
         location = _metadata_file(f"{SCHEME}:///{folder.rstrip('/')}", version)
         io = self._load_file_io(location=location)
         self._check_size(f"{folder}metadata/v{version}.metadata.json")
@@ -180,21 +171,21 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: dict[str, str] | None = None,
     ) -> Table:
-        """A new table. Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``."""
+        """Create a table. Raises ``TableAlreadyExistsError``, ``NoSuchNamespaceError``."""
         staged = self._create_staged_table(identifier, schema, location, partition_spec, sort_order, properties or {})
         try:
             self._write(staged.metadata, _metadata_file(staged.metadata.location, _FIRST))
         except PathTaken:
-            raise TableAlreadyExistsError(f"table {excerpt(str(identifier))} exists") from None
+            raise exceptions.TableAlreadyExistsError(f"table {excerpt(str(identifier))} exists") from None
         return self.load_table(identifier)
 
     def commit_table(
         self, table: Table, requirements: tuple[Any, ...], updates: tuple[Any, ...]
     ) -> CommitTableResponse:
-        """Write a table's next metadata file. Raises ``CommitFailedException`` when another writer was quicker."""
+        """Write the next metadata file of a table. Raises ``CommitFailedException`` when another writer was first."""
         try:
             current = self.load_table(table.name())
-        except NoSuchTableError:
+        except exceptions.NoSuchTableError:
             current = None
         staged = self._update_and_stage_table(current, table.name(), requirements, updates)
         if current is not None and staged.metadata == current.metadata:
@@ -204,23 +195,21 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         try:
             self._write(staged.metadata, location)
         except PathTaken:
-            name = ".".join(table.name())
-            raise CommitFailedException(f"another writer committed version {version} of table {name} first") from None
+            lost = f"another writer committed version {version} of table {'.'.join(table.name())} first"
+            raise exceptions.CommitFailedException(lost) from None
         return CommitTableResponse(metadata=staged.metadata, metadata_location=location)
 
     def _write(self, metadata: Any, location: str) -> None:
-        """Write a metadata file unless it is there. Raises ``PathTaken``."""
+        """Write a metadata file. Raises ``PathTaken`` when it exists."""
         path = location.removeprefix(f"{SCHEME}:///")
         self._branch().put(path, metadata.model_dump_json().encode(), content_type="application/json", if_absent=True)
 
     def drop_table(self, identifier: Any) -> None:
-        """Stage the deletion of a table with its files. Commits that have it keep it. Raises ``NoSuchTableError``."""
+        """Stage the deletion of a table and its files. Commits keep theirs. Raises ``NoSuchTableError``."""
         if not self._branch().delete_prefix(self._folder(identifier)):
-            raise NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
+            raise exceptions.NoSuchTableError(f"no table {excerpt(str(identifier))} at {self._uri}")
 
-    def purge_table(self, identifier: Any) -> None:
-        """Drop a table, as ``drop_table`` does."""
-        self.drop_table(identifier)
+    purge_table = drop_table
 
     def list_tables(self, namespace: Any) -> list[tuple[str, ...]]:
         """The tables of a namespace. Raises ``NoSuchNamespaceError``."""
@@ -230,45 +219,43 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         return [(name, table) for table in folders if self._newest_version(f"{self._root}{name}/{table}/") is not None]
 
     def rename_table(self, from_identifier: Any, to_identifier: Any) -> NoReturn:
-        """Not possible: the files of a table name their folder."""
+        """Refuse: the files of a table name their folder."""
         raise NotImplementedError("a table's files name their folder, so a table cannot be renamed")
 
     def register_table(self, identifier: Any, metadata_location: str, overwrite: bool = False) -> NoReturn:
-        """Not possible: the files of a table lie in its folder."""
+        """Refuse: the files of a table lie in its folder."""
         raise NotImplementedError("tables of other catalogs cannot be registered; create one and append to it")
 
-    # --- namespaces: folders with a file of properties ---
-
     def _namespace(self, namespace: Any) -> str:
-        return _checked(self.identifier_to_database(namespace, NoSuchNamespaceError))
+        return _checked(self.identifier_to_database(namespace, exceptions.NoSuchNamespaceError))
 
     def _folders(self, prefix: str) -> list[str]:
         found = self._ref().list(prefix, delimiter="/")
         return [item.path[len(prefix) : -1] for item in found if item.path.endswith("/")]
 
     def create_namespace(self, namespace: Any, properties: dict[str, str] | None = None) -> None:
-        """A new namespace. Raises ``NamespaceAlreadyExistsError``."""
+        """Create a namespace. Raises ``NamespaceAlreadyExistsError``."""
         path = f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"
         text = json.dumps(properties or {}, sort_keys=True)
         try:
             self._branch().put(path, text.encode(), content_type="application/json", if_absent=True)
         except PathTaken:
-            raise NamespaceAlreadyExistsError(f"namespace {excerpt(str(namespace))} exists") from None
+            raise exceptions.NamespaceAlreadyExistsError(f"namespace {excerpt(str(namespace))} exists") from None
 
     def load_namespace_properties(self, namespace: Any) -> dict[str, str]:
-        """A namespace's properties. Raises ``NoSuchNamespaceError``."""
+        """The properties of a namespace. Raises ``NoSuchNamespaceError``."""
         path = f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"
         try:
             self._check_size(path)
         except ObjectNotFound:
-            raise NoSuchNamespaceError(f"no namespace {excerpt(str(namespace))} at {self._uri}") from None
+            raise exceptions.NoSuchNamespaceError(f"no namespace {excerpt(str(namespace))} at {self._uri}") from None
         try:
             return {str(name): str(value) for name, value in parse_json(self._ref().read(path)).items()}
         except (ValueError, AttributeError):
             raise InvalidInput(f"{excerpt(path)} holds no properties of a namespace; write it anew") from None
 
     def list_namespaces(self, namespace: Any = ()) -> list[tuple[str, ...]]:
-        """The namespaces. None is inside another."""
+        """List the namespaces. They do not nest."""
         if namespace:
             self.load_namespace_properties(namespace)
             return []
@@ -277,7 +264,7 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
     def drop_namespace(self, namespace: Any) -> None:
         """Remove an empty namespace. Raises ``NamespaceNotEmptyError``, ``NoSuchNamespaceError``."""
         if self.list_tables(namespace):
-            raise NamespaceNotEmptyError(f"namespace {excerpt(str(namespace))} has tables")
+            raise exceptions.NamespaceNotEmptyError(f"namespace {excerpt(str(namespace))} has tables")
         self._branch().delete(f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}")
 
     def update_namespace_properties(
@@ -286,38 +273,28 @@ class RefCatalog(MetastoreCatalog):  # type: ignore[misc]
         removals: set[str] | None = None,
         updates: dict[str, str] | None = None,
     ) -> PropertiesUpdateSummary:
-        """Change a namespace's properties; of writers at once the last one counts."""
+        """Update the properties of a namespace; the last of concurrent writers wins."""
         before = self.load_namespace_properties(namespace)
         summary, after = self._get_updated_props_and_update_summary(before, removals, updates or {})
         path = f"{self._root}{self._namespace(namespace)}/{NAMESPACE_FILE}"
         self._branch().put(path, json.dumps(after, sort_keys=True).encode(), content_type="application/json")
         return summary
 
-    # --- views: none ---
+    def drop_view(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: the catalog has no views."""
+        raise NotImplementedError("this catalog has no views")
+
+    load_view = register_view = drop_view
 
     def list_views(self, namespace: Any) -> list[tuple[str, ...]]:
-        """None."""
         return []
 
     def view_exists(self, identifier: Any) -> bool:
-        """Never."""
         return False
-
-    def drop_view(self, identifier: Any) -> NoReturn:
-        """There are none."""
-        raise NotImplementedError("this catalog has no views")
-
-    def load_view(self, identifier: Any) -> NoReturn:
-        """There are none."""
-        self.drop_view(identifier)
-
-    def register_view(self, identifier: Any, metadata_location: str) -> NoReturn:
-        """There are none."""
-        self.drop_view(identifier)
 
 
 def _checked(name: str) -> str:
-    """A name that may be a folder. Raises ``InvalidInput``."""
+    """Check that a name may be a folder, and return it. Raises ``InvalidInput``."""
     if not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{excerpt(name)} cannot be a namespace or table: no slash, and no dot or _ at its beginning"

@@ -17,13 +17,31 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lakeops.spark.files import Files, files
-from lakeops.spark.tables import read, register, write
+from lakeops.spark.tables import Files, files, read, write
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lakeops.spark.source import LakeopsDataSource
 
 __all__ = ["Files", "LakeopsDataSource", "files", "read", "register", "write"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``lakeops`` known to a session, with conditions on partition columns pushed down.
+
+    The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
+    because Spark plans with the catalog.
+    """
+    from lakeops.settings import Settings
+    from lakeops.spark.source import PruningDataSource
+
+    class Registered(PruningDataSource):
+        # Spark plans in processes with the environment of its JVM, which may be older than this one's.
+        default_home = str(Settings.load().home) if hasattr(spark, "_sc") else None
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(Registered)
 
 
 def __getattr__(name: str) -> object:

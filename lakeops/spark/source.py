@@ -20,24 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualNullSafe,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    WriterCommitMessage,
-)
+from pyspark.sql import datasource as spark_api
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, DateType, DecimalType, DoubleType, IntegerType, LongType, StringType, StructType
 
@@ -46,18 +29,18 @@ from lakeops.model.errors import InvalidInput, Unsupported
 from lakeops.model.names import as_folder
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.spark.files import File, Files, files, is_table_file
+from lakeops.spark.tables import File, Files, files, is_table_file
 from lakeops.store import foreign, recorded
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Ref
-    from lakeops.ops.output import Output
+    from lakeops.ops.output import Output, OutputMode
 
 PART_BYTES = 64 << 20
 """Bytes of files that one task reads."""
 
 FILE_BYTES = 1 << 20
-"""What opening a file counts as."""
+"""Bytes that opening a file counts for."""
 
 _OPTIONS = {"home", "ref", "path", "format", "header", "idempotency_key", "on_collision", "startingref"}
 _TYPES: dict[str, type[DataType]] = {
@@ -68,16 +51,17 @@ _TYPES: dict[str, type[DataType]] = {
     "string": StringType,
 }
 _COMPARED = {
-    EqualTo: operator.eq,
-    EqualNullSafe: operator.eq,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
+    spark_api.EqualTo: operator.eq,
+    spark_api.EqualNullSafe: operator.eq,
+    spark_api.GreaterThan: operator.gt,
+    spark_api.GreaterThanOrEqual: operator.ge,
+    spark_api.LessThan: operator.lt,
+    spark_api.LessThanOrEqual: operator.le,
 }
+_PUSHED = {*_COMPARED, spark_api.In, spark_api.IsNull, spark_api.IsNotNull}
 
 
-class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not followed
+class LakeopsDataSource(spark_api.DataSource):  # type: ignore[misc]  # pyspark is not followed
     """The format ``lakeops``.
 
     Options: ``ref``, the URI (or the path that ``load`` and ``save`` are called with). ``format``, when the names of
@@ -101,7 +85,7 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
 
     @classmethod
     def name(cls) -> str:
-        """What Spark calls it."""
+        """The name of the format in Spark."""
         return "lakeops"
 
     @contextmanager
@@ -120,108 +104,102 @@ class LakeopsDataSource(DataSource):  # type: ignore[misc]  # pyspark is not fol
 
     @property
     def pinned(self) -> Files:
-        """The files, looked up once: what comes after the schema reads the same ones."""
+        """The files, looked up once, so that the reader reads the files that the schema was taken from."""
         if self._pinned is None:
             with self.lake() as lake:
                 self._pinned = files(self.uri, lake=lake)
         return self._pinned
 
     def format_of(self, found: Files) -> str:
-        """What the files hold."""
+        """The format of the files."""
         return self.options.get("format") or found.format()
 
     @property
     def header(self) -> bool:
-        """Whether CSV files have one."""
+        """Tell whether CSV files have a header."""
         return str(self.options.get("header", "true")).lower() == "true"
 
     def schema(self) -> StructType:
-        """The columns of the first file, and those of the folders."""
+        """The columns of the first file, and the partition columns."""
         found = self.pinned
         from_files = from_arrow_schema(schema_of(found.files[0], self.format_of(found), header=self.header))
         schema = StructType([field for field in from_files if field.name not in found.columns])
         for name, kind in zip(found.columns, found.types(), strict=True):
-            schema = schema.add(name, _type_called(kind))
+            digits = re.fullmatch(r"decimal\((\d+),0\)", kind)
+            schema = schema.add(name, DecimalType(int(digits[1]), 0) if digits else _TYPES[kind]())
         return schema
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the pinned files."""
+    def reader(self, schema: StructType) -> spark_api.DataSourceReader:
+        """A reader of the pinned files."""
         return Reader(self.pinned, self.format_of(self.pinned), schema, header=self.header)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Reads what commits add."""
+    def streamReader(self, schema: StructType) -> spark_api.DataSourceStreamReader:  # noqa: N802 - Spark's
+        """A reader of the files that later commits add."""
         return StreamReader(self, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Writes Parquet files that are staged in one step."""
+    def writer(self, schema: StructType, overwrite: bool) -> spark_api.DataSourceArrowWriter:
+        """A writer of Parquet files that are staged in one step."""
         return Writer(self, schema, overwrite=overwrite)
 
 
-def _type_called(name: str) -> DataType:
-    digits = re.fullmatch(r"decimal\((\d+),0\)", name)
-    return DecimalType(int(digits[1]), 0) if digits else _TYPES[name]()
-
-
 class PruningDataSource(LakeopsDataSource):
-    """A reader that leaves out files by conditions on partition columns. Spark refuses it where its setting is off."""
+    """The format with filters on partition columns pushed down. Spark refuses it where that setting is off."""
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads the pinned files that conditions leave."""
+    def reader(self, schema: StructType) -> spark_api.DataSourceReader:
+        """A reader of the pinned files that meet the pushed filters."""
         return PruningReader(self.pinned, self.format_of(self.pinned), schema, header=self.header)
 
 
 @dataclass
-class FilePartition(InputPartition):  # type: ignore[misc]
-    """The files that one task reads."""
+class FilePartition(spark_api.InputPartition):  # type: ignore[misc]
+    """The files that one task reads, and their partition columns."""
 
     files: tuple[File, ...]
+    columns: tuple[str, ...]
 
 
 class _FileReader:
     """Reads files on executors."""
 
-    def __init__(self, columns: tuple[str, ...], kind: str | None, schema: StructType, *, header: bool) -> None:
-        self._columns, self._kind, self._header = columns, kind, header
+    def __init__(self, kind: str | None, schema: StructType, *, header: bool) -> None:
+        self._kind, self._header = kind, header
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: spark_api.InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the rows of one task's files."""
         if not isinstance(partition, FilePartition):  # Spark's own, when there is nothing to read
             return
         for file in partition.files:
-            values = dict(zip(self._columns, file.values, strict=True))
+            values = dict(zip(partition.columns, file.values, strict=True))
             kind = self._kind or Files("", "", (), (file,)).format()
             for batch in islice(batches_of(file, kind, self._schema, header=self._header), 1, None):
                 yield _with_columns(batch, values, self._schema, file.path)
 
 
-class Reader(_FileReader, DataSourceReader):  # type: ignore[misc]
+class Reader(_FileReader, spark_api.DataSourceReader):  # type: ignore[misc]
     """Reads files that were pinned when the table was loaded."""
 
     def __init__(self, found: Files, kind: str, schema: StructType, *, header: bool) -> None:
-        super().__init__(found.columns, kind, schema, header=header)
+        super().__init__(kind, schema, header=header)
         self._files = found
 
-    def partitions(self) -> Sequence[InputPartition]:
-        """Tasks of about the same size."""
+    def partitions(self) -> Sequence[spark_api.InputPartition]:
+        """The files in tasks of about the same size."""
         return _packed(self._files)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task's files."""
-        return self._read(partition)
-
     def __getstate__(self) -> dict[str, Any]:
-        """Without the files: each task brings its own."""
+        """The state for pickling, without the files: each partition brings its own."""
         return {**self.__dict__, "_files": None}
 
 
 class PruningReader(Reader):
     """Opens only files whose partition columns meet the conditions that Spark pushes down."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's
-        """Leave out files. Gives back the conditions that Spark has to check."""
+    def pushFilters(self, filters: list[spark_api.Filter]) -> Iterable[spark_api.Filter]:  # noqa: N802 - Spark's
+        """Drop files by the filters on partition columns, and return the filters that Spark has to apply itself."""
         for one in filters:
             name = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
-            if name not in self._files.columns or type(one) not in {*_COMPARED, In, IsNull, IsNotNull}:
+            if name not in self._files.columns or type(one) not in _PUSHED:
                 yield one
                 continue
             place = self._files.columns.index(name)
@@ -231,45 +209,47 @@ class PruningReader(Reader):
             self._files = replace(self._files, files=tuple(file for file in self._files if file.values[place] in kept))
 
 
-def _meets(one: Filter, value: Any) -> bool:  # noqa: ANN401 - a column's
-    if isinstance(one, IsNull | IsNotNull):
-        return (value is None) == isinstance(one, IsNull)
-    if isinstance(one, In):
+def _meets(one: spark_api.Filter, value: Any) -> bool:  # noqa: ANN401 - a column's
+    if isinstance(one, spark_api.IsNull | spark_api.IsNotNull):
+        return (value is None) == isinstance(one, spark_api.IsNull)
+    if isinstance(one, spark_api.In):
         return value is not None and value in one.value
     if value is None or one.value is None:
-        return isinstance(one, EqualNullSafe) and value is one.value
+        return isinstance(one, spark_api.EqualNullSafe) and value is one.value
     return bool(_COMPARED[type(one)](value, one.value))
 
 
-class StreamReader(_FileReader, DataSourceStreamReader):  # type: ignore[misc]
-    """Gives the files that were added or changed since the last commit that was read. Deletions give nothing."""
+class StreamReader(_FileReader, spark_api.DataSourceStreamReader):  # type: ignore[misc]
+    """Reads the files that were added or changed since the last commit that was read. Deletions give no rows."""
 
     def __init__(self, source: LakeopsDataSource, schema: StructType) -> None:
         repository, ref, prefix = LakeUri.parse(source.uri).with_prefix()
         with source.lake() as lake:
-            lake.repository(repository).branch(ref)  # a tag or a commit gets no commits
+            lake.repository(repository).branch(ref)  # a tag or a commit never moves: raise
             start = source.options.get("startingref")
             self._first = lake.repository(repository).ref(start).commit_id if start else ""
-        super().__init__((), source.options.get("format"), schema, header=source.header)
+        super().__init__(source.options.get("format"), schema, header=source.header)
         self._source, self._repository, self._ref, self._prefix = source, repository, ref, prefix
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802 - Spark's
-        """Before the first commit, so that the first batch has what is there already; or ``startingRef``."""
+        """The empty state, so that the first batch reads all existing files; or ``startingRef``."""
         return {"commit": self._first}
 
     def latestOffset(self, start: dict[str, str], limit: object) -> dict[str, str]:  # noqa: N802, ARG002 - Spark's
-        """The branch's head."""
+        """The head commit of the branch."""
         with self._source.lake() as lake:
             return {"commit": lake.repository(self._repository).ref(self._ref).commit_id}
 
-    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """The files that the later commit has and the earlier one lacks, or has with other contents."""
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[spark_api.InputPartition]:
+        """The files that the later commit added, or whose contents it changed."""
         if start["commit"] == end["commit"]:
             return []
         with self._source.lake() as lake:
             repository = lake.repository(self._repository)
             later = repository.ref(end["commit"])
-            if not _has_files(later, self._prefix):
+            folder = as_folder(self._prefix)
+            below = (entry.path.removeprefix(folder) for entry in later.list(folder))
+            if not any(map(is_table_file, below)) and not (self._prefix and later.exists(self._prefix)):
                 return []
             found = files(f"lakefs://{self._repository}/{end['commit']}/{self._prefix}", lake=lake)
             if start["commit"]:
@@ -279,38 +259,26 @@ class StreamReader(_FileReader, DataSourceStreamReader):  # type: ignore[misc]
                     change.path
                     for change in changes
                     if change.type == "added"
-                    # Other metadata is a change, and no new rows.
+                    # A change of metadata alone brings no new rows.
                     or (change.type == "changed" and _contents(earlier, change.path) != _contents(later, change.path))
                 }
                 found = replace(found, files=tuple(file for file in found if file.path in new))
-        return [StreamPartition(part.files, found.columns) for part in _packed(found)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task's files."""
-        if isinstance(partition, StreamPartition):
-            self._columns = partition.columns
-        return self._read(partition)
+        return _packed(found)
 
 
 @dataclass
-class StreamPartition(FilePartition):
-    """The files that one task of a micro-batch reads, and their partition columns."""
-
-    columns: tuple[str, ...]
-
-
-@dataclass
-class Written(WriterCommitMessage):  # type: ignore[misc]
-    """The files that a task wrote."""
+class WrittenFiles(spark_api.WriterCommitMessage):  # type: ignore[misc]
+    """The names of the files that a task wrote."""
 
     names: tuple[str, ...]
 
 
-class Writer(DataSourceArrowWriter):  # type: ignore[misc]
-    """Writes one Parquet file a task. Only files that the winning tries report become objects."""
+class Writer(spark_api.DataSourceArrowWriter):  # type: ignore[misc]
+    """Writes one Parquet file for each task. Only the files of successful attempts become objects."""
 
     def __init__(self, source: LakeopsDataSource, schema: StructType, *, overwrite: bool) -> None:
-        self._source, self._overwrite = source, overwrite
+        self._source = source
+        self._mode: OutputMode = "replace" if overwrite else "append"
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._repository, branch, prefix = LakeUri.parse(source.uri).with_prefix()
         self._on_collision: Any = source.options.get("on_collision", "refuse")
@@ -319,12 +287,8 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
             handle = lake.repository(self._repository).branch(branch)
             self._output: Output = handle.open_output(prefix, self._mode, self._on_collision, idempotency_key=key)
 
-    @property
-    def _mode(self) -> Any:  # noqa: ANN401 - a literal
-        return "replace" if self._overwrite else "append"
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write a task's rows. The name has never been used, so no try meets another one's file."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
+        """Write the rows of a task, to a new name for each attempt."""
         import pyarrow.parquet as pq
         from pyspark import TaskContext
 
@@ -332,7 +296,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         number = context.partitionId() if context else 0
         first = next(iterator, None)
         if first is None and number:
-            return Written(())
+            return WrittenFiles(())
         name = f"part-{number:05}-{Ids().new()}.parquet"
         rows = chain([] if first is None else [first], iterator)
         with tempfile.TemporaryDirectory(prefix="lakeops-") as folder:
@@ -342,17 +306,17 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
                     file.write_batch(batch.rename_columns(self._schema.names).cast(self._schema))
             with local.open("rb") as contents:
                 self._output.store.put(self._output.address + name, contents)
-        return Written((name,))
+        return WrittenFiles((name,))
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Stage what the tasks wrote, in one step."""
-        names = [name for message in messages if isinstance(message, Written) for name in message.names]
+    def commit(self, messages: list[spark_api.WriterCommitMessage | None]) -> None:
+        """Stage the files of all tasks in one step."""
+        names = [name for message in messages if isinstance(message, WrittenFiles) for name in message.names]
         with self._source.lake() as lake:
             branch = lake.repository(self._repository).branch(self._output.branch)
             branch.link_output(self._output, self._mode, self._on_collision, names=names)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
-        """Stage nothing."""
+    def abort(self, messages: list[spark_api.WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's
+        """Abandon the output: nothing is staged."""
         with self._source.lake() as lake:
             lake.repository(self._repository).branch(self._output.branch).abandon_output(self._output)
 
@@ -365,17 +329,10 @@ def schema_of(file: File, kind: str, *, header: bool) -> pa.Schema:
 
 
 def batches_of(file: File, kind: str, schema: pa.Schema | None, *, header: bool) -> Generator[pa.RecordBatch]:
-    """A batch without rows, then the rows of a file, of those columns that the schema has too."""
+    """Read a file: first an empty batch with its schema, then its rows, in the columns that ``schema`` has too."""
     what = recorded.Recorded(file.path, file.address, file.size_bytes, file.checksum, file.algorithm)
     with recorded.open_object(file.store, file.key, what) as opened:
         yield from foreign.batches(opened, file.path, file.size_bytes, kind, schema, header=header)
-
-
-def _has_files(ref: Ref, prefix: str) -> bool:
-    """Whether a ref has a table, or one object, at a prefix: names that Spark ignores are none."""
-    folder = as_folder(prefix)
-    below = (entry.path.removeprefix(folder) for entry in ref.list(folder))
-    return any(map(is_table_file, below)) or (bool(prefix) and ref.exists(prefix))
 
 
 def _contents(ref: Ref, path: str) -> tuple[str, int]:
@@ -384,7 +341,7 @@ def _contents(ref: Ref, path: str) -> tuple[str, int]:
 
 
 def _packed(found: Files) -> list[FilePartition]:
-    """Files in their order, in tasks of about ``PART_BYTES``."""
+    """Group files, in their order, into tasks of about ``PART_BYTES``."""
     parts: list[list[File]] = []
     room = 0
     for file in found:
@@ -394,11 +351,11 @@ def _packed(found: Files) -> list[FilePartition]:
             room = PART_BYTES
         parts[-1].append(file)
         room -= cost
-    return [FilePartition(tuple(part)) for part in parts]
+    return [FilePartition(tuple(part), found.columns) for part in parts]
 
 
 def _with_columns(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema, path: str) -> pa.RecordBatch:
-    """The columns of a schema: from the folders, from the file, or null. Raises ``InvalidInput``."""
+    """Build the columns of a schema from partition values, from the file, or as nulls. Raises ``InvalidInput``."""
     columns = []
     for field in schema:
         place = batch.schema.get_field_index(field.name)
@@ -422,7 +379,7 @@ def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
 
 
 def _scalar(value: str | None, kind: pa.DataType) -> pa.Scalar:
-    text = value if value is None or pa.types.is_string(kind) else value.removeprefix("+")  # Arrow knows no such sign
+    text = value if value is None or pa.types.is_string(kind) else value.removeprefix("+")  # Arrow parses no plus sign
     try:
         return pa.scalar(text, pa.string()).cast(kind)
     except pa.ArrowInvalid:

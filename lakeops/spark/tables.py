@@ -10,18 +10,19 @@ job wrote all files, and the folders with them, Spark finds the values there, wh
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import date
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
-from lakeops.model.errors import InvalidInput, PathTaken, Unsupported
+from lakeops.model.errors import InvalidInput, InvalidSettings, ObjectNotFound, PathTaken, Unsupported
 from lakeops.model.text import excerpt
 from lakeops.model.uris import LakeUri
-from lakeops.spark.files import NULL, Files, files, opened, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -29,18 +30,208 @@ if TYPE_CHECKING:
 
     from lakeops.lake import Lake
     from lakeops.ops.output import OnCollision, OutputMode
+    from lakeops.store.base import ObjectStore
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark and Hive spell a null in the name of a folder."""
+FORMATS = ("parquet", "csv", "json", "text", "orc", "avro")
+
+MOST_DIGITS = 38
+"""Digits of Spark's longest numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One physical file of a table.
+
+    Attributes:
+        path: the object's path.
+        address: its physical address, a URL.
+        size_bytes: its size.
+        values: the values of the partition columns, as the folders spell them. None for a null.
+        store: the object store that holds it.
+        key: its key in the store.
+        checksum: the checksum that was recorded.
+        algorithm: how the checksum is computed from the contents. None where it cannot be.
+    """
+
+    path: str
+    address: str
+    size_bytes: int
+    values: tuple[str | None, ...]
+    store: ObjectStore
+    key: str
+    checksum: str
+    algorithm: str | None
+
+    def url(self, s3: str = "s3a") -> str:
+        """The address as Spark takes paths: not percent-encoded, and with the scheme ``s3`` for buckets."""
+        return spark_path(self.address, s3)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of a table at one commit.
+
+    Attributes:
+        uri: the URI that was read.
+        commit_id: the commit that its ref named.
+        columns: the partition columns, in the order of the folders.
+        files: the files by path.
+    """
+
+    uri: str
+    commit_id: str
+    columns: tuple[str, ...]
+    files: tuple[File, ...]
+
+    def __iter__(self) -> Iterator[File]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def urls(self, s3: str = "s3a") -> list[str]:
+        """The distinct URLs of the files, as Spark takes paths."""
+        return list(dict.fromkeys(file.url(s3) for file in self.files))
+
+    def types(self) -> tuple[str, ...]:
+        """The Spark SQL type of each partition column, inferred from its values as Spark infers it."""
+        columns = zip(*(file.values for file in self.files), strict=True)
+        return tuple(_type({value for value in column if value is not None}) for column in columns)
+
+    def format(self) -> str:
+        """The format that the files' extensions name. Raises ``InvalidInput``."""
+        found = {_format(file.path) for file in self.files}
+        if len(found) == 1 and (only := found.pop()) is not None:
+            return only
+        raise InvalidInput(f"the names of the files at {self.uri!r} tell no single format; say format='parquet'")
+
+
+def files(uri: str, *, lake: Lake | None = None, check: bool = True) -> Files:
+    """The physical files of a table at a ref, or the one file at a path.
+
+    The list is pinned to the commit: later moves of the ref do not change it. Files that Spark ignores, whose names
+    begin with ``_`` or ``.``, are left out.
+
+    Args:
+        uri: ``lakefs://REPO/REF/PREFIX``.
+        lake: where the repository is. What the settings say when left out.
+        check: compare the size of each file with what was recorded.
+
+    Raises:
+        InvalidUri: the text is no such URI.
+        RepositoryNotFound, RefNotFound, CommitExpired: there is nothing to read.
+        ObjectNotFound: there is no file, or the store lacks one.
+        Corrupted: a file has another size than was recorded.
+        InvalidInput: the folders of the files stand for different partition columns.
+    """
+    repository, ref, prefix = LakeUri.parse(uri).with_prefix()
+    with opened(lake) as found:
+        shown = found.repository(repository).ref(ref).snapshot(prefix, check=check)
+    inside = len(shown.folder) if shown.folder.endswith("/") or not shown.folder else shown.folder.rfind("/") + 1
+    columns: tuple[str, ...] | None = None
+    listed = []
+    rows = shown.entries.select(["path", "physical_address", "size_bytes", "checksum"]).to_pylist()
+    for row, (store, key), algorithm in zip(rows, shown.sources, shown.algorithms, strict=True):
+        if not is_table_file(row["path"][inside:]):
+            continue
+        parts = row["path"][inside:].split("/")
+        pairs = [part.split("=", 1) for part in parts[:-1] if "=" in part]
+        names = tuple(unquote(name) for name, _ in pairs)
+        if len({*names}) < len(names):
+            raise InvalidInput(f"two folders of {excerpt(row['path'])} stand for one column; read the folders below")
+        if columns is not None and names != columns:
+            raise InvalidInput(
+                f"{uri!r} has files with different partition columns, {_name_columns(columns)} and "
+                f"{_name_columns(names)}: {excerpt(row['path'])} is one; read the folders one by one"
+            )
+        columns = names
+        values = tuple(None if value == NULL else unquote(value) for _, value in pairs)
+        path, address, size, checksum = row.values()
+        listed.append(File(path, address, size, values, store, key, checksum, algorithm))
+    if columns is None:
+        raise ObjectNotFound(f"there are no files of a table at {uri!r}, only names that Spark ignores")
+    return Files(uri, shown.commit_id, columns, tuple(listed))
+
+
+@contextmanager
+def opened(lake: Lake | None) -> Iterator[Lake]:
+    """Give the lake that was passed, or open the one of the settings for the block."""
+    if lake is not None:
+        yield lake
+        return
+    from lakeops.lake import Lake
+
+    with Lake.open() as found:
+        yield found
+
+
+def spark_path(url: str, s3: str) -> str:
+    """Translate a URL to a Spark path: percent-decoded, with the scheme of Spark's own connector.
+
+    Raises ``InvalidSettings`` for a container of Azure whose account no variable names.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme == "file":
+        return "file:" + unquote(rest)
+    if scheme == "az":
+        account = os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+        if not account:
+            raise InvalidSettings("Spark names Azure's account with each path; set AZURE_STORAGE_ACCOUNT_NAME")
+        container, _, path = rest.partition("/")
+        return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
+    return f"{s3}://{rest}" if scheme == "s3" else url
+
+
+def is_table_file(name: str) -> bool:
+    """Tell whether Spark reads a file of a table, by its path below the table's folder."""
+    return not any(part.startswith((".", "_")) and "=" not in part for part in name.split("/"))
+
+
+def _name_columns(columns: Sequence[str]) -> str:
+    return ", ".join(columns) or "none"
+
+
+def _format(path: str) -> str | None:
+    for part in reversed(path.rpartition("/")[2].lower().split(".")[1:]):
+        found = {"jsonl": "json", "ndjson": "json", "parq": "parquet", "txt": "text"}.get(part, part)
+        if found in FORMATS:
+            return found
+    return None
+
+
+def _type(values: set[str]) -> str:
+    if values and all(re.fullmatch(r"[+-]?[0-9]+", value) for value in values):
+        numbers = {abs(int(value)) for value in values}
+        if max(numbers) < 1 << 63:
+            return "int" if max(numbers) < 1 << 31 else "bigint"
+        least = 20 if any(1 << 31 <= number < 1 << 63 for number in numbers) else 10
+        if (digits := max(least, len(str(max(numbers))))) <= MOST_DIGITS:
+            return f"decimal({digits},0)"
+    if values and all(re.fullmatch(r"[+-]?([0-9]+\.[0-9]*|\.?[0-9]+)([eE][+-]?[0-9]+)?", value) for value in values):
+        return "double"
+    return "date" if values and all(_is_date(value) for value in values) else "string"
+
+
+def _is_date(value: str) -> bool:
+    try:
+        return bool(re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value)) and bool(date.fromisoformat(value))
+    except ValueError:
+        return False
+
 
 SaveMode = Literal["error", "append", "overwrite", "ignore"]
 
 FILES_A_TASK = 32
-"""How many files of a table a task looks up: on a bucket a request each, one after the other."""
+"""Files that one task looks up: on a bucket one request each, one after the other."""
 
 _LOOK_UP_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _looking_up = Lock()
-"""Held while that setting of a session is another one, so that none is put back to what was meant for a moment."""
+"""Held while that setting of a session differs, so that two threads do not restore each other's value."""
 
 _FOLDER_OPTIONS = {"basepath", "recursivefilelookup"}
-"""Options of Spark's reader that say how it takes folders."""
+"""Options of Spark's reader that change how it reads partition folders."""
 
 _ADDRESS = "__lakeops_address"
 _COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate", ".xz")
@@ -59,7 +250,7 @@ def read(
     s3: str = "s3a",
     **options: Any,  # noqa: ANN401 - the reader's own
 ) -> DataFrame:
-    """A table at a ref, or one file, read by Spark's own reader. What moves the ref later changes nothing of it.
+    """Read a table at a ref, or one file, with Spark's own reader. Later moves of the ref do not change it.
 
     Args:
         spark: the session, of this process or Spark Connect.
@@ -83,13 +274,14 @@ def read(
     found = files(uri, lake=lake, check=check)
     kind = format or found.format()
     _check_names(found, kind)
-    wanted = _as_schema(spark, schema)
-    types = _types(found, wanted)
+    wanted = spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+    declared = {field.name: field.dataType.simpleString() for field in wanted or ()}
+    types = {name: declared.get(name, kind) for name, kind in zip(found.columns, found.types(), strict=True)}
     kept = found if where is None else _pruned(spark, found, types, where)
     nothing = not kept.files
     if nothing:
         kept = replace(found, files=found.files[:1])  # tells the columns
-    paths = [_escaped(url) for url in kept.urls(s3)]
+    paths = [re.sub(r"([\[\]{}*?\\])", r"\\\1", url) for url in kept.urls(s3)]  # Spark sees no pattern in them
 
     def load(**how: str) -> DataFrame:
         reader = spark.read.format(kind).options(**options, **how)
@@ -102,16 +294,16 @@ def read(
     with _looked_up_together(spark, len(paths)):
         folder = None if _FOLDER_OPTIONS.intersection(map(str.lower, options)) else _folder_of_one_job(kept, s3)
         frame = None if folder is None else load(basePath=folder)
-        if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # other types: other values than asked for
+        if frame is None or frame.dtypes[-len(types) :] != [*types.items()]:  # not the types asked for
             frame = _with_values(spark, load(), kept, types, s3)
     return frame.where(F.lit(False)) if nothing else frame
 
 
 @contextmanager
 def _looked_up_together(spark: SparkSession, files: int) -> Iterator[None]:
-    """While this lasts, Spark looks files up in tasks of ``FILES_A_TASK``.
+    """Let Spark look files up in tasks of ``FILES_A_TASK`` for the block.
 
-    Its own way for more than 32 paths is a job with a task for each, which takes longer than to read small files.
+    By default Spark runs a task for each of more than 32 paths, which takes longer than to read small files.
     """
     with _looking_up:
         before = spark.conf.get(_LOOK_UP_TASKS, None)
@@ -127,7 +319,7 @@ def _looked_up_together(spark: SparkSession, files: int) -> Iterator[None]:
 
 
 def _folder_of_one_job(found: Files, s3: str) -> str | None:
-    """The directory in which all files lie in folders that say what the partition columns are. None without one."""
+    """Find the directory below which each file's folders spell its partition values; None without one."""
     if len({file.values for file in found}) < 2 or len({file.address for file in found}) < len(found):
         return None
     ends = {}
@@ -145,14 +337,14 @@ def _folder_of_one_job(found: Files, s3: str) -> str | None:
 
 
 def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Mapping[str, str], s3: str) -> DataFrame:
-    """What Spark read, with the partition columns, and with the rows of a file once for each path that it has."""
+    """Add the partition columns to a frame, and repeat the rows of a physical file for each path that it has."""
     from pyspark.sql import functions as F  # noqa: N812
 
     plain = frame.drop(*types)
     if len({file.values for file in found}) == 1 and len({file.address for file in found}) == len(found):
         literals = zip(types.items(), found.files[0].values, strict=True)
         return plain.withColumns({name: F.lit(value).cast(type_of) for (name, type_of), value in literals})
-    named = [_as_spark_names(file.url(s3)) for file in found]
+    named = [file.url(s3).translate(_ENCODED) for file in found]
     strangers = {re.sub("^file:/+", "file:/", one) for one in frame.inputFiles()} ^ {*named}
     if strangers:  # a file that the join does not know would lose its rows
         raise Unsupported(
@@ -164,24 +356,25 @@ def _with_values(spark: SparkSession, frame: DataFrame, found: Files, types: Map
 
 
 def _values(spark: SparkSession, found: Files, types: Mapping[str, str], addresses: Sequence[str]) -> DataFrame:
-    """The partition columns of each file, beside the address that Spark calls it by."""
+    """The partition columns of each file, beside the address by which Spark names it."""
     import pyarrow as pa
 
     columns = [list(column) for column in zip(*(file.values for file in found), strict=True)]
     arrays = [pa.array(column, pa.string()) for column in (list(addresses), *columns)]
     table = pa.table(arrays, names=[_ADDRESS, *found.columns])
-    return _typed(spark.createDataFrame(table), types, _ADDRESS)
+    return _typed(spark.createDataFrame(table), types)
 
 
-def _typed(frame: DataFrame, types: Mapping[str, str], *others: str) -> DataFrame:
+def _typed(frame: DataFrame, types: Mapping[str, str]) -> DataFrame:
+    """The partition columns of a frame in their types, beside the address of each row."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = [F.col(_quoted(name)).cast(type_of).alias(name) for name, type_of in types.items()]
-    return frame.select(*others, *columns)
+    quoted = {name: "`" + name.replace("`", "``") + "`" for name in types}
+    return frame.select(_ADDRESS, *(F.col(quoted[name]).cast(kind).alias(name) for name, kind in types.items()))
 
 
 def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: str | Column) -> Files:
-    """The files whose partition columns meet a condition, as Spark judges it."""
+    """The files whose partition columns meet a condition, as Spark evaluates it."""
     import pyarrow as pa
     from pyspark.errors import AnalysisException
 
@@ -192,7 +385,7 @@ def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: 
     number = pa.array(range(len(distinct)), pa.int64())
     table = spark.createDataFrame(pa.table([number, *arrays], names=[_ADDRESS, *found.columns]))
     try:
-        rows = _typed(table, types, _ADDRESS).where(where).select(_ADDRESS).collect()
+        rows = _typed(table, types).where(where).select(_ADDRESS).collect()
     except AnalysisException as error:
         reason = str(error).splitlines()[0].partition(" Did you mean")[0]  # which names this table's other column
         raise InvalidInput(
@@ -202,18 +395,8 @@ def _pruned(spark: SparkSession, found: Files, types: Mapping[str, str], where: 
     return replace(found, files=tuple(file for file in found if file.values in kept))
 
 
-def _as_schema(spark: SparkSession, schema: StructType | str | None) -> StructType | None:
-    return spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
-
-
-def _types(found: Files, schema: StructType | None) -> dict[str, str]:
-    """The type of each partition column: what the schema says, else what the values tell."""
-    declared = {field.name: field.dataType.simpleString() for field in schema or ()}
-    return {name: declared.get(name, kind) for name, kind in zip(found.columns, found.types(), strict=True)}
-
-
 def _check_names(found: Files, kind: str) -> None:
-    """Raise for text that Spark would not decompress, because it goes by the end of a file's address."""
+    """Raise ``Unsupported`` for compressed text whose address lacks the extension by which Spark decompresses."""
     for file in found if kind in _DECOMPRESSED_BY_NAME else ():
         ending = next((one for one in _COMPRESSED if file.path.endswith(one)), "")
         if ending and not file.address.endswith(ending):
@@ -223,21 +406,8 @@ def _check_names(found: Files, kind: str) -> None:
             )
 
 
-def _escaped(url: str) -> str:
-    """A path in which Spark sees no pattern."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", url)
-
-
+# Java's URIs percent-encode some ASCII characters and keep letters of other scripts.
 _ENCODED = str.maketrans({one: quote(one, safe="/:@!$&'()*+,;=~") for one in map(chr, range(0x80))})
-
-
-def _as_spark_names(url: str) -> str:
-    """A file's URL as Spark tells it: what Java's URIs cannot hold is percent-encoded, and letters stay."""
-    return url.translate(_ENCODED)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def write(
@@ -257,7 +427,7 @@ def write(
 ) -> int:
     """Write a DataFrame under a prefix of a branch with Spark's own writer. Returns how many files were staged.
 
-    The files are staged in one step when the job has succeeded. After an error nothing is. Nothing is committed.
+    The files are staged in one step after the job has succeeded, and not at all after an error. Nothing is committed.
 
     Args:
         frame: what to write.
@@ -309,7 +479,7 @@ def write(
 
 
 def _check_overwrite(spark: SparkSession, options: Mapping[str, object]) -> None:
-    """Raise where Spark's own tables would keep partitions that the DataFrame lacks. Here they would be gone."""
+    """Raise ``Unsupported`` for dynamic overwrite: Spark would keep other partitions, lakeops would delete them."""
     given = {name.lower(): str(value) for name, value in options.items()}
     how = given.get("partitionoverwritemode") or spark.conf.get("spark.sql.sources.partitionOverwriteMode", "static")
     if str(how).lower() == "dynamic":
@@ -317,20 +487,3 @@ def _check_overwrite(spark: SparkSession, options: Mapping[str, object]) -> None
             "lakeops overwrites all that is under the prefix, and partitionOverwriteMode is 'dynamic'; overwrite the "
             "folder of each partition, or say partitionOverwriteMode='static'"
         )
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format ``lakeops`` known to a session, with conditions on partition columns pushed down.
-
-    The driver's machine and the executors need lakeops installed. The code that range work sends along is not enough,
-    because Spark plans with the catalog.
-    """
-    from lakeops.settings import Settings
-    from lakeops.spark.source import PruningDataSource
-
-    class Registered(PruningDataSource):
-        # Spark plans in processes with the environment of its JVM, which may be older than this one's.
-        default_home = str(Settings.load().home) if hasattr(spark, "_sc") else None
-
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(Registered)

@@ -1,5 +1,5 @@
-"""Pages about a lake, made on the server: the same in Airflow's web server and behind ``lakeops ui``.
+"""Web pages about a lake, rendered on the server, for Airflow's web server and for ``lakeops ui``.
 
-The pages only read. Whatever comes from a repository is text, and what one page reads is bounded. This room knows
-neither Airflow nor how somebody logs in: whoever serves the pages decides who may see them.
+The pages only read, a page reads a bounded amount, and text from a repository is never markup. This package knows
+neither Airflow nor logins: the server of the pages decides who may see them.
 """

@@ -1,4 +1,4 @@
-"""From a request to an answer: the same for whoever serves the pages. An error is a page too, and says what to do."""
+"""Answers requests with pages, for every server of them. An error is a page too, and says what to do."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from lakeops.model.errors import CatalogError, LakeopsError, RepositoryNotFound
-from lakeops.web.page import Moved, Site
+from lakeops.web.page import HEADERS, Problem, Redirect, Site, address, render
 from lakeops.web.pages import Pages
-from lakeops.web.problem import Problem
-from lakeops.web.render import HEADERS, address, render
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Pages that are made at once, so that the memory of all of them is bounded."""
+"""Pages that are made at once, which bounds their memory."""
 
 WAIT_SECONDS = 10.0
 _places = BoundedSemaphore(AT_ONCE)
@@ -33,10 +31,10 @@ _places = BoundedSemaphore(AT_ONCE)
 def answer(
     request: Request,
     site: Site,
-    view: Callable[[Pages], str | Moved],
+    view: Callable[[Pages], str | Redirect],
     open_lake: Callable[[], AbstractContextManager[Lake]],
 ) -> Response:
-    """The page that a request asks for, or a page that says why there is none."""
+    """Answer a request with its page, or with a page about the error."""
     if not _places.acquire(timeout=WAIT_SECONDS):
         return failure(site, 503, f"{AT_ONCE} pages are being made already", "Try again in a while.")
     opened = False
@@ -53,11 +51,11 @@ def answer(
         )
     finally:
         _places.release()
-    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Moved) else page(made)
+    return RedirectResponse(made.to, 303, headers=HEADERS) if isinstance(made, Redirect) else page(made)
 
 
 def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool) -> tuple[str, str] | None:
-    """From a page that fails to the nearest that may not: a text and an address. None for the list of repositories."""
+    """The text and address of the nearest page that may work; None for the list of repositories."""
     if not opened or isinstance(error, CatalogError):
         return None if site.home is None else ("To all lakes", site.home)
     name = str(request.path_params.get("repository", ""))
@@ -67,36 +65,25 @@ def _way_back(request: Request, site: Site, error: LakeopsError, *, opened: bool
 
 
 def page(text: str, status: int = 200) -> HTMLResponse:
-    """A document with the headers of every answer."""
+    """A response of a document, with the headers of every response."""
     return HTMLResponse(text, status, headers=HEADERS)
 
 
 def failure(
     site: Site | None, status: int, message: str, advice: str = "", link: tuple[str, str] | None = None
 ) -> Response:
-    """A page that says what went wrong and what to do. ``link`` is a text and an address."""
+    """A page that says what is wrong and what to do. ``link`` is a text and an address."""
     titles = {401: "Log in first", 403: "Not allowed", 404: "Not found", 410: "Expired", 400: "That makes no sense"}
     title = titles.get(status, "This page cannot be shown")
-    return page(
-        render(
-            "failure.html",
-            site=site,
-            title=title,
-            crumbs=[(title, None)],
-            status=status,
-            message=message,
-            advice=advice,
-            link=link,
-        ),
-        status,
-    )
+    shown = {"title": title, "crumbs": [(title, None)], "message": message, "advice": advice, "link": link}
+    return page(render("failure.html", site=site, **shown), status)
 
 
 async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-    """An answer with the headers, also where something failed that nobody expected."""
+    """Middleware that adds the headers, and answers unexpected errors with a page."""
     try:
         found = await go_on(request)
-    except Exception as error:  # noqa: BLE001 - what went wrong inside is no business of the browser's
+    except Exception as error:  # noqa: BLE001 - the log has the details, the browser must not
         _log.exception("A page failed")
         found = failure(
             None, 500, f"unexpected {type(error).__name__}", "The server's log says more.", first_page(request)
@@ -106,17 +93,14 @@ async def guarded(request: Request, go_on: Callable[[Request], Awaitable[Respons
 
 
 def refused(request: Request, error: Exception) -> Response:
-    """What the framework itself refuses, as a page: no such address, another method than GET."""
+    """A page for errors of the web framework: an unknown address, another method than GET."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    advice = {
-        404: "There is no page at this address.",
-        405: "Pages are only read.",
-    }
+    advice = {404: "There is no page at this address.", 405: "Pages are only read."}
     detail: Any = getattr(error, "detail", "")
     return failure(None, status, str(detail) or "refused", advice.get(status, ""), first_page(request))
 
 
 def first_page(request: Request) -> tuple[str, str] | None:
-    """The way to the first page, for a page that has no other; None on the first page itself."""
+    """The text and address of the first page; None on the first page itself."""
     home = f"{request.scope.get('root_path', '')}/"
     return None if request.url.path in {home, home[:-1]} else ("To the first page", home)

@@ -1,58 +1,172 @@
-"""The pages about objects: what a ref holds, what is in one of them, who wrote them, and what a change did to one."""
+"""The pages about objects: listings of a ref, previews, blame, versions, and one object before and after a change.
+
+A preview reads a bounded number of bytes, as text or as Parquet, and runs nothing.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
+from dataclasses import dataclass
+from io import StringIO
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from lakeops.model.errors import LakeopsError, ObjectNotFound
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.model.text import excerpt
-from lakeops.web.page import Page
-from lakeops.web.preview import Preview, preview
-from lakeops.web.problem import Problem
+from lakeops.model.words import counted, human_size
+from lakeops.store.foreign import MAGIC, PAGE_BYTES, PAGE_SECONDS, first_rows
+from lakeops.web.page import Page, Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.lake.refs import Readable
 
+MOST_BYTES = 64 * 1024
+"""Bytes of a text that a preview reads."""
+MOST_ROWS, MOST_COLUMNS, MOST_CELL = 50, 40, 200
+
+_BUDGET = f"would take more than {PAGE_BYTES >> 20} MiB of memory or {PAGE_SECONDS} seconds"
+
+
+@dataclass(frozen=True)
+class ObjectPreview:
+    """The beginning of an object's contents, for a page.
+
+    Attributes:
+        kind: the format that it was read as.
+        text: the lines of a text.
+        header: the names of a table's columns.
+        rows: the first rows, as text.
+        schema: the names and types of the columns, where the file declares them.
+        facts: the numbers of rows and columns.
+        note: what is left out, and why.
+    """
+
+    kind: str
+    text: str | None = None
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    schema: tuple[tuple[str, str], ...] = ()
+    facts: tuple[str, ...] = ()
+    note: str = ""
+
+
+def preview(file: IO[bytes], entry: Entry) -> ObjectPreview:
+    """Preview the contents of an object. The note of the preview names contents that cannot be read."""
+    start = file.read(4)
+    if start == MAGIC:
+        return _parquet(file, entry)
+    data = start + file.read(MOST_BYTES - len(start))
+    cut = (
+        "" if len(data) >= entry.size_bytes else f"The first {human_size(len(data))} of {human_size(entry.size_bytes)}."
+    )
+    if not data:
+        return ObjectPreview("Empty", note="The object is empty.")
+    text = _decoded(data)
+    if text is None:
+        rows = "\n".join(f"{at:08x}  {data[at : at + 16].hex(' ')}" for at in range(0, min(len(data), 512), 16))
+        return ObjectPreview("Binary", text=rows, note="Not a text. Its first bytes, in hex.")
+    name = entry.path.rpartition("/")[2].lower()
+    if name.endswith((".csv", ".tsv")) or entry.content_type in {"text/csv", "text/tab-separated-values"}:
+        return _table(text, "\t" if name.endswith(".tsv") else ",", cut)
+    if not cut and (name.endswith(".json") or entry.content_type == "application/json"):
+        try:
+            return ObjectPreview("JSON", text=_indented(json.loads(text)))
+        except (ValueError, RecursionError):
+            return ObjectPreview("Text", text=text, note="Named like JSON, but it is not.")
+    return ObjectPreview("Text", text=text, note=cut)
+
+
+def _decoded(data: bytes) -> str | None:
+    """Decode text; None for binary data. A last character that the limit cut in two is left out."""
+    try:
+        return None if b"\0" in data else getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
+        return None
+
+
+def _indented(document: object) -> str:
+    """Indent JSON, up to the size that is shown: indentation makes nested JSON much larger."""
+    parts: list[str] = []
+    room = MOST_BYTES
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(document):
+        parts.append(part[:room])
+        room -= len(part)
+        if room <= 0:
+            break
+    return "".join(parts)
+
+
+def _table(text: str, delimiter: str, cut: str) -> ObjectPreview:
+    try:
+        found = list(islice(csv.reader(StringIO(text), delimiter=delimiter), MOST_ROWS + 1))
+    except csv.Error:
+        return ObjectPreview("Text", text=text, note="Named like CSV, but it is not.")
+    rows = [tuple(_cell(cell) for cell in row[:MOST_COLUMNS]) for row in found]
+    shown = f"The first {len(rows) - 1} rows." if len(rows) > MOST_ROWS else ""
+    return ObjectPreview(
+        "CSV", header=rows[0] if rows else (), rows=tuple(rows[1:]), note=" ".join(filter(None, (shown, cut)))
+    )
+
+
+def _parquet(file: IO[bytes], entry: Entry) -> ObjectPreview:
+    found = first_rows(file, entry.size_bytes, rows=MOST_ROWS, columns=MOST_COLUMNS, cell=MOST_CELL)
+    if "flaw" in found or "schema" not in found:
+        return ObjectPreview("Parquet", note=found.get("flaw", f"It is too large to show: its schema {_BUDGET}."))
+    total = found["rows"]
+    facts = counted(total, "row"), counted(found["columns"], "column"), counted(found["groups"], "row group")
+    rows = tuple(tuple(map(_cell, row)) for row in found.get("cells", ()))
+    if "cells" not in found:
+        note = f"It is too large to show rows: the first {MOST_ROWS} {_BUDGET}."
+    else:
+        note = f"The first {len(rows)} rows." if total > len(rows) else "" if rows else "It has no rows."
+    schema = tuple((name, kind) for name, kind in found["schema"])
+    return ObjectPreview("Parquet", header=tuple(found["header"]), rows=rows, schema=schema, facts=facts, note=note)
+
+
+def _cell(text: str) -> str:
+    return text if len(text) <= MOST_CELL else f"{text[:MOST_CELL]}…"
+
+
 OBJECTS = 50
-"""Folders and objects of a page. Each folder is looked for on its own, in what is staged and in what is committed."""
+"""Folders and objects of a page. Each folder costs a lookup among staged and among committed entries."""
 STAGED = 100
 TRACED = 50
-"""Objects whose writers are looked for at once, or versions of an object."""
+"""Objects of a page of blame, or versions of an object."""
 DEPTH = 100
-"""Commits that are looked at for them."""
+"""Commits that blame and versions look back."""
 
 
 class Side(NamedTuple):
     """An object on one side of a change.
 
     Attributes:
-        ref: where; empty for what was before the first commit.
+        ref: the ref; empty for the state before the first commit.
         entry: the object, if there is one.
-        shown: the beginning of its contents.
-        problem: why they cannot be read.
+        shown: its preview.
+        problem: why it cannot be previewed.
     """
 
     ref: str
     entry: Entry | None
-    shown: Preview | None = None
+    shown: ObjectPreview | None = None
     problem: str | None = None
 
 
 class ObjectPages(Page):
-    """Pages of objects."""
+    """The pages about objects."""
 
     def uncommitted(self) -> str:
-        """What is staged on a branch and not committed."""
-        repository, ref = self._repository(), self._path["ref"]
+        """List the uncommitted changes of a branch."""
+        repository, ref = self._repository, self._path["ref"]
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found, more = repository.branch(ref).uncommitted_page(prefix, after=after, amount=STAGED)
         return self._of_ref(
             "uncommitted.html",
-            ref,
             "uncommitted",
             changes=found,
             next_after=more,
@@ -62,14 +176,13 @@ class ObjectPages(Page):
         )
 
     def tree(self) -> str:
-        """The folders and objects of a ref under a prefix."""
-        repository, ref = self._repository(), self._path["ref"]
+        """List the folders and objects of a ref under a prefix."""
+        repository, ref = self._repository, self._path["ref"]
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found = list(islice(repository.ref(ref).list(prefix, after=after, delimiter="/"), OBJECTS + 1))
         shown: list[Entry | CommonPrefix] = found[:OBJECTS]
         return self._of_ref(
             "tree.html",
-            ref,
             "objects",
             items=shown,
             prefix=prefix,
@@ -79,15 +192,14 @@ class ObjectPages(Page):
         )
 
     def contents(self) -> str:
-        """An object: what is known of it, and the beginning of its contents."""
-        repository, ref = self._repository(), self._path["ref"]
+        """Show the attributes of an object and its preview."""
+        repository, ref = self._repository, self._path["ref"]
         path = self._query_value("path")
         at = repository.ref(ref)
         entry = at.stat(path)
         shown, problem = _previewed(at, entry)
         return self._of_ref(
             "object.html",
-            ref,
             "objects",
             item=_name(path),
             entry=entry,
@@ -98,13 +210,12 @@ class ObjectPages(Page):
         )
 
     def blame(self) -> str:
-        """Which commit wrote each object under a prefix."""
-        repository, ref = self._repository(), self._path["ref"]
+        """List the objects under a prefix with the commit that wrote each."""
+        repository, ref = self._repository, self._path["ref"]
         prefix, after = self._query_value("prefix"), self._query_value("after")
         found = list(repository.ref(ref).blame(prefix, after=after, amount=TRACED + 1, depth=DEPTH))
         return self._of_ref(
             "blame.html",
-            ref,
             "blame",
             rows=found[:TRACED],
             depth=DEPTH,
@@ -115,8 +226,8 @@ class ObjectPages(Page):
         )
 
     def versions(self) -> str:
-        """The commits that wrote an object or removed it."""
-        repository, ref = self._repository(), self._path["ref"]
+        """List the commits that wrote an object or removed it."""
+        repository, ref = self._repository, self._path["ref"]
         path = self._query_value("path")
         try:
             found = list(repository.ref(ref).history(path, amount=TRACED, depth=DEPTH))
@@ -126,7 +237,6 @@ class ObjectPages(Page):
             found = []  # not committed yet
         return self._of_ref(
             "versions.html",
-            ref,
             "blame",
             item=_name(path),
             path=path,
@@ -140,8 +250,8 @@ class ObjectPages(Page):
         )
 
     def change(self) -> str:
-        """An object before and after a change: what is known of it, and the beginning of both contents."""
-        repository = self._repository()
+        """Show the attributes and the preview of an object before and after a change."""
+        repository = self._repository
         path = self._query_value("path")
         sides = [self._side_at(repository, self._query_value(name), path) for name in ("before", "after")]
         if all(side.entry is None for side in sides):
@@ -153,7 +263,6 @@ class ObjectPages(Page):
         return self._of_repository(
             "change.html",
             _name(path),
-            repository,
             tab="compare",
             crumbs=[("Compare", compared), (_name(path), None)],
             path=path,
@@ -164,7 +273,7 @@ class ObjectPages(Page):
         )
 
     def _side_at(self, repository: Repository, ref: str, path: str) -> Side:
-        """What a ref has at a path. An empty ref is the state before the first commit."""
+        """The object of a ref at a path. An empty ref is the state before the first commit."""
         if not ref:
             return Side(ref, None)
         at = repository.ref(ref)
@@ -172,7 +281,7 @@ class ObjectPages(Page):
         return Side(ref, None) if entry is None else Side(ref, entry, *_previewed(at, entry))
 
 
-def _previewed(at: Readable, entry: Entry) -> tuple[Preview | None, str | None]:
+def _previewed(at: Readable, entry: Entry) -> tuple[ObjectPreview | None, str | None]:
     """The preview of an object, or why there is none."""
     try:
         with at.open_entry(entry, verify=False) as file:
@@ -182,12 +291,12 @@ def _previewed(at: Readable, entry: Entry) -> tuple[Preview | None, str | None]:
 
 
 def _name(path: str) -> str:
-    """The last part of a path, which its object is called by."""
+    """The last part of a path, as the name of its object."""
     return path.rpartition("/")[2] or path
 
 
 def _folders(path: str) -> Iterator[tuple[str, str]]:
-    """The folders that a path lies in: their names, and their prefixes."""
+    """Give the ancestors of a path: the name and the prefix of each folder."""
     end = path.find("/")
     start = 0
     while end >= 0:

@@ -1,44 +1,205 @@
-"""What all pages have in common: where they are served, what was asked, and how they link to one another."""
+"""The base of all pages: the site, the request, errors, links between pages, and the templates.
+
+Templates escape all text from a repository, and remove characters that turn or hide others. Style and script are
+inlined in each page, and the headers name their digests, so the browser applies and runs nothing else.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import quote, urlencode, urlsplit
 
-from lakeops.model.errors import InvalidInput, LakeopsError
-from lakeops.web.render import address, render
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from lakeops.model import errors
+from lakeops.model.errors import InvalidInput, LakeopsError, ObjectNotFound
+from lakeops.model.text import safe
+from lakeops.model.words import counted, human_size, moment, span
 
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Repository
 
+_HERE = Path(__file__).with_name("templates")
+_STYLE = (_HERE / "style.css").read_text()
+_SCRIPT = (_HERE / "script.js").read_text()
+SHORT = 12
+"""Digits of a commit id that a page shows."""
+
+
+def _digest(text: str) -> str:
+    return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() + "'"
+
+
+HEADERS = {
+    "Content-Security-Policy": (
+        f"default-src 'none'; style-src {_digest(_STYLE)}; script-src {_digest(_SCRIPT)}; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""The headers of every response, errors included."""
+
+
+def render(template: str, **values: Any) -> str:  # noqa: ANN401 - whatever the template shows
+    """Render a template as a whole document."""
+    return _TEMPLATES.get_template(template).render(**values)
+
+
+def address(root: str, *parts: str, **query: object) -> str:
+    """The address of a page below ``root``. Query values that are None or empty are left out."""
+    path = "/".join((root, *(quote(part, safe="") for part in parts))) or "/"
+    given = {name: value for name, value in query.items() if value not in (None, "", False)}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def is_web_address(value: str) -> bool:
+    """Tell whether a text may become a link: ``http`` and ``https`` only, so never ``javascript:``."""
+    try:
+        return urlsplit(value).scheme in {"http", "https"}
+    except ValueError:
+        return False
+
+
+def _with_code(text: str) -> Markup:
+    """Mark the text between backticks as code."""
+    parts = [safe(part) for part in text.split("`")]
+    if len(parts) % 2 == 0:
+        return Markup("{}").format(safe(text))
+    return Markup("").join(Markup("<code>{}</code>").format(one) if at % 2 else one for at, one in enumerate(parts))
+
+
+def _ago(unix_seconds: int) -> Markup:
+    """The time since a moment, with the exact time on hover."""
+    seconds = int(time.time()) - unix_seconds
+    words = "just now" if -60 < seconds < 5 else f"{span(seconds)} ago" if seconds > 0 else f"in {span(-seconds)}"
+    exact = moment(unix_seconds)
+    return Markup('<time title="{}" tabindex="0">{}</time>').format(exact, words)
+
+
+def _middle(text: str, most: int = 72) -> str:
+    """Shorten a long path by its middle: its beginning and its end say most."""
+    plain = safe(text)
+    return plain if len(plain) <= most else f"{plain[: most // 2 - 1]}…{plain[-(most // 2) :]}"
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(_HERE),
+    autoescape=True,
+    finalize=lambda value: value if hasattr(value, "__html__") else safe(str(value)),  # markup is the templates' own
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {
+    "moment": moment,
+    "human_size": human_size,
+    "ago": _ago,
+    "middle": _middle,
+    "lines": lambda text: Markup("\n").join(safe(line) for line in text.splitlines()),
+    "with_code": _with_code,
+    "first_line": lambda text: (text.splitlines() or [""])[0],
+    "short": lambda commit_id: commit_id[:SHORT],
+    "span": span,
+}
+_TEMPLATES.tests["web_address"] = is_web_address
+_TEMPLATES.globals |= {"STYLE": Markup(_STYLE), "SCRIPT": Markup(_SCRIPT), "counted": counted}  # noqa: S704 - files of this package
+
+
+STATUS: tuple[tuple[type[LakeopsError], int, str], ...] = (
+    (errors.NotReplicated, 503, "Replication has not brought it here yet. The page of mirrors says what is missing."),
+    (errors.NotFound, 404, "It may have been deleted or renamed. The list shows what is there now."),
+    (errors.CommitExpired, 410, "Retention rules took it. A newer commit, or a tag, may still have what you look for."),
+    (errors.NoMergeBase, 400, "Compare them with “all that differs, in either”, which needs no common history."),
+    (errors.CatalogVersion, 500, "Whoever looks after this server has to bring lakeops or its catalog up to date."),
+    (errors.InvalidSettings, 500, "Whoever looks after this server has to correct its settings."),
+    (errors.PermissionDenied, 500, "Whoever looks after this server has to let it read the catalog."),
+    (errors.CatalogUnavailable, 503, "The catalog's database does not answer. Try again in a while."),
+    (
+        errors.CatalogError,
+        503,
+        "The catalog refused. Try again in a while; `lakeops doctor` says what is wrong.",
+    ),
+    (
+        errors.StoreUnavailable,
+        503,
+        "The object store does not answer. Try again in a while; refs and upkeep still work.",
+    ),
+    (
+        errors.StoreError,
+        503,
+        "The object store refused. Whoever looks after this server has to check its rights.",
+    ),
+    (errors.InvalidInput, 400, "Correct the address, or go back to the list."),
+    (errors.Transient, 503, "Try again in a while."),
+)
+DAMAGED = "Something is damaged or missing. `lakeops fsck` says what, and what to do. Other pages may still work."
+
+
+class Problem(NamedTuple):
+    """An error on a page.
+
+    Attributes:
+        message: what went wrong.
+        status: the HTTP status of a page that shows nothing else.
+        advice: what the reader can do.
+    """
+
+    message: str
+    status: int
+    advice: str
+
+    @property
+    def is_damage(self) -> bool:
+        """Tell whether a part of the repository is damaged or missing."""
+        return self.advice == DAMAGED
+
+    @classmethod
+    def of(cls, error: LakeopsError) -> Self:
+        """Translate an error to its status and advice."""
+        if type(error) is ObjectNotFound and isinstance(error.__cause__, ObjectNotFound):
+            # Nobody asked for this path: the store lacks a file that a commit needs.
+            return cls(error.message, 500, DAMAGED)
+        known = ((status, advice) for kind, status, advice in STATUS if isinstance(error, kind))
+        return cls(error.message, *next(known, (500, DAMAGED)))
+
+
 MOST_QUERY = 2048
-"""Characters of one value of an address."""
+"""Characters of the longest query value."""
 VIEWS = {
     "objects": ("Objects", "tree"),
     "blame": ("Who wrote it", "blame"),
     "uncommitted": ("Not committed", "uncommitted"),
 }
-"""Views of a ref beside its history: what each is called, and the part of its address."""
+"""Views of a ref beside its history: the title of each, and its part of the address."""
 
 
-class Moved(NamedTuple):
-    """The answer is at another address."""
+class Redirect(NamedTuple):
+    """A response that sends the browser to another address."""
 
     to: str
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where pages are served.
+    """The place where the pages of a lake are served.
 
     Attributes:
-        root: what the addresses of a lake's pages begin with.
-        lake_name: what the lake is called on them.
+        root: the prefix of the pages' addresses.
+        lake_name: the name of the lake on the pages.
         home: the address of a list of lakes, if there are several.
-        airflow: what addresses of Airflow's own pages begin with; None outside Airflow.
-        acts: whether there are forms that change something, below ``act/`` of a repository.
-        sees: whether whoever looks may see a repository; None where they may see all of the lake.
+        airflow: the prefix of the addresses of Airflow's own pages; None outside Airflow.
+        acts: whether forms below ``act/`` of a repository trigger changes.
+        sees: tells whether the visitor may see a repository; None where they may see all of the lake.
     """
 
     root: str
@@ -49,7 +210,7 @@ class Site:
     sees: Callable[[str], bool] | None = None
 
     def run_page(self, metadata: Mapping[str, str]) -> str | None:
-        """The page of the task that made a commit, in the Airflow that shows this page."""
+        """The address of the task that made a commit, in the Airflow that serves this page."""
         names = [metadata.get(f"airflow_{part}") for part in ("dag_id", "run_id", "task_id")]
         if self.airflow is None or None in names:
             return None
@@ -60,28 +221,26 @@ class Site:
 
 
 class Page:
-    """The pages of one lake, for one request: what every one of them uses.
+    """The base class of pages, made for one request.
 
     Args:
-        site: where they are served.
+        site: the place where the page is served.
         lake: the open lake.
-        path: the parameters in the address.
-        query: what follows the question mark.
+        path: the parameters in the path.
+        query: the parameters in the query.
     """
 
     def __init__(self, site: Site, lake: Lake, path: Mapping[str, str], query: Mapping[str, str]) -> None:
-        self._site = site
-        self._lake = lake
-        self._path = path
-        self._query = query
+        self._site, self._lake, self._path, self._query = site, lake, path, query
 
     def _query_value(self, name: str) -> str:
-        """A value of the query; empty when it is not there. Raises ``InvalidInput``."""
+        """A parameter of the query; empty when it is absent. Raises ``InvalidInput``."""
         found = self._query.get(name, "")
         if len(found) > MOST_QUERY:
             raise InvalidInput(f"{name!r} in the address is longer than {MOST_QUERY} characters")
         return found
 
+    @cached_property
     def _repository(self) -> Repository:
         return self._lake.repository(self._path["repository"])
 
@@ -89,12 +248,11 @@ class Page:
         """The address of a page of this repository."""
         return address(self._site.root, self._path["repository"], *parts, **query)
 
-    def _of_ref(self, template: str, ref: str, view: str, *, item: str = "", **values: Any) -> str:  # noqa: ANN401
-        """A page of a ref. ``item`` is the name of the one object that it is about."""
-        repository = self._repository()
-        is_branch = True
+    def _of_ref(self, template: str, view: str, *, item: str = "", **values: Any) -> str:  # noqa: ANN401
+        """Render a page of the ref. ``item`` is the name of the one object that it shows."""
+        ref, is_branch = self._path["ref"], True
         try:
-            repository.branch(ref)
+            self._repository.branch(ref)
         except LakeopsError:
             is_branch = False
         crumbs: list[tuple[str, str | None]] = [(ref, self._address("ref", ref))]
@@ -104,28 +262,20 @@ class Page:
         if item:
             crumbs.append((item, None))
         title = f"{item} · {ref}" if item else ref
-        return self._of_repository(
-            template,
-            title,
-            repository,
-            tab="branches",
-            crumbs=crumbs,
-            ref=ref,
-            view=view,
-            is_branch=is_branch,
-            **values,
-        )
+        values |= {"ref": ref, "view": view, "is_branch": is_branch}
+        return self._of_repository(template, title, tab="branches", crumbs=crumbs, **values)
 
     def _of_repository(
         self,
         template: str,
         title: str,
-        repository: Repository,
         *,
         tab: str,
         crumbs: list[tuple[str, str | None]] | None = None,
         **values: Any,  # noqa: ANN401
     ) -> str:
+        """Render a page of the repository, under one of its tabs."""
+        repository = self._repository
         trail = [(repository.id, self._address()), *(crumbs if crumbs is not None else [(title, None)])]
         acts = self._site.acts and (tab == "mirror" or not repository.record.read_only)
         act = (lambda kind, **fields: self._address("act", kind, **fields)) if acts else None
@@ -133,9 +283,7 @@ class Page:
         return self._page(template, f"{title} · {repository.id}", **given)
 
     def _page(self, template: str, title: str, **values: Any) -> str:  # noqa: ANN401
-        given = {"crumbs": [], "tab": None, "repository": None, "runs": self._site.run_page, **values}
-        return render(template, site=self._site, title=title, lake=self._lake_address, query=self._query, **given)
-
-    def _lake_address(self, *parts: str, **query: object) -> str:
-        """The address of a page of the lake."""
-        return address(self._site.root, *parts, **query)
+        """Render a page. ``values`` are those of its template beside what every template gets."""
+        given: dict[str, Any] = {"crumbs": [], "tab": None, "repository": None, "runs": self._site.run_page, **values}
+        given |= {"site": self._site, "title": title, "lake": partial(address, self._site.root), "query": self._query}
+        return render(template, **given)

@@ -1,45 +1,249 @@
-"""What each page shows. A page is a method of ``Pages``; ``ROUTES`` says at which address.
+"""The pages of a lake and of refs. A page is a method of ``Pages``; ``ROUTES`` gives its address.
 
-What a page reads is bounded, whatever the repository's size, and lists are read page by page from where the last one
-ended. What two commits differ in never changes, so sums are kept by their ids.
+A page reads a bounded amount, however large the repository is. Lists continue page by page from where the last one
+ended. Commits are immutable, so what was computed from them is cached by their ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound
+from lakeops.model.changes import Change
+from lakeops.model.errors import InvalidInput, InvalidRef, LakeopsError, RefNotFound, StoreUnavailable
+from lakeops.model.names import COMMIT_ID
+from lakeops.model.records import Commit
 from lakeops.model.refs import parse_ref
-from lakeops.web import graph
-from lakeops.web.finding import FindingPages
+from lakeops.model.requests import check_asked
+from lakeops.ops.sums import Size, Sums
+from lakeops.store.in_flight import in_flight
+from lakeops.web import charts
 from lakeops.web.objects import ObjectPages
-from lakeops.web.page import Moved
-from lakeops.web.problem import Problem
-from lakeops.web.render import SHORT
-from lakeops.web.sums import Shown, apart, base_of, differing
+from lakeops.web.page import SHORT, Problem, Redirect
 from lakeops.web.upkeep import UpkeepPages
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
     from lakeops.model.records import ReflogRecord
 
+COUNTED = 50_000
+"""Changes that are counted; with more the page says *at least*."""
+LISTED = 100
+FOLDERS = 50
+"""Folders that are listed; the others are summed up as one."""
+REPOSITORIES = 50
+LOOKED_AT = 500
+"""Repositories that are read for one page of the list where the visitor may not see all of them."""
+MOST_BRANCHES = 1_000
+"""Branches of a repository that the list counts; with more it says so."""
+FOUND = 40
+"""Commits on a page of search results."""
+SEARCHED = 10_000
+"""Commits whose messages are searched for one page."""
+NAMED = 10
+"""Branches, and tags, that a search lists by name."""
 REFS = 30
-"""Branches or tags of a page."""
+"""Branches or tags on a page."""
 COMMITS = 40
 STAGED = 1_000
-"""Paths of a branch that are counted as not committed; with more the page says so."""
+"""Uncommitted paths of a branch that are counted; with more the page says so."""
 MOST_LANES = 20
 OFFERED = 100
-"""Branches, and tags, that a field offers to choose from."""
+"""Branches, and tags, that a field suggests."""
+CommitKey = tuple[str, ...]
+"""A storage namespace, what was computed, and the ids that it was computed from."""
 
 
-class Pages(FindingPages, ObjectPages, UpkeepPages):
+class CommitCache:
+    """Keeps the most recently used results computed from commits, by the commits' ids. Threads may share it.
+
+    Args:
+        most: results that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, Lock()
+        self._results: OrderedDict[CommitKey, Any] = OrderedDict()
+
+    def get(self, keys: Iterable[CommitKey]) -> dict[CommitKey, Any]:
+        """The results of those keys that have one."""
+        with self._lock:
+            found = {key: self._results[key] for key in keys if key in self._results}
+            for key in found:
+                self._results.move_to_end(key)
+            return found
+
+    def put(self, results: Mapping[CommitKey, Any]) -> None:
+        """Keep results, and drop those that were not used for longest."""
+        with self._lock:
+            self._results |= results
+            while len(self._results) > self._most:
+                self._results.popitem(last=False)
+
+
+_sums = CommitCache(128)
+_facts = CommitCache(4096)
+"""Merge bases, distances and sizes, which are small."""
+
+
+class Shown(NamedTuple):
+    """A page of the difference between two commits.
+
+    Attributes:
+        prefix: the prefix of the paths.
+        sums: the sums of all changes; None on a later page, which reads no more than it lists.
+        listed: the changes of this page.
+        next_after: the path after which the next page begins; None at the end.
+    """
+
+    prefix: str
+    sums: Sums | None
+    listed: list[Change]
+    next_after: str | None
+
+
+def summed(repository: Repository, left: str, right: str, *, two_way: bool, prefix: str = "") -> Sums:
+    """The sums of what differs between two commits, by their ids."""
+    key: CommitKey = (repository.storage_namespace, str(two_way), left, right, prefix)
+    known = _sums.get([key])
+    if not known:
+        found = repository.sums(
+            left, right, two_way=two_way, prefix=prefix, most=COUNTED, folders=FOLDERS, first=LISTED + 1
+        )
+        _sums.put(known := {key: found})
+    sums: Sums = known[key]
+    return sums
+
+
+def base_of(repository: Repository, left: str, right: str) -> str:
+    """The id of the merge base of two commits. Raises what ``Repository.merge_base`` raises."""
+    key: CommitKey = (repository.storage_namespace, "base", left, right)
+    known = _facts.get([key])
+    if not known:
+        _facts.put(known := {key: repository.merge_base(left, right).id})
+    return str(known[key])
+
+
+def apart(repository: Repository, base: str, commits: Sequence[str]) -> list[tuple[int, int] | None]:
+    """The distance of each commit from another one, as ``Repository.divergence`` counts it."""
+    keys: dict[str, CommitKey] = {one: (repository.storage_namespace, "apart", base, one) for one in commits}
+    known = _facts.get(keys.values())
+    missing = [one for one, key in keys.items() if key not in known]
+    if missing:
+        found = zip(missing, repository.divergence(base, missing), strict=True)
+        _facts.put(counted := {keys[one]: distance for one, distance in found})
+        known |= counted
+    return [known[keys[one]] for one in commits]
+
+
+def sizes(heads: Sequence[tuple[Repository, Commit | None]]) -> list[Size | None]:
+    """The sizes of commits, each of its repository; None where it cannot be read now.
+
+    Unknown ones are read with several requests in flight. A store that did not answer once is not asked again, so a
+    page waits for it once.
+    """
+    down: set[str] = set()
+
+    def size(asked: tuple[Repository, Commit | None]) -> Size | None:
+        repository, commit = asked
+        if commit is None or commit.expired:
+            return None
+        key: CommitKey = (repository.storage_namespace, "size", commit.meta_range_id)
+        server = "/".join(key[0].split("/", 3)[:3])  # the scheme and the bucket
+        known = _facts.get([key])
+        if not known and server not in down:
+            try:
+                _facts.put(known := {key: repository.size(commit)})
+            except StoreUnavailable:
+                down.add(server)
+            except LakeopsError:
+                return None
+        return known.get(key)
+
+    return list(in_flight(size, heads))
+
+
+class Pages(ObjectPages, UpkeepPages):
     """All pages of a lake."""
 
+    def repositories(self) -> str:
+        """List the repositories that the visitor may see."""
+        shown, more = self._seen(self._query_value("q"), self._query_value("after"))
+        abouts = self._lake.catalog.overviews([one.id for one in shown], most_branches=MOST_BRANCHES + 1)
+        known = [(one, abouts[one.id]) for one in shown if one.id in abouts]  # the others were deleted meanwhile
+        found = sizes([(one, about.head) for one, about in known])
+        rows = [
+            {"repository": one, "about": about, "size": size, "problem": None if about.head else _problem(one)}
+            for (one, about), size in zip(known, found, strict=True)
+        ]
+        return self._page(
+            "repositories.html",
+            "Repositories",
+            rows=rows,
+            next_after=more,
+            q=self._query_value("q"),
+            most_branches=MOST_BRANCHES,
+            some=self._site.sees is not None,
+        )
+
+    def _seen(self, prefix: str, after: str) -> tuple[list[Repository], str | None]:
+        """The repositories of a page, and the name after which the next page begins."""
+        shown: list[Repository] = []
+        last = None
+        for number, repository in enumerate(self._lake.repositories(prefix=prefix, after=after)):
+            if len(shown) == REPOSITORIES or number == LOOKED_AT:
+                return shown, last
+            last = repository.id
+            if self._site.sees is None or self._site.sees(repository.id):
+                shown.append(repository)
+        return shown, None
+
+    def go(self) -> Redirect:
+        """Redirect to the page of the ref or commit that the visitor typed."""
+        ref = self._query_value("ref").strip()
+        if not ref:
+            raise InvalidInput("type a branch, a tag, a commit id or an expression such as main~2")
+        return Redirect(self._address("ref", ref))
+
+    def search(self) -> str:
+        """Search refs and commits by name, and commits by message."""
+        repository, q = self._repository, check_asked(self._query_value("q").strip(), "what is searched for")
+        catalog, below = self._lake.catalog, self._below()
+        exact = None if below or not q else _resolved(repository, q)
+        named = (catalog.branches, catalog.tags)
+        branches, tags = ([] if below or not q else refs(repository.id, prefix=q, limit=NAMED + 1) for refs in named)
+        found = catalog.search_messages(repository.id, q, below=below, looked_at=SEARCHED, limit=FOUND) if q else None
+        return self._of_repository(
+            "search.html",
+            "Search",
+            tab="search",
+            q=q,
+            exact=exact,
+            branches=branches,
+            tags=tags,
+            named=NAMED,
+            found=found,
+            below=below,
+            searched=SEARCHED,
+            next_below="" if found is None or found.next_below is None else "-".join(map(str, found.next_below)),
+        )
+
+    def _below(self) -> tuple[int, str] | None:
+        """The place where a search continues. Raises ``InvalidInput``."""
+        asked = self._query_value("below")
+        if not asked:
+            return None
+        generation, _, commit_id = asked.partition("-")
+        if not (generation.isdecimal() and len(generation) <= 18 and COMMIT_ID.fullmatch(commit_id)):
+            raise InvalidInput("the place in the search is a generation and a commit id")
+        return int(generation), commit_id
+
     def branches(self) -> str:
-        """The branches, with how far each is from the default one."""
-        repository = self._repository()
+        """List the branches with their distances from the default branch."""
+        repository = self._repository
         q, after = self._query_value("q"), self._query_value("after")
         found = self._lake.catalog.branches(repository.id, prefix=q, after=after, limit=REFS + 1)
         shown = found[:REFS]
@@ -64,22 +268,22 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
         ]
         more = found[REFS - 1].id if len(found) > REFS else None
         return self._of_repository(
-            "branches.html", "Branches", repository, tab="branches", rows=rows, next_after=more, q=q, most=STAGED
+            "branches.html", "Branches", tab="branches", rows=rows, next_after=more, q=q, most=STAGED
         )
 
     def tags(self) -> str:
-        """The tags."""
-        repository = self._repository()
+        """List the tags with their commits."""
+        repository = self._repository
         q = self._query_value("q")
         found = self._lake.catalog.tags(repository.id, prefix=q, after=self._query_value("after"), limit=REFS + 1)
         commits = self._lake.catalog.commits(repository.id, [ref.commit_id for ref in found[:REFS]])
         rows = [{"name": ref.id, "commit": commits.get(ref.commit_id), "id": ref.commit_id} for ref in found[:REFS]]
         more = found[REFS - 1].id if len(found) > REFS else None
-        return self._of_repository("tags.html", "Tags", repository, tab="tags", rows=rows, next_after=more, q=q)
+        return self._of_repository("tags.html", "Tags", tab="tags", rows=rows, next_after=more, q=q)
 
     def history(self) -> str:
-        """The commit graph of a ref. Of a deleted branch or tag: where it was."""
-        repository, ref = self._repository(), self._path["ref"]
+        """Show the commit graph of a ref, or the last commit of a deleted branch or tag."""
+        repository, ref = self._repository, self._path["ref"]
         asked = [one for one in self._query_value("from").split(",") if one]
         try:
             head = repository.ref(ref).commit
@@ -87,39 +291,37 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
             deleted = _deletion(repository, ref)
             if deleted is None:
                 raise
-            return self._of_repository("deleted.html", ref, repository, tab="branches", name=ref, deleted=deleted)
+            return self._of_repository("deleted.html", ref, tab="branches", name=ref, deleted=deleted)
         commits, rest = repository.walk(asked[:MOST_LANES] or [head.id], COMMITS)
-        rows = graph.rows(commits, asked[:MOST_LANES])
+        rows = charts.rows(commits, asked[:MOST_LANES])
         heads = {head.id: ref} if parse_ref(ref).is_name and ref != head.id else {}
         return self._of_ref(
             "history.html",
-            ref,
             "history",
             rows=rows,
             heads=heads,
             beyond=len(asked) > 0,
             next_from=",".join(rest[:MOST_LANES]),
             cut=len(rest) > MOST_LANES,
-            HEIGHT=graph.HEIGHT,
+            ROW_HEIGHT=charts.ROW_HEIGHT,
         )
 
     def commit(self) -> str:
-        """A commit: what it says of itself, and what it changed against its first parent."""
-        repository, ref = self._repository(), self._path["commit_id"]
+        """Show a commit and its changes against its first parent."""
+        repository, ref = self._repository, self._path["commit_id"]
         commit = repository.ref(ref).commit
         sums, problem = None, None
         try:
             if commit.parents:
-                sums = self._differing(repository, commit.parents[0], commit.id, two_way=True)
-        except InvalidInput:  # the address, not the commit
+                sums = self._differing(commit.parents[0], commit.id, two_way=True)
+        except InvalidInput:  # the address is wrong, not the commit
             raise
-        except LakeopsError as error:  # what the catalog says of the commit is shown all the same
+        except LakeopsError as error:  # the page shows the commit all the same
             problem = Problem.of(error)
         refs, whole = repository.containing(commit.id)
         return self._of_repository(
             "commit.html",
             f"Commit {commit.id[:SHORT]}",
-            repository,
             tab="branches",
             crumbs=[(f"commit {commit.id[:SHORT]}", None)],
             commit=commit,
@@ -131,8 +333,8 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
         )
 
     def compare(self) -> str:
-        """What differs between two refs, or what the right one changed since their merge base."""
-        repository = self._repository()
+        """Compare two refs, or the right one with their merge base."""
+        repository = self._repository
         left, right = self._query_value("left") or repository.default_branch, self._query_value("right")
         two_way = self._query_value("two_way").lower() in {"1", "true", "on", "yes"}
         catalog, known = self._lake.catalog, repository.id
@@ -143,32 +345,41 @@ class Pages(FindingPages, ObjectPages, UpkeepPages):
             heads = [repository.ref(ref).commit for ref in (left, right)]
             ids = heads[0].id, heads[1].id
             sides = ids if two_way else (base_of(repository, *ids), heads[1].id)
-            values["shown"] = self._differing(repository, *ids, two_way=two_way)
+            values["shown"] = self._differing(*ids, two_way=two_way)
             values["heads"] = heads
             values["apart"] = apart(repository, heads[0].id, [heads[1].id])[0]
             values["beyond"] = heads[0].generation - heads[1].generation
         return self._of_repository(
             "compare.html",
             "Compare",
-            repository,
             tab="compare",
             **values,
             **self._change_links(*sides, "diff", left=left, right=right, two_way="true" if two_way else ""),
         )
 
-    def _differing(self, repository: Repository, left: str, right: str, *, two_way: bool) -> Shown:
+    def _differing(self, left: str, right: str, *, two_way: bool) -> Shown:
+        """The difference of two commits, or the changes of the right one since their merge base.
+
+        The first page caches the sums. A later page is read from where the one before ended.
+        """
         prefix, after = self._query_value("prefix"), self._query_value("after")
-        return differing(repository, left, right, two_way=two_way, prefix=prefix, after=after)
+        sums = None if after else summed(self._repository, left, right, two_way=two_way, prefix=prefix)
+        if sums is None:
+            find = self._repository.diff if two_way else self._repository.compare
+            found = list(islice(find(left, right, prefix=prefix, after=after), LISTED + 1))
+        else:
+            found = sums.first
+        return Shown(prefix, sums, found[:LISTED], found[LISTED - 1].path if len(found) > LISTED else None)
 
     def _change_links(self, before: str, after: str, *parts: str, **query: str) -> dict[str, Any]:
-        """How a list of changes links to others: folders below, what follows, and what happened to one object."""
+        """The links of a list of changes: to its folders and later pages, and to the change of one object."""
         return {
             "narrowed": lambda **more: self._address(*parts, **query, **more),
             "changed": lambda path: self._address("change", before=before, after=after, path=path),
         }
 
 
-ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
+ROUTES: tuple[tuple[str, Callable[[Pages], str | Redirect]], ...] = (
     ("/", Pages.repositories),
     ("/_audit", Pages.audit),
     ("/{repository}", Pages.branches),
@@ -190,13 +401,30 @@ ROUTES: tuple[tuple[str, Callable[[Pages], str | Moved]], ...] = (
     ("/{repository}/moves", Pages.moves),
     ("/{repository}/audit", Pages.audit),
 )
-"""The pages below a lake's address. No repository's name begins with an underscore."""
+"""Paths below the address of a lake. Names of repositories never begin with an underscore."""
 
 
 def _deletion(repository: Repository, name: str) -> ReflogRecord | None:
-    """The deletion of a branch or tag whose name means nothing else now; None for any other name."""
+    """The reflog record that deleted a branch or tag; None for any other name."""
     try:
         last = next(iter(repository.reflog(name, limit=1)), None)
     except LakeopsError:  # no name of a ref
         return None
     return None if last is None or last.old is None or last.new is not None else last
+
+
+def _problem(repository: Repository) -> str:
+    """The reason why a repository's default branch cannot be shown."""
+    try:
+        head = repository.ref(repository.default_branch).commit
+    except LakeopsError as error:
+        return error.message
+    return f"its last commit is {head.id[:12]} now; look again"
+
+
+def _resolved(repository: Repository, ref: str) -> Commit | None:
+    """The commit of a ref expression; None for other text."""
+    try:
+        return repository.ref(ref).commit
+    except LakeopsError:
+        return None

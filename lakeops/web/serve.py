@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from lakeops.model.errors import PreconditionFailed
 from lakeops.web.app import answer, guarded, refused
-from lakeops.web.page import Moved, Site
+from lakeops.web.page import Redirect, Site
 from lakeops.web.pages import ROUTES, Pages
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def application(lake: Lake) -> Starlette:
 
 
 def _endpoint(
-    site: Site, view: Callable[[Pages], str | Moved], opened: Callable[[], AbstractContextManager[Lake]]
+    site: Site, view: Callable[[Pages], str | Redirect], opened: Callable[[], AbstractContextManager[Lake]]
 ) -> Callable[[Request], Response]:
     def endpoint(request: Request) -> Response:
         return answer(request, site, view, opened)

@@ -1,4 +1,4 @@
-"""The pages about upkeep: what happened to refs and who did it, garbage collection, mirrors, and checks."""
+"""The pages about upkeep: the audit, the reflog, garbage collection, mirrors, and checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakeops.lake.mirror import Mirror
 from lakeops.model.errors import InvalidInput, NotAMirror
 from lakeops.model.marks import SWEEPABLE, MarkState
 from lakeops.model.words import counted, human_size, moment, span
-from lakeops.web.chart import Point, lag_area, size_bars
+from lakeops.web.charts import Point, lag_area, size_bars
 from lakeops.web.page import Page
 
 RECORDS = 100
@@ -16,15 +16,16 @@ FREED = {MarkState.SWEPT, MarkState.SWEEPING, MarkState.INCOMPLETE}
 
 
 class UpkeepPages(Page):
-    """Pages of upkeep."""
+    """The pages about upkeep."""
 
     def audit(self) -> str:
-        """Who changed what, in all repositories or in one."""
+        """Show the audit: who changed what, in all repositories or in one."""
         name = self._path.get("repository")
         actor = self._query_value("actor")
-        below = self._record_in_address("before")
+        below = self._place(2, "the place in the audit is a time and a number")
+        place = None if below is None else (below[0], below[1])
         repository = None if name is None else self._lake.repository(name)
-        records = self._lake.catalog.audit(name, actor=actor or None, below=below, limit=RECORDS + 1)
+        records = self._lake.catalog.audit(name, actor=actor or None, below=place, limit=RECORDS + 1)
         last = records[RECORDS - 1] if len(records) > RECORDS else None
         values: dict[str, Any] = {
             "records": records[:RECORDS],
@@ -33,33 +34,32 @@ class UpkeepPages(Page):
         }
         if repository is None:
             return self._page("audit.html", "Audit", crumbs=[("Audit", None)], repository=None, **values)
-        return self._of_repository("audit.html", "Audit", repository, tab="audit", **values)
+        return self._of_repository("audit.html", "Audit", tab="audit", **values)
 
-    def _record_in_address(self, name: str) -> tuple[int, int] | None:
-        """Time and number of a record in the address. Raises ``InvalidInput``."""
-        parts = self._query_value(name).split("-")
+    def _place(self, length: int, rule: str) -> tuple[int, ...] | None:
+        """The place in a log before which the page begins; None for its newest record. Raises ``InvalidInput``."""
+        parts = self._query_value("before").split("-")
         if parts == [""]:
             return None
-        if len(parts) != 2 or not all(part.isdecimal() and len(part) <= 18 for part in parts):
-            raise InvalidInput("the place in the audit is a time and a number")
-        return int(parts[0]), int(parts[1])
+        if len(parts) != length or not all(part.isdecimal() and len(part) <= 18 for part in parts):
+            raise InvalidInput(rule)
+        return tuple(map(int, parts))
 
     def moves(self) -> str:
-        """Where refs were: the reflog, of all of them or of one."""
-        repository = self._repository()
-        ref, before = self._query_value("of"), self._query_value("before")
-        if before and not (before.isdecimal() and len(before) <= 18):
-            raise InvalidInput("the place in the reflog is a number")
-        below = int(before) if before else None
-        found = self._lake.catalog.reflog(repository.id, ref or None, below=below, limit=RECORDS + 1)
+        """Show the reflog, of all refs or of one."""
+        repository = self._repository
+        ref = self._query_value("of")
+        below = self._place(1, "the place in the reflog is a number")
+        place = None if below is None else below[0]
+        found = self._lake.catalog.reflog(repository.id, ref or None, below=place, limit=RECORDS + 1)
         more = found[RECORDS - 1].sequence if len(found) > RECORDS else None
         return self._of_repository(
-            "moves.html", "Moves", repository, tab="moves", records=found[:RECORDS], next_before=more, of=ref
+            "moves.html", "Moves", tab="moves", records=found[:RECORDS], next_before=more, of=ref
         )
 
     def collection(self) -> str:
-        """Garbage collection: the rules in words, the marks, and what they found over time."""
-        repository = self._repository()
+        """Show the rules of garbage collection, the marks, and the garbage that they found over time."""
+        repository = self._repository
         marks = repository.gc.marks()[:RECORDS]
         points = [
             Point(
@@ -75,7 +75,6 @@ class UpkeepPages(Page):
         return self._of_repository(
             "gc.html",
             "Garbage collection",
-            repository,
             tab="gc",
             rules=repository.gc.rules(),
             grace=repository.gc.grace(),
@@ -86,8 +85,8 @@ class UpkeepPages(Page):
         )
 
     def mirror(self) -> str:
-        """How far a mirror is, and was."""
-        repository = self._repository()
+        """Show the lag of a mirror, now and over time, and the mirrors of the repository."""
+        repository = self._repository
         lags, chart = [], None
         try:
             status = Mirror.of(repository).status()
@@ -105,7 +104,6 @@ class UpkeepPages(Page):
         return self._of_repository(
             "mirror.html",
             "Mirrors",
-            repository,
             tab="mirror",
             status=status,
             refs=sorted(refs, key=lambda ref: -ref.lag_seconds)[:RECORDS],
@@ -116,6 +114,6 @@ class UpkeepPages(Page):
         )
 
     def checks(self) -> str:
-        """What the last check of the repository found."""
-        repository = self._repository()
-        return self._of_repository("checks.html", "Checks", repository, tab="checks", last=repository.last_check())
+        """Show the findings of the last check."""
+        repository = self._repository
+        return self._of_repository("checks.html", "Checks", tab="checks", last=repository.last_check())

@@ -136,7 +136,7 @@ def test_every_route_asks_who_looks_and_is_answered_safely(
 ) -> None:
     """Each route of the application, as each person, with each method: a new route has to join."""
     from lakeops.airflow.pages import build
-    from lakeops.web.render import HEADERS
+    from lakeops.web.page import HEADERS
 
     own = {"/": "/lakeops/", "/_run": "/lakeops/_run?dag=nosuch&run=r"}
     act = {"/{connection_id}/{repository}/act/{kind}": "/lakeops/mine/repo/act/merge"}
@@ -348,7 +348,7 @@ def test_what_no_database_can_look_for_is_not_asked(history: Repository, page: A
 @pytest.mark.parametrize("path", ["flights", "nosuch", "flights/ref/ma..in", "flights/diff?left=main", "a/b/c/d"])
 @pytest.mark.parametrize("role", ["admin", None])
 def test_every_answer_has_the_headers(history: Repository, page: Any, path: str, role: str | None) -> None:
-    from lakeops.web.render import HEADERS
+    from lakeops.web.page import HEADERS
 
     answer = page(path, role=role)
     assert {name: answer.headers.get(name) for name in HEADERS} == HEADERS

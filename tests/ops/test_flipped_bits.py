@@ -139,8 +139,8 @@ def through_gateway(scene: Scene, path: str) -> bytes:
 
 
 def by_spark(scene: Scene, path: str) -> bytes:
-    from lakeops.spark.files import files
     from lakeops.spark.source import batches_of, schema_of
+    from lakeops.spark.tables import files
 
     (file,) = files(f"lakefs://repo/main/{path}", lake=scene.lake)
     kind = path.rpartition(".")[2]

@@ -18,7 +18,7 @@ import pytest
 from lakeops.model.errors import InvalidInput
 from lakeops.model.records import Entry
 from lakeops.store import foreign
-from lakeops.web.preview import MOST_BYTES, preview
+from lakeops.web.objects import MOST_BYTES, preview
 
 TESTS = Path(__file__).parents[1]
 TOO_LARGE = {f"{name}.parquet" for name in ("zstd", "gzip", "snappy", "columns", "plain", "nested")}

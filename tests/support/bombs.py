@@ -76,7 +76,7 @@ def _main(folder: Path, how: str) -> None:
             continue
         began, size = time.monotonic(), file.stat().st_size
         if how == "preview":
-            from lakeops.web.preview import preview
+            from lakeops.web.objects import preview
 
             with file.open("rb") as opened:
                 shown = preview(opened, Entry(file.name, "k", "x", size, 0, "application/octet-stream", {}))

@@ -30,8 +30,8 @@ from lakeops.catalog.tables import COMMIT
 from lakeops.lake import connection
 from lakeops.model.errors import StoreUnavailable
 from lakeops.testing import Faults, open_faulty
+from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
-from lakeops.web.render import HEADERS
 from lakeops.web.serve import application
 
 with warnings.catch_warnings():

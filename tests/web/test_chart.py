@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakeops.web.chart import HEIGHT, LEFT, TOP, WIDTH, Chart, Point, lag_area, size_bars
+from lakeops.web.charts import HEIGHT, LEFT, TOP, WIDTH, Chart, Point, lag_area, size_bars
 
 POINTS = st.lists(
     st.builds(Point, st.integers(0, 4_000_000_000), st.integers(0, 1 << 62)), min_size=1, max_size=40

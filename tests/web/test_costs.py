@@ -19,7 +19,7 @@ from support.statements import ours, statements
 from lakeops import Lake, Settings, Split
 from lakeops.ops import shape
 from lakeops.testing import Faults, open_faulty
-from lakeops.web import finding, objects, pages, sums, upkeep
+from lakeops.web import objects, pages, upkeep
 from lakeops.web.serve import application
 
 with warnings.catch_warnings():
@@ -123,8 +123,8 @@ def steps(lake: Lake) -> Iterator[list[int]]:
 
 def forget() -> None:
     """As in a new process."""
-    for kept in (sums._known, sums._bases, sums._distances, sums._sizes):
-        kept.clear()
+    for kept in (pages._sums, pages._facts):
+        kept._results.clear()
     shape._far.clear()
 
 
@@ -148,11 +148,9 @@ def costs(home: Path, size: int) -> dict[str, Cost]:
 
 
 FEW = {
-    pages: ("REFS", "COMMITS"),
+    pages: ("REFS", "COMMITS", "LISTED", "MOST_BRANCHES", "SEARCHED", "FOUND", "NAMED"),
     objects: ("OBJECTS", "STAGED", "TRACED", "DEPTH"),
     upkeep: ("RECORDS",),
-    sums: ("LISTED",),
-    finding: ("MOST_BRANCHES", "SEARCHED", "FOUND", "NAMED"),
 }
 """How much a page shows is made small, so that both repositories fill one."""
 DOWN = {"branches", "compare"}
@@ -163,7 +161,7 @@ def test_what_a_page_costs_does_not_grow_with_the_repository(tmp_path: Path, mon
     for module, names in FEW.items():
         for name in names:
             monkeypatch.setattr(module, name, 5)
-    monkeypatch.setattr(sums, "COUNTED", 100)
+    monkeypatch.setattr(pages, "COUNTED", 100)
     small, large = (costs(tmp_path / str(size), size) for size in (1, 4))
     for name in PAGES:
         assert small[name].steps, "they are counted"

@@ -20,8 +20,8 @@ from lakeops import Lake, Repository
 from lakeops.model.ids import Origin
 from lakeops.model.reports import ReportKind
 from lakeops.testing import ManualClock
-from lakeops.web import finding, objects, pages, preview, sums, upkeep
-from lakeops.web.render import HEADERS, address
+from lakeops.web import objects, pages, upkeep
+from lakeops.web.page import HEADERS, address
 from lakeops.web.serve import application, listening
 
 with warnings.catch_warnings():
@@ -123,8 +123,8 @@ def test_long_lists_go_on_page_by_page(flights: Repository, ask: Any, monkeypatc
     monkeypatch.setattr(upkeep, "RECORDS", 2)
     for name in ("OBJECTS", "STAGED", "TRACED"):
         monkeypatch.setattr(objects, name, 2)
-    monkeypatch.setattr(sums, "LISTED", 1)
-    sums._known.clear()
+    monkeypatch.setattr(pages, "LISTED", 1)
+    pages._sums._results.clear()
     for number in range(3):
         flights.branch("dev").put(f"many/{number}", b"1")
         flights.create_tag(f"t{number}", "main")
@@ -191,10 +191,10 @@ def test_a_comparison_shows_conflicts_first(flights: Repository, ask: Any) -> No
 
 
 def test_a_wide_difference_is_cut_short(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "COUNTED", 1)
-    sums._known.clear()
+    monkeypatch.setattr(pages, "COUNTED", 1)
+    pages._sums._results.clear()
     assert "at least 1 added" in shown(ask("/flights/diff?left=main~2&right=main&two_way=true"))
-    sums._known.clear()
+    pages._sums._results.clear()
 
 
 def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> None:
@@ -208,9 +208,9 @@ def test_long_metadata_is_there_as_a_whole(flights: Repository, ask: Any) -> Non
 
 def test_sums_of_the_same_commits_are_found_once(flights: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     pair = flights.ref("main~1").commit_id, flights.ref("main").commit_id
-    first = sums.summed(flights, *pair, two_way=True)
+    first = pages.summed(flights, *pair, two_way=True)
     monkeypatch.setattr(Repository, "sums", None)
-    again = sums.summed(flights, *pair, two_way=True)
+    again = pages.summed(flights, *pair, two_way=True)
     assert again is first
 
 
@@ -238,8 +238,8 @@ def parquet(rows: int) -> bytes:
         ("none.parquet", parquet(0), ["0 rows", "It has no rows", "origin null"]),
         ("bad.parquet", b"PAR1" + b"\xff" * 40 + b"PAR1", ["Parquet", "footer is missing, or too large"]),
         ("worse.parquet", b"PAR1" + b"\x15" * 40 + b"\x10\0\0\0PAR1", ["no Parquet file that can be read"]),
-        ("long.txt", b"x" * (preview.MOST_BYTES + 5), ["The first 65.5 kB of 65.5 kB"]),
-        ("cut.txt", "é".encode() * preview.MOST_BYTES, ["Text"]),
+        ("long.txt", b"x" * (objects.MOST_BYTES + 5), ["The first 65.5 kB of 65.5 kB"]),
+        ("cut.txt", "é".encode() * objects.MOST_BYTES, ["Text"]),
         ("page.html", b"<script>alert(1)</script>", ["<script>alert(1)</script>"]),
     ],
 )
@@ -464,7 +464,7 @@ def test_a_search_finds_refs_commits_and_messages(flights: Repository, ask: Any)
 
 
 def test_a_search_says_how_far_it_looked(flights: Repository, ask: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "SEARCHED", 2)
+    monkeypatch.setattr(pages, "SEARCHED", 2)
     path, seen, pages_seen = "/flights/search?q=repository+created", "", 0
     while path:
         answer = ask(path)
@@ -491,7 +491,7 @@ def test_the_list_tells_branches_size_and_health(
     text = shown(ask("/"))
     assert "2 errors" in text
     assert text.index("empty") < text.index("flights")
-    monkeypatch.setattr(finding, "MOST_BRANCHES", 2)
+    monkeypatch.setattr(pages, "MOST_BRANCHES", 2)
     assert "over 2" in shown(ask("/"))
 
 

@@ -16,8 +16,8 @@ from support.page_addresses import ADDRESSES
 
 from lakeops import Lake, Settings
 from lakeops.testing import EFFECTS, Faults, open_faulty
+from lakeops.web.page import HEADERS
 from lakeops.web.pages import ROUTES
-from lakeops.web.render import HEADERS
 from lakeops.web.serve import application
 
 with warnings.catch_warnings():
