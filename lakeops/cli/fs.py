@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
 import typer
 
 from lakeops.cli.options import Metadata, ObjectUri, SkipSpecial, flag, parse_metadata, uri, value
-from lakeops.cli.output import Output, Styled, is_terminal
+from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.names import as_folder, check_path
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def _naming_the_option(path: str) -> Iterator[None]:
-    """While this lasts, an object that is not there and looks like a folder is an error that names the option."""
+    """Name the option in the error when there is no object at a path that ends like a folder."""
     try:
         yield
     except ObjectNotFound as error:
@@ -100,7 +100,7 @@ def upload(
 
 
 def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[FileUpload]:
-    """Which file goes where. Every name is checked before anything is sent."""
+    """List the files to upload and their paths. Every name is checked before anything is sent."""
     from lakeops.ops.files import translated
     from lakeops.ops.put import of_file, of_folder
 
@@ -187,7 +187,7 @@ def download(
 
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
-    """The directory that one object goes to, and its file there. The destination may be either."""
+    """Find the directory and the file that one object is downloaded to. The destination names either."""
     from lakeops.ops.files import translated
 
     given = Path(destination)
@@ -204,7 +204,7 @@ def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: D
 
 
 def below(root: Path, relative: str) -> Path:
-    """Where a downloaded object goes: a path below ``root``.
+    """Join an object's path to ``root``, and refuse one that leads elsewhere.
 
     Raises:
         InvalidPath: the object's path cannot be a file's there, because it leads elsewhere or aliases another.
@@ -248,12 +248,12 @@ def _make_folders(root: Path, folder: Path) -> None:
 
 
 def transfer(
-    out: Output, items: Sequence[Item], move: Callable[[Item], Result], counter: ByteCounter, parallelism: int
+    out: Printer, items: Sequence[Item], move: Callable[[Item], Result], counter: ByteCounter, parallelism: int
 ) -> list[Result]:
-    """What ``move`` returned for every item, in the items' order.
+    """Call ``move`` for several items at a time. Returns the results in the items' order.
 
-    After a failure, or Ctrl-C, no move begins, and those that run stop at their next read. The failure is raised, and
-    a note says how many items were moved. It advises to run again only if that may help.
+    After a failure, or Ctrl-C, no move begins, and running ones stop at their next read. The failure is raised, and a
+    note says how many items were moved. It advises to run again only if that may help.
     """
     from lakeops.store.in_flight import in_parallel
 
@@ -404,7 +404,7 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
 def _two_places(
     session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool
 ) -> tuple[Branch, str, str, str]:
-    """The branch of the destination, the ref of the source, and both paths. An object keeps its name in a folder."""
+    """Resolve source and destination: branch, ref, old path, new path. An object keeps its name in a folder."""
     repository, ref, old = source.with_prefix()
     other, name, new = destination.with_prefix()
     if repository != other:
@@ -433,7 +433,7 @@ def update_metadata(
 
 
 def _delete_if_there(branch: Branch, path: str) -> int:
-    """Delete the object that is called like a folder, if there is one."""
+    """Delete the object whose path is the folder's name without a slash. Returns how many there were."""
     if not path or path.endswith("/"):
         return 0
     try:
@@ -455,7 +455,7 @@ def _show_objects(session: Session, branch: Branch, prefix: str) -> None:
 
 
 def _columns(item: Entry | CommonPrefix, *, compact: bool) -> Iterable[Styled]:
-    """One line of a listing, in columns of fixed width so that it can be printed while it is read."""
+    """Format one line of a listing. Columns have fixed widths, so that lines are printed while the listing is read."""
     date = 19 if compact else 29
     kind = [] if compact else [("common_prefix" if isinstance(item, CommonPrefix) else "object").ljust(15)]
     if isinstance(item, CommonPrefix):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli import mirror_setup, replication
+from lakeops.cli import replication
 from lakeops.cli.options import RepositoryUri, flag, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import MAX_LISTED, Session, command
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 
 app.add_typer(replication.app)
-app.add_typer(mirror_setup.app)
 
 
 # --- a mirror's life ---
@@ -185,7 +184,7 @@ def delete(session: Session, uri: RepositoryUri) -> None:
 
 
 def note_untold(session: Session, why: str, registration: str) -> None:
-    """Say what is left at the source of a mirror that is gone, and how to end it."""
+    """Note that the source still keeps commits for a mirror that is gone, and how to end that."""
     session.note(
         ("Note:", "yellow"),
         f" the source {why}. It keeps commits for {registration!r} until you run `lakeops mirror drop` there.",

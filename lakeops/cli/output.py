@@ -1,4 +1,4 @@
-"""What every command prints, and where: answers on stdout, everything else on stderr.
+"""Printing: answers go to stdout, everything else to stderr.
 
 With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it
 a person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
@@ -27,7 +27,7 @@ Styled = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
 
 SHORT_ID = 16
-"""How many characters of a commit id are shown where the line has little room. Error messages show as many."""
+"""Characters of a commit id that lines with little room, and error messages, show."""
 
 _LAST_COLUMN = 20
 """Cells that a table's last column has on any terminal."""
@@ -42,11 +42,11 @@ class Jsonable(Protocol):
 
 
 class StdoutClosed(Exception):
-    """The program that reads stdout has ended, as in ``lakeops log ... | head``."""
+    """The reader of stdout has closed the pipe, as in ``lakeops log ... | head``."""
 
 
 class StdoutFailed(Exception):
-    """Stdout does not take what is written: its disk is full, for example."""
+    """Stdout cannot be written, for example because its disk is full."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -60,12 +60,12 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def plain(piece: Styled) -> str:
-    """A piece's text, made safe, without colour."""
+    """Return the text of a piece without colour, safe for a terminal."""
     return safe(piece if isinstance(piece, str) else piece[0])
 
 
 def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
-    """One line of text for a stream."""
+    """Format one line for a stream, with colours where it shows them."""
     if not has_colours(stream):
         return "".join(plain(piece) for piece in pieces)
     return "".join(
@@ -78,12 +78,12 @@ def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
 
 
 def commit_id(full: str) -> Styled:
-    """A commit id for a table: short for people, whole for programs that read columns."""
+    """Format a commit id for a table: short for people, whole for programs that read columns."""
     return (full[:SHORT_ID] if is_terminal(sys.stdout) else full, "yellow")
 
 
-class Output:
-    """What one command prints.
+class Printer:
+    """Prints the answer of one command on stdout, and everything else on stderr.
 
     Args:
         as_json: whether stdout carries JSON.
@@ -178,7 +178,7 @@ class Output:
             return
         terminal, options = sys.stdout, {"LESS": "FRX", **os.environ}
         with subprocess.Popen(pager, stdin=subprocess.PIPE, env=options) as child:
-            sys.stdout = _Page(cast("Any", child.stdin), encoding="utf-8")
+            sys.stdout = _PagerPipe(cast("Any", child.stdin), encoding="utf-8")
             try:
                 yield
                 self.flush()
@@ -202,7 +202,7 @@ class Output:
             sys.stdout.buffer.flush()
 
     def flush(self) -> None:
-        """Push out what was printed so far."""
+        """Flush stdout."""
         with _pipe():
             sys.stdout.flush()
 
@@ -230,8 +230,8 @@ class Output:
             self.message(*pieces)
 
 
-class _Page(io.TextIOWrapper):
-    """What is written to a pager. It is shown on the terminal that stdout is."""
+class _PagerPipe(io.TextIOWrapper):
+    """A stream to a pager, which shows the text on the terminal of stdout."""
 
     def isatty(self) -> bool:
         """Whether colours may go here."""
@@ -239,7 +239,7 @@ class _Page(io.TextIOWrapper):
 
 
 def _pager() -> list[str]:
-    """The pager's command line. Empty when there is none, or nobody who watches."""
+    """Find the pager's command line. Empty without a pager, or when nobody watches."""
     if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or os.environ.get("TERM") == "dumb":
         return []
     try:

@@ -15,7 +15,7 @@ from lakeops.web.problem import Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
-    from lakeops.lake.refs import Readable
+    from lakeops.lake.repository import Readable
 
 OBJECTS = 50
 """Folders and objects of a page. Each folder is looked for on its own, in what is staged and in what is committed."""
