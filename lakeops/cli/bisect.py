@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakeops.cli.history import commit_lines, oneline_of
-from lakeops.cli.options import complete, flag, uri
+from lakeops.cli.options import FirstParent, complete, uri
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.records import Commit
@@ -49,9 +49,7 @@ _Refs = Annotated[
 def start(
     session: Session,
     refs: Annotated[list[LakeUri], uri("lakefs://REPO/REF", "A bad ref and good ones, or the repository.")],
-    first_parent: Annotated[
-        bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")
-    ] = False,
+    first_parent: FirstParent = False,
 ) -> None:
     """Begin to look for the first bad commit by hand, in place of a search that is under way."""
     repository = session.lake.repository(_only_name({uri.repository for uri in refs}))
@@ -97,9 +95,7 @@ def run(
             autocompletion=complete,
         ),
     ],
-    first_parent: Annotated[
-        bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")
-    ] = False,
+    first_parent: FirstParent = False,
 ) -> None:
     """Find the first bad commit between two refs, by a command that looks at commits.
 
@@ -178,11 +174,11 @@ def _only_name(names: set[str]) -> str:
 def _show(session: Session, state: Bisection) -> None:
     """Print the state of a search. Raises ``NotFound`` when none of the commits that are left can be judged."""
     if state.first_bad is not None:
-        session.answer(state.to_json(), ["The first bad commit:"], [""], *commit_lines(state.first_bad))
+        session.answer(state, ["The first bad commit:"], [""], *commit_lines(state.first_bad))
     elif state.next is not None:
         more = counted(max(1, (state.left - 1).bit_length()), "look")
         session.answer(
-            state.to_json(),
+            state,
             [f"Look at this commit (of {state.left:,} that are left, about {more}):"],
             list(oneline_of(state.next)),
             [f"{SCHEME}{state.repository}/{state.next.id}"],
@@ -193,7 +189,7 @@ def _show(session: Session, state: Bisection) -> None:
         raise nothing_told(state.untold)
     else:
         missing = " and ".join(name for name, known in (("a bad", state.bad), ("a good", state.good)) if not known)
-        session.answer(state.to_json(), [f"The search waits for {missing} commit."])
+        session.answer(state, [f"The search waits for {missing} commit."])
 
 
 def _exit_code_at(words: list[str], uri: str, commit: Commit) -> int:

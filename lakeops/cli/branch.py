@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +15,6 @@ from lakeops.cli.options import (
     IdempotencyKey,
     ParentNumber,
     Pattern,
-    ProtectedPattern,
     RefUri,
     RepositoryUri,
     TagUri,
@@ -27,7 +25,6 @@ from lakeops.cli.options import (
 from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.model.json_record import JsonRecord
 from lakeops.model.records import Commit, Head, Ref
 from lakeops.model.words import counted, moment, span
 
@@ -39,20 +36,12 @@ app: typer.Typer = typer.Typer(
 )
 
 
-@dataclass(frozen=True)
-class Requirement(JsonRecord):
-    """A check that branches require, as a record."""
-
-    pattern: str
-    check: str
-
-
 @command(app, "protect", example="branch protect lakefs://flights main")
 def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Let branches that match a pattern change through merges only."""
     session.repository(uri).protect(pattern)
     session.answer(
-        ProtectedPattern(pattern), ["Branches that match ", (pattern, "green"), " now change through merges only"]
+        {"pattern": pattern}, ["Branches that match ", (pattern, "green"), " now change through merges only"]
     )
 
 
@@ -60,14 +49,14 @@ def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
 def unprotect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Remove a protection pattern."""
     session.repository(uri).unprotect(pattern)
-    session.answer(ProtectedPattern(pattern), ["Pattern ", (pattern, "green"), " no longer protects branches"])
+    session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects branches"])
 
 
 @command(app, "protections")
 def protections(session: Session, uri: RepositoryUri) -> None:
     """List the patterns of protected branches."""
-    patterns = map(ProtectedPattern, session.repository(uri).protections())
-    session.table(patterns, ("Pattern",), lambda pattern: ((pattern, "cyan"),))
+    patterns = ({"pattern": pattern} for pattern in session.repository(uri).protections())
+    session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
 
 
 @command(app, "require", example="branch require lakefs://flights main quality")
@@ -75,7 +64,7 @@ def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckN
     """Let branches that match a pattern change through merges only, of commits that have passed a check."""
     session.repository(uri).require_check(pattern, name)
     session.answer(
-        Requirement(pattern, name),
+        {"pattern": pattern, "check": name},
         ["Branches that match ", (pattern, "green"), " now take only commits that have passed ", (name, "green")],
     )
 
@@ -84,14 +73,16 @@ def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckN
 def unrequire(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
     """Require a check no longer."""
     session.repository(uri).drop_check(pattern, name)
-    session.answer(Requirement(pattern, name), ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")])
+    session.answer(
+        {"pattern": pattern, "check": name}, ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")]
+    )
 
 
 @command(app, "requirements")
 def requirements(session: Session, uri: RepositoryUri) -> None:
     """List the checks that branches require."""
-    found = (Requirement(one.pattern, one.check) for one in session.repository(uri).required_checks())
-    session.table(found, ("Pattern", "Check"), lambda one: ((one.pattern, "cyan"), one.check))
+    found = ({"pattern": one.pattern, "check": one.check} for one in session.repository(uri).required_checks())
+    session.table(found, ("Pattern", "Check"), lambda one: ((one["pattern"], "cyan"), one["check"]))
 
 
 @command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")
@@ -166,7 +157,7 @@ def move(
     given = ref_in(uri.repository, ref)
     head, target = branch.head, session.lake.repository(uri.repository).ref(given).commit
     if force:
-        session.confirm(f"Move branch {branch.id!r}?", lambda: _show_move(session, branch, head, target))
+        session.confirm(f"Move branch {branch.id!r}?", lambda: _show_move(session, branch.id, head.id, target))
 
     def as_shown(now: str) -> None:
         if force and now != head.id:
@@ -228,8 +219,9 @@ def revert(
     session.answer(commit, ["Reverted ", what, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
 
 
-def _show_move(session: Session, branch: Branch, head: Commit, target: Commit) -> None:
-    session.message("This moves ", (branch.id, "red"), " from ", (head.id[:SHORT_ID], "yellow"), " to ",
+def _show_move(session: Session, name: str, old: str, target: Commit) -> None:
+    """Say from where to where a branch or tag would move."""
+    session.message("This moves ", (name, "red"), " from ", (old[:SHORT_ID], "yellow"), " to ",
                     (target.id[:SHORT_ID], "yellow"), ": ", target.message.partition("\n")[0])  # fmt: skip
 
 
@@ -283,12 +275,8 @@ def move_tag(session: Session, uri: TagUri, ref: RefUri, idempotency_key: Idempo
     """Point a tag at another commit. Readers of the tag see that commit from then on."""
     repository, name, target = session.two_refs(uri, ref)
     old, new = repository.tag(name), repository.ref(target).commit
-
-    def show() -> None:
-        session.message("This moves ", (name, "red"), " from ", (old.commit_id[:SHORT_ID], "yellow"), " to ",
-                        (new.id[:SHORT_ID], "yellow"), ": ", new.message.partition("\n")[0])  # fmt: skip
-
-    asked = session.confirm(f"Move tag {name!r}?", show, optional=True)
+    question = f"Move tag {name!r}?"
+    asked = session.confirm(question, lambda: _show_move(session, name, old.commit_id, new), optional=True)
     moved = repository.move_tag(
         name,
         new.id if idempotency_key is None else target,
@@ -306,23 +294,21 @@ def move_tag(session: Session, uri: TagUri, ref: RefUri, idempotency_key: Idempo
 def protect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Keep tags that match a pattern from being moved or deleted."""
     session.repository(uri).protect_tags(pattern)
-    session.answer(
-        ProtectedPattern(pattern), ["Tags that match ", (pattern, "green"), " can no longer be moved or deleted"]
-    )
+    session.answer({"pattern": pattern}, ["Tags that match ", (pattern, "green"), " can no longer be moved or deleted"])
 
 
 @command(tags, "unprotect")
 def unprotect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Remove a protection pattern."""
     session.repository(uri).unprotect_tags(pattern)
-    session.answer(ProtectedPattern(pattern), ["Pattern ", (pattern, "green"), " no longer protects tags"])
+    session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects tags"])
 
 
 @command(tags, "protections")
 def tag_protections(session: Session, uri: RepositoryUri) -> None:
     """List the patterns of protected tags."""
-    patterns = map(ProtectedPattern, session.repository(uri).tag_protections())
-    session.table(patterns, ("Pattern",), lambda pattern: ((pattern, "cyan"),))
+    patterns = ({"pattern": pattern} for pattern in session.repository(uri).tag_protections())
+    session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
 
 
 @command(tags, "delete", asks=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -264,7 +264,7 @@ def doctor(
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)
     if session.as_json:
-        session.document({"ok": not problems, "checks": [check.to_json() for check in checks]})
+        session.document({"ok": not problems, "checks": checks})
     else:
         session.table(
             checks,

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
-from lakeops.cli.options import Metadata, ObjectUri, SkipSpecial, flag, parse_metadata, uri, value
+from lakeops.cli.options import Metadata, ObjectUri, RemovedKeys, SkipSpecial, flag, parse_metadata, uri, value
 from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
@@ -91,8 +91,7 @@ def upload(
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
             entries = transfer(session, uploads, partial(_upload, put, counter), counter, parallelism)
     if session.as_json:
-        records = [entry.to_json() for entry in entries]
-        session.document(records if recursive else records[0])
+        session.document(entries if recursive else entries[0])
         return
     size = human_size(sum(entry.size_bytes for entry in entries))
     what = counted(len(entries), "object") if recursive else entries[0].path
@@ -136,10 +135,6 @@ class Download:
     root: Path
     target: Path
 
-    def to_json(self) -> dict[str, Any]:
-        """The object's record, and the file."""
-        return {**self.entry.to_json(), "file": str(self.target)}
-
 
 @command(app, "download", example="fs download lakefs://flights/main/raw/ raw/ --recursive", progress=True)
 def download(
@@ -178,7 +173,7 @@ def download(
         counter = ByteCounter(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
         transfer(session, downloads, partial(_download, handle.open_entry, counter), counter, parallelism)
     if session.as_json:
-        records = [item.to_json() for item in downloads]
+        records = [{**item.entry.to_json(), "file": str(item.target)} for item in downloads]
         session.document(records if recursive else records[0])
         return
     size = human_size(sum(item.entry.size_bytes for item in downloads))
@@ -419,7 +414,7 @@ def update_metadata(
     session: Session,
     at: ObjectUri,
     meta: Metadata = None,
-    remove: Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")] = None,
+    remove: RemovedKeys = None,
     content_type: Annotated[str | None, value("--content-type", "TYPE", "The new content type.")] = None,
 ) -> None:
     """Change an object's metadata or content type. Its contents stay as they are.

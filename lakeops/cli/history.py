@@ -155,7 +155,7 @@ def log(
         for number, commit in enumerate(found):
             counts = _counts(repository, commit, path or prefix) if stat else None
             if session.as_json:
-                more = {"summary": None if counts is None else counts.to_json()} if stat else {}
+                more = {"summary": counts} if stat else {}
                 session.document({**commit.to_json(), **more})
                 continue
             lines = [oneline_of(commit)] if oneline else [*commit_lines(commit)]

@@ -78,7 +78,7 @@ def create(
     )
     record, configuration = mirror.record, mirror.configuration
     session.answer(
-        {**record.to_json(), "mirror": configuration.to_json()},
+        {**record.to_json(), "mirror": configuration},
         ["Mirror ", (f"lakefs://{record.id}", "green"), " created in ", record.storage_namespace],
         ["Source: ", configuration.source.text],
     )
@@ -193,7 +193,7 @@ def note_untold(session: Session, why: str, registration: str) -> None:
 
 def _print_status(session: Session, status: MirrorStatus, now: int) -> None:
     if session.as_json:
-        session.document(status.to_json())
+        session.document(status)
         return
     mirror = status.mirror
     if mirror.promoted_writable is not None:
@@ -252,7 +252,7 @@ def promote_writable(
     if flaws is not None:
         lost += " Everything that the mirror shows is there." if not flaws else ""
     session.answer(
-        {**record.to_json(), "mirror": done.to_json(), "lost": loss.to_json(), "flaws": flaws},
+        {**record.to_json(), "mirror": done, "lost": loss, "flaws": flaws},
         ["Repository ", (f"lakefs://{name}", "green"), " is writable now and follows no source."],
         [lost],
         [f"Older commits cannot be read yet: lakeops mirror prove lakefs://{name}"],

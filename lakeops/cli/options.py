@@ -132,6 +132,8 @@ ParentNumber = Annotated[
 ]
 AMOUNT = "--amount -n"
 Amount = Annotated[int | None, value(AMOUNT, "N", "At most this many commits.", min=0)]
+FirstParent = Annotated[bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")]
+RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]
 SkipSpecial = Annotated[
     bool, flag("--skip-special", "Leave out links, pipes, devices and names that are not UTF-8. Otherwise refuse them.")
 ]
@@ -144,16 +146,6 @@ Pattern = Annotated[
 ]
 CheckName = Annotated[str, typer.Argument(metavar="CHECK", help="The check's name.", show_default=False)]
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
-
-
-class ProtectedPattern(str):
-    """A protection pattern, as a record."""
-
-    __slots__ = ()
-
-    def to_json(self) -> dict[str, str]:
-        """The record's only key, as in lakeFS's API."""
-        return {"pattern": str(self)}
 
 
 def parse_metadata(pairs: list[str] | None) -> dict[str, str]:

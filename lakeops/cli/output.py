@@ -16,11 +16,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 import typer
 
 from lakeops.model.errors import LakeopsError
+from lakeops.model.json_record import encode
 from lakeops.model.text import safe
 
 Styled = str | tuple[str, str]
@@ -31,14 +32,6 @@ SHORT_ID = 16
 
 _LAST_COLUMN = 20
 """Cells that a table's last column has on any terminal."""
-
-
-class Jsonable(Protocol):
-    """A record of the public contract."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The record's JSON keys and values."""
-        ...
 
 
 class StdoutClosed(Exception):
@@ -100,26 +93,26 @@ class Printer:
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Print one JSON document, on one line."""
-        _write(json.dumps(value, separators=(", ", ": ")) + "\n")
+        _write(json.dumps(encode(value)) + "\n")
 
-    def answer(self, record: Jsonable | dict[str, Any], *lines: Sequence[Styled]) -> None:
+    def answer(self, record: object, *lines: Sequence[Styled]) -> None:
         """Print a command's whole answer: the record as JSON, or these lines for people."""
         if self.as_json:
-            self.document(record if isinstance(record, dict) else record.to_json())
+            self.document(record)
             return
         for pieces in lines:
             self.line(*pieces)
 
-    def stream(self, records: Iterable[Jsonable], pieces: Callable[[Any], Iterable[Styled]]) -> None:
+    def stream(self, records: Iterable[object], pieces: Callable[[Any], Iterable[Styled]]) -> None:
         """Print records while they are read: one JSON document a line, or one line for people each."""
         for record in records:
             if self.as_json:
-                self.document(record.to_json())
+                self.document(record)
             else:
                 self.line(*pieces(record))
 
     def stream_document(
-        self, name: str, records: Iterable[Jsonable], rest: Callable[[], dict[str, Any]]
+        self, name: str, records: Iterable[object], rest: Callable[[], dict[str, Any]]
     ) -> LakeopsError | None:
         """Print one JSON document while its list is read, so that the list may be of any length.
 
@@ -136,14 +129,14 @@ class Printer:
         failed = None
         try:
             for number, record in enumerate(records):
-                _write((", " if number else "") + json.dumps(record.to_json()))
+                _write((", " if number else "") + json.dumps(encode(record)))
             last = rest()
         except LakeopsError as error:
             failed, last = error, {"error": error.to_json()}
         _write("], " + json.dumps(last)[1:] + "\n")
         return failed
 
-    def table(self, records: Iterable[Jsonable], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
+    def table(self, records: Iterable[object], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
         """Print records: a JSON array, a table on a terminal, or aligned columns without a header.
 
         Args:
@@ -152,7 +145,7 @@ class Printer:
             row: gives one record's cells.
         """
         if self.as_json:
-            self.document([record.to_json() for record in records])
+            self.document([*records])
             return
         rows = [row(record) for record in records]
         if not rows:

@@ -164,18 +164,10 @@ def setup(
     form: Annotated[
         Format, typer.Option("--format", help="As S3 and IAM take it, or as a Terraform configuration (.tf.json).")
     ] = Format.JSON,
-    check: Annotated[
-        bool, typer.Option("--check", metavar="", help="Compare with the buckets; exit code 1 when they differ.")
-    ] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", metavar="", help="Write the buckets' versions, lifecycle and replication.")
-    ] = False,
-    remove: Annotated[
-        bool, typer.Option("--remove", metavar="", help="Take the replication rule away, as after a fail-over.")
-    ] = False,
-    start_batch: Annotated[
-        bool, typer.Option("--start-batch", metavar="", help="With --apply: replicate what is there already, too.")
-    ] = False,
+    check: Annotated[bool, flag("--check", "Compare with the buckets; exit code 1 when they differ.")] = False,
+    apply: Annotated[bool, flag("--apply", "Write the buckets' versions, lifecycle and replication.")] = False,
+    remove: Annotated[bool, flag("--remove", "Take the replication rule away, as after a fail-over.")] = False,
+    start_batch: Annotated[bool, flag("--start-batch", "With --apply: replicate what is there already, too.")] = False,
     batch_role: Annotated[
         str, typer.Option(metavar="ARN", help="The IAM role of that job; the replication's when left out.")
     ] = "",
@@ -279,7 +271,7 @@ def _document(plan: Plan, *, applied: bool, job_id: str | None) -> dict[str, Any
         "destination": f"s3://{plan.wish.destination}/{plan.wish.prefix}",
         "applied": applied,
         "changed": len(plan.changes),
-        "steps": [step.to_json() for step in plan.steps],
+        "steps": plan.steps,
         "warnings": [*plan.warnings],
         "existing": plan.existing,
         "batch": batch,

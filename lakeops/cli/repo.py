@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import Metadata, RepositoryUri, parse_metadata, value
+from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, parse_metadata, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
@@ -67,7 +67,7 @@ def metadata(
     session: Session,
     uri: RepositoryUri,
     meta: Metadata = None,
-    remove: Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")] = None,
+    remove: RemovedKeys = None,
 ) -> None:
     """Show a repository's own metadata, or change it: key/value pairs such as an owner or a contact.
 

@@ -231,9 +231,8 @@ def reference_to(source: LakeConnection | str, repository: str | None, name: str
         name: the mirror's name.
     """
     if isinstance(source, str):
-        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES)
-        if reason is None and not source.isprintable():
-            reason = "has a character that cannot be printed"
+        unprintable = None if source.isprintable() else "has a character that cannot be printed"
+        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES) or unprintable
         if reason is not None:
             raise InvalidInput(f"{excerpt(source)} is no mirror's source: it {reason}")
         reference = parse_source(source, repository or name)
@@ -289,9 +288,7 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
             if not os.environ.get(place):
-                raise InvalidSettings(
-                    f"environment variable {place} is not set; it is to hold the source's database URL"
-                )
+                raise InvalidSettings(f"environment variable {place} is not set; set it to the source's database URL")
             given = {"database_url": os.environ[place]}
         case SourceKind.CONNECTION:
             raise InvalidSettings(

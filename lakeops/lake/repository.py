@@ -356,24 +356,20 @@ class Repository:
 
     def tag_protections(self) -> list[str]:
         """Glob patterns of tags that cannot be moved or deleted."""
-        return [
-            one.pattern
-            for one in self._ctx.catalog.all_protections(self._ctx.repository_id)
-            if one.kind == TAG_PROTECTION
-        ]
+        found = self._ctx.catalog.all_protections(self._ctx.repository_id)
+        return [one.pattern for one in found if one.kind == TAG_PROTECTION]
 
     require_check: Final = verb(lambda: ops.branch.require_check)
 
     def drop_check(self, pattern: str, name: str) -> None:
         """Require a check no longer. Raises ``NotFound``."""
-        asked = (check_asked(pattern, "a pattern"), check_asked(name, "a check"))
-        self._ctx.catalog.unprotect(self._ctx.repository_id, asked[0], kind=CHECK_PROTECTION, check=asked[1])
+        pattern, check = check_asked(pattern, "a pattern"), check_asked(name, "a check")
+        self._ctx.catalog.unprotect(self._ctx.repository_id, pattern, kind=CHECK_PROTECTION, check=check)
 
     def required_checks(self) -> list[Protection]:
         """The checks that branches require: ``pattern`` of the branches, ``check``."""
-        return [
-            one for one in self._ctx.catalog.all_protections(self._ctx.repository_id) if one.kind == CHECK_PROTECTION
-        ]
+        found = self._ctx.catalog.all_protections(self._ctx.repository_id)
+        return [one for one in found if one.kind == CHECK_PROTECTION]
 
     # --- hooks ---
 
