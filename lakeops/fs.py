@@ -483,7 +483,7 @@ MOST_CONTENTS = 16 << 20
 """Bytes of the small objects of one ref that are remembered."""
 
 _PASSED = 1000
-"""Objects that a listing passes in a folder that it does not want, before it goes behind the folder."""
+"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
 
 T = TypeVar("T")
 
@@ -494,8 +494,8 @@ class RefCache:
     Args:
         repository: its repository.
         ref: any ref expression.
-        before: how often this process had written to catalogs before anything was read.
-        writes: tells how often it has by now.
+        before: the number of this process's writes to catalogs before anything was read.
+        writes: tells that number now.
     """
 
     def __init__(self, repository: Repository, ref: str, before: int, writes: Callable[[], int]) -> None:
@@ -508,7 +508,7 @@ class RefCache:
         self._room = MOST_CONTENTS
 
     def holds(self) -> bool:
-        """Whether what is remembered may still be given."""
+        """Whether the remembered entries are still valid."""
         return self._writes() == self._before and self._passed() < self._seconds
 
     def stat(self, key: str) -> Entry:
@@ -517,7 +517,7 @@ class RefCache:
         return self._remember(self.handle.stat(key)) if found is None else found
 
     def open(self, key: str, verify: bool | None) -> ObjectFile:
-        """A file over the object at a path. What is missing is looked up anew, which says why. Raises as ``stat``."""
+        """Open the object at a path. A missing object is looked up again, so that the error tells why."""
         known = self._contents.get((key, verify))
         if known is not None:
             return SmallObject(known)
@@ -534,7 +534,7 @@ class RefCache:
         return self.handle.open_entry(self._remember(self.handle.stat(key)), verify=verify)
 
     def levels(self, prefix: str, most: int | None) -> Iterator[Entry | CommonPrefix]:
-        """Objects under a prefix so many levels deep, and the folders that lie deeper, each once."""
+        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once."""
         if most is None or most == 1:
             yield from map(self._remember, self.handle.list(prefix, delimiter="/" if most else ""))
             return
@@ -558,7 +558,7 @@ class RefCache:
 
 
 def _deeper(path: str, start: int, most: int) -> str:
-    """The folder at the last level that a path lies in, with its slash. Empty for a path that is not deeper."""
+    """Find the folder at level ``most`` that a path lies in, with its slash. Empty for a path that is not deeper."""
     at = start
     for _ in range(most):
         at = path.find("/", at) + 1

@@ -1,8 +1,7 @@
-"""The tree of commands, and where every command ends: with an exit code, and its error as one line or JSON document.
+"""The tree of commands. It imports a command's module when the command is asked for, so no command pays for others.
 
-A command's module is imported when the command is asked for, so no command pays for the others. Nothing below prints
-an error or decides an exit code by itself. A traceback is shown only for an error that nobody expected, and only with
-``LAKEOPS_DEBUG=1``.
+Every command ends here, with an exit code, and its error as one line or JSON document. No other module prints an error
+or chooses an exit code. A traceback is shown only for an unexpected error, and only with ``LAKEOPS_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ MODULES = {
 """Every command's module in ``lakeops.cli``, with the name of its group there, and its panel on the help page."""
 
 OTHER_WORDS = {"status": ["diff"], "ingest": ["import"]}
-"""What git and lakectl call a command that has another name here."""
+"""Names of git and lakectl for commands that have other names here."""
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141

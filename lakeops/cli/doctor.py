@@ -129,7 +129,7 @@ OPTIONAL_PACKAGES = {
 
 @dataclass(frozen=True)
 class Check(JsonRecord):
-    """One check: its result, and what was found."""
+    """A check with its result and finding."""
 
     name: str
     status: str

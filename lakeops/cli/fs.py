@@ -229,7 +229,7 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
 
 
 def _make_folders(root: Path, folder: Path) -> None:
-    """Make the folders between ``root`` and ``folder``. The root itself may be a link, what is below may not."""
+    """Make the folders between ``root`` and ``folder``. The root may be a link; folders below it may not."""
     root.mkdir(parents=True, exist_ok=True)
     current = root
     for part in folder.relative_to(root).parts:

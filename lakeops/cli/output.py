@@ -202,7 +202,7 @@ class Printer:
     # --- everything else, on stderr ---
 
     def message(self, *pieces: Styled) -> None:
-        """Print a line on stderr, after what was printed so far. A stderr that takes nothing stops no command."""
+        """Print a line on stderr, after the answer so far. A stderr that cannot be written stops no command."""
         self.flush()
         with suppress(OSError):
             sys.stderr.write(paint(pieces, sys.stderr) + "\n")
@@ -258,7 +258,7 @@ def _pipe() -> Iterator[None]:
 
 
 def _draw(header: Sequence[str], rows: Sequence[Sequence[Styled]]) -> None:
-    """Print a table on stdout, as wide as the terminal. The last column takes what is left and may wrap.
+    """Print a table on stdout, as wide as the terminal. The last column takes the rest of the line and may wrap.
 
     A terminal that is too narrow for the others breaks their lines, so that nothing of a name or an id is lost.
     """

@@ -134,7 +134,7 @@ _MAKE_A_ROLE = "make one with 'trust' and 'policy', and run this again with --ro
 
 
 class Format(StrEnum):
-    """How the settings are printed."""
+    """A format to print the settings in."""
 
     JSON = "json"
     TERRAFORM = "terraform"

@@ -178,7 +178,7 @@ class Session(Printer):
         Returns whether somebody was asked. If so, the command may change only what was shown.
 
         Args:
-            question: what is about to happen, as a question.
+            question: the change, as a question.
             show: prints what would be lost.
             optional: go on when nobody can be asked.
 
@@ -215,7 +215,7 @@ class Session(Printer):
         Where it was asked for, lines are printed in place of nothing.
 
         Args:
-            label: what is being done, until a report says more.
+            label: the work, until a report names another.
             size: whether amounts are bytes; or the labels of those reports whose amounts are.
         """
         watched = is_terminal(sys.stderr) and not self.as_json
@@ -231,7 +231,7 @@ class Session(Printer):
 
         words, amount = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]"))
         columns = (SpinnerColumn(), words, BarColumn(), amount, TimeElapsedColumn())
-        # Answers that are printed meanwhile go above the bar. When stdout leads elsewhere they must go there.
+        # On a terminal, answers are printed above the bar. Any other stdout must get them unchanged.
         redirect = is_terminal(sys.stdout)
         with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
             task = bar.add_task(safe(label), total=None, amount="")

@@ -192,8 +192,8 @@ class Lake(LakeConnection):
 
         Args:
             repository: its name.
-            since: not what was before this moment. A text is ISO 8601. Without a zone it is UTC.
-            until: not what was at this moment or later.
+            since: leave out records before this moment. A text is ISO 8601. Without a zone it is UTC.
+            until: leave out records at this moment or later.
             actor: only what this user or database login did.
             amount: at most so many records.
 

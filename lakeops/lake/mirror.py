@@ -63,7 +63,7 @@ class Mirror(Repository):
         return self._ctx.catalog.mirror(self._ctx.repository_id)
 
     def sync(self, source: LakeConnection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
-        """Make one pass: read the source's heads, look for what has arrived, promote what is complete. Never waits.
+        """Make one pass: read the source's heads, look for arrived objects, promote complete heads. Never waits.
 
         Args:
             source: the source's lake.
@@ -81,7 +81,7 @@ class Mirror(Repository):
     def discover(self, source: LakeConnection | None = None) -> MirrorStatus:
         """Do the first half of a pass: record what the source shows, and have it keep what the mirror needs.
 
-        It does not look for what has arrived, and promotes nothing. Errors are those of ``sync``.
+        It does not look for arrived objects, and promotes nothing. Errors are those of ``sync``.
         """
         return ops.mirror.sync.discover(self._ctx, lambda: self._open_source(source))
 

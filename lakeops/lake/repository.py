@@ -384,11 +384,11 @@ class Repository:
     # --- upkeep ---
 
     def last_check(self) -> Report | None:
-        """What the last ``fsck`` found that left its result on record; None before the first."""
+        """The recorded result of the last ``fsck``. None before the first."""
         return next(iter(self._ctx.catalog.reports(self._ctx.repository_id, ReportKind.CHECK)[-1:]), None)
 
     def lags(self) -> list[Report]:
-        """How far this mirror was behind, as its passes saw it, oldest first. The newest 300 stay on record."""
+        """The lags of this mirror, as its passes saw them, oldest first. The newest 300 stay on record."""
         return self._ctx.catalog.reports(self._ctx.repository_id, ReportKind.LAG)
 
     fsck: Final = verb(lambda: ops.fsck.check.fsck)

@@ -128,11 +128,11 @@ class Faults:
 
     @property
     def effects(self) -> int:
-        """How many calls so far were meant to change a store."""
+        """Count the calls so far that change a store."""
         return sum(self.counts[name] for name in EFFECTS)
 
     def opened(self, prefix: str = "") -> int:
-        """How many calls read, or began to read, an object whose key starts with ``prefix``."""
+        """Count the calls that read, or began to read, an object whose key starts with ``prefix``."""
         return sum(call.operation in READS and call.key.startswith(prefix) for call in list(self.calls))
 
     def keys_opened(self, prefix: str = "") -> set[str]:
@@ -140,7 +140,7 @@ class Faults:
         return {call.key for call in list(self.calls) if call.operation in READS and call.key.startswith(prefix)}
 
     def bytes_read(self, prefix: str = "") -> int:
-        """How many bytes of objects whose key starts with ``prefix`` were handed out."""
+        """Count the bytes that were read of objects whose key starts with ``prefix``."""
         with self._lock:
             return sum(count for key, count in self._bytes.items() if key.startswith(prefix))
 
