@@ -24,11 +24,12 @@ from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
 
 from fsspec import AbstractFileSystem
 from fsspec.callbacks import DEFAULT_CALLBACK
 
+from lakeops.model.clock import stopwatch
 from lakeops.model.errors import (
     InvalidInput,
     InvalidUri,
@@ -38,15 +39,17 @@ from lakeops.model.errors import (
     PathTaken,
     PreconditionFailed,
 )
+from lakeops.model.names import COMMIT_ID, MAX_PATH_BYTES
 from lakeops.model.records import CommonPrefix, Entry
 from lakeops.ops.files import appearing
+from lakeops.store.recorded import SmallObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lakeops.lake import Lake
-    from lakeops.lake.ref_cache import RefCache
+    from lakeops.lake import Lake, Ref, Repository
     from lakeops.settings import Settings
+    from lakeops.store.recorded import ObjectFile
 
 _OPTIONS = ("home", "database_url", "lake", "conn_id")
 _FSSPEC_OPTIONS = {
@@ -215,8 +218,6 @@ class LakeopsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     def _begin(self, repository: str, ref: str) -> RefCache:
         """A new, empty cache of a ref."""
-        from lakeops.lake.ref_cache import RefCache
-
         lake, writes = self.lake, self.lake.catalog.database.writes
         before = writes()  # ahead of everything that is read
         self._caches = {place: cached for place, cached in self._caches.items() if cached.holds()}
@@ -458,3 +459,98 @@ def _check_options(options: Iterable[str]) -> None:
         near = get_close_matches(name, _OPTIONS, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_OPTIONS)} and those of fsspec"
         raise InvalidInput(f"lakefs:// has no option {name!r}; {advice}")
+
+
+PINNED_SECONDS = 60.0
+MOVING_SECONDS = 1.0
+"""How long entries of a commit, and of any other ref, are remembered."""
+
+MOST_REMEMBERED = 50_000
+"""Objects of one ref whose entries are remembered."""
+
+MOST_CONTENTS = 16 << 20
+"""Bytes of the small objects of one ref that are remembered."""
+
+_PASSED = 1000
+"""Objects of an unwanted folder that a listing reads before it starts again behind the folder."""
+
+T = TypeVar("T")
+
+
+class RefCache:
+    """Remembers entries of a ref, and its small objects, until the process writes anything or time has passed.
+
+    Args:
+        repository: its repository.
+        ref: any ref expression.
+        before: the number of this process's writes to catalogs before anything was read.
+        writes: tells that number now.
+    """
+
+    def __init__(self, repository: Repository, ref: str, before: int, writes: Callable[[], int]) -> None:
+        self.handle: Ref = repository.ref(ref)
+        self._passed = stopwatch()
+        self._seconds = PINNED_SECONDS if COMMIT_ID.fullmatch(ref) else MOVING_SECONDS
+        self._before, self._writes = before, writes
+        self._entries: dict[str, Entry] = {}
+        self._contents: dict[tuple[str, bool | None], bytes] = {}
+        self._room = MOST_CONTENTS
+
+    def holds(self) -> bool:
+        """Whether the remembered entries are still valid."""
+        return self._writes() == self._before and self._passed() < self._seconds
+
+    def stat(self, key: str) -> Entry:
+        """The entry at a path. Raises ``ObjectNotFound``."""
+        found = self._entries.get(key)
+        return self._remember(self.handle.stat(key)) if found is None else found
+
+    def open(self, key: str, verify: bool | None) -> ObjectFile:
+        """Open the object at a path. A missing object is looked up again, so that the error tells why."""
+        known = self._contents.get((key, verify))
+        if known is not None:
+            return SmallObject(known)
+        file = self._open(key, verify)
+        if isinstance(file, SmallObject) and file.size <= self._room:
+            self._room -= file.size
+            self._contents[key, verify] = file.contents
+        return file
+
+    def _open(self, key: str, verify: bool | None) -> ObjectFile:
+        if key in self._entries:
+            with suppress(ObjectNotFound):
+                return self.handle.open_entry(self._entries[key], verify=verify)
+        return self.handle.open_entry(self._remember(self.handle.stat(key)), verify=verify)
+
+    def levels(self, prefix: str, most: int | None) -> Iterator[Entry | CommonPrefix]:
+        """List objects under a prefix down to ``most`` levels, and each folder that lies deeper once."""
+        if most is None or most == 1:
+            yield from map(self._remember, self.handle.list(prefix, delimiter="/" if most else ""))
+            return
+        after: str | None = ""
+        while after is not None:
+            folder, passed, start, after = "", 0, after, None
+            for entry in self.handle.list(prefix, after=start):
+                if folder and entry.path.startswith(folder):
+                    passed += 1
+                    if passed == _PASSED:
+                        after = folder + "\U0010ffff" * ((MAX_PATH_BYTES - len(folder.encode())) // 4)
+                        break
+                    continue
+                folder, passed = _deeper(entry.path, len(prefix), most), 0
+                yield CommonPrefix(folder) if folder else self._remember(entry)
+
+    def _remember(self, item: T) -> T:
+        if isinstance(item, Entry) and len(self._entries) < MOST_REMEMBERED:
+            self._entries[item.path] = item
+        return item
+
+
+def _deeper(path: str, start: int, most: int) -> str:
+    """Find the folder at level ``most`` that a path lies in, with its slash. Empty for a path that is not deeper."""
+    at = start
+    for _ in range(most):
+        at = path.find("/", at) + 1
+        if not at:
+            return ""
+    return path[:at]

@@ -1,8 +1,8 @@
-"""Settings: what a lake is opened with, from arguments, the environment or files, in that order.
+"""The settings that a lake is opened with, from arguments, the environment or files, in that order.
 
 A file is named by ``LAKEOPS_CONFIG``, or it is ``lakeops.toml`` in the working directory, ``[tool.lakeops]`` of a
-``pyproject.toml`` there, or the user's own. Settings decide where passwords and data are sent. So a file that merely
-lies in the working directory has to be the user's, and must not have come with a clone of somebody's repository.
+``pyproject.toml`` there, or the user's own. Settings decide where passwords and data are sent. So a file in the working
+directory is used only if nobody else may write it, and if it did not come with a clone of somebody's repository.
 
 Database URLs may hold passwords, so they are secrets here and masked wherever settings are shown.
 """
@@ -44,7 +44,7 @@ _NAME_IT = f"name it with --config or {CONFIG} if you trust it"
 CATALOG_FILE = "catalog.db"
 PREFIX = "LAKEOPS_"
 ENVIRONMENT = "environment"
-"""The place of settings that are variables."""
+"""The source of settings that are environment variables."""
 _OTHERS = {CONFIG, "LAKEOPS_DEBUG", "LAKEOPS_JAVA_RUNTIME", "LAKEOPS_DB_PASSWORD"}
 """Environment variables of lakeops, its Java launcher and its compose file that are no settings."""
 _TESTS = "LAKEOPS_TEST_"
@@ -58,7 +58,7 @@ def _user() -> str:
 
 
 def _cache_home() -> Path:
-    """The user's directory for what may be lost at any time."""
+    """Find the user's directory for caches."""
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lakeops"
     except RuntimeError:  # a container's user without a home
@@ -66,7 +66,7 @@ def _cache_home() -> Path:
 
 
 class Settings(BaseSettings):
-    """Everything that can be set. The environment's names are these with ``LAKEOPS_`` in front."""
+    """The settings of a lake. Environment variables have these names with ``LAKEOPS_`` in front."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -157,7 +157,7 @@ class Settings(BaseSettings):
         return self._credentials
 
     def with_credentials(self, credentials: Credentials | None) -> Self:
-        """These settings with credentials of the stores. No file, environment variable or output has them."""
+        """Copy the settings with credentials of the stores, which no file, environment variable or output has."""
         found = self.model_copy()
         found._credentials = credentials  # noqa: SLF001 - the copy's own
         return found
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
 
 
 def strange_variables() -> Iterator[str]:
-    """Environment variables that look like settings and are none."""
+    """List environment variables that look like settings and are none."""
     for name in sorted(name for name in os.environ if name.upper().startswith(PREFIX)):
         known = {*_OTHERS, *(PREFIX + field.upper() for field in Settings.model_fields)}
         if not name.startswith(_TESTS) and name.upper() not in known:
@@ -183,20 +183,20 @@ def strange_variables() -> Iterator[str]:
 
 
 def advice(stranger: str, place: str) -> str:
-    """What to say of a name that is no setting: that it changes nothing, and which one may be meant."""
+    """Explain that a name is no setting and changes nothing, and suggest the setting that may be meant."""
     near = get_close_matches(stranger.upper().removeprefix(PREFIX).lower(), Settings.model_fields, 1)
     meant = [PREFIX + name.upper() if place == ENVIRONMENT else name for name in near]
     return f"is no setting of lakeops and changes nothing ({place})" + (f"; did you mean {meant[0]}?" if meant else "")
 
 
 def strangers() -> Iterator[tuple[str, str]]:
-    """Names that look like settings and are none, with the place that each was found in: variables before keys."""
+    """List names that look like settings and are none, with the place of each: variables before keys."""
     yield from ((name, ENVIRONMENT) for name in strange_variables())
     yield from strange_keys()
 
 
 def strange_keys() -> Iterator[tuple[str, str]]:
-    """Keys of settings files that are no settings, with the file. Raises ``InvalidSettings``."""
+    """List keys of settings files that are no settings, with their file. Raises ``InvalidSettings``."""
     for file in _files():
         found: Any = _parsed(file)
         for key in _table(file):
@@ -206,7 +206,7 @@ def strange_keys() -> Iterator[tuple[str, str]]:
 
 
 def _files() -> Iterator[Path]:
-    """The settings files that are used, the first one before the others. Raises ``InvalidSettings``."""
+    """List the settings files in use, the one that beats the others first. Raises ``InvalidSettings``."""
     named = os.environ.get(CONFIG)
     if named:
         file = Path(named).expanduser()
@@ -234,7 +234,7 @@ class _TomlFile(TomlConfigSettingsSource):
 
 
 def _parsed(file: Path) -> dict[str, Any]:
-    """What a settings file has. Raises ``InvalidSettings`` with its place and no word of it: that may be a password."""
+    """Parse a settings file. The error gives a line and column, and none of the text, which may hold a password."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,8 +1,7 @@
 """The command line: git-like verbs over ``lakefs://`` URIs.
 
-An edge: it reads arguments, calls one verb of the core and prints what came of it. What it keeps true: with ``--json``
-stdout is JSON and nothing else, no error ends in a traceback, exit codes mean what the documentation says, and a
-command imports no more than it needs.
+A command reads arguments, calls one verb of the core and prints the result. With ``--json`` stdout is JSON and nothing
+else. No error ends in a traceback. Exit codes mean what the documentation says. A command imports only what it needs.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from lakeops.machine import without_blas_threads
 
 def main() -> None:
     """Run the command line that the process was started with, and leave with its exit code."""
-    gc.disable()  # what imports make is there to stay: looking for garbage in it costs a tenth of a short command
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # or it would look for some in every package there is
+    gc.disable()  # objects of imports stay alive: a search for garbage among them takes a tenth of a short command
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "__all__"
+    )  # or pydantic looks for plugins in every installed package
     try:
         _open_streams()
         from lakeops.cli.app import app

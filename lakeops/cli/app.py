@@ -1,8 +1,7 @@
-"""The tree of commands, and where every command ends: with an exit code, and its error as one line or JSON document.
+"""The tree of commands. It imports a command's module when the command is asked for, so no command pays for others.
 
-A command's module is imported when the command is asked for, so no command pays for the others. Nothing below prints
-an error or decides an exit code by itself. A traceback is shown only for an error that nobody expected, and only with
-``LAKEOPS_DEBUG=1``.
+Every command ends here, with an exit code, and its error as one line or JSON document. No other module prints an error
+or chooses an exit code. A traceback is shown only for an unexpected error, and only with ``LAKEOPS_DEBUG=1``.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lakeops.cli.options import Json, Unreadable
-from lakeops.cli.output import Output, StdoutClosed, StdoutFailed, Styled
+from lakeops.cli.options import BadArgument, Json
+from lakeops.cli.output import Printer, StdoutClosed, StdoutFailed
 from lakeops.model.errors import LakeopsError, MergeConflict
 from lakeops.model.errors.faults import out_of_resources
 from lakeops.model.text import masked
@@ -48,39 +47,39 @@ HOUSE = "Housekeeping"
 MODULES = {
     "repo": ("repo", REPOSITORIES),
     "branch": ("branch", REPOSITORIES),
-    "tag": ("tag", REPOSITORIES),
-    "check": ("check", HISTORY),
-    "hook": ("hook", HISTORY),
+    "tag": ("branch:tags", REPOSITORIES),
+    "check": ("branch:checks", HISTORY),
+    "hook": ("repo:hooks", HISTORY),
     "fs": ("fs", OBJECTS),
     "import": ("history", OBJECTS),
     "local": ("local", OBJECTS),
     "commit": ("history", HISTORY),
-    "diff": ("diff", HISTORY),
-    "merge": ("merge", HISTORY),
-    "cherry-pick": ("merge", HISTORY),
+    "diff": ("changes", HISTORY),
+    "merge": ("changes", HISTORY),
+    "cherry-pick": ("changes", HISTORY),
     "log": ("history", HISTORY),
     "bisect": ("bisect", HISTORY),
-    "blame": ("blame", HISTORY),
-    "history": ("blame", HISTORY),
+    "blame": ("history", HISTORY),
+    "history": ("history", HISTORY),
     "show": ("history", HISTORY),
     "merge-base": ("history", HISTORY),
     "reflog": ("history", HISTORY),
-    "ui": ("ui", HISTORY),
-    "audit": ("audit", HOUSE),
-    "gateway": ("gateway", OBJECTS),
+    "ui": ("serve", HISTORY),
+    "audit": ("history", HOUSE),
+    "gateway": ("serve", OBJECTS),
     "gc": ("gc", HOUSE),
     "mirror": ("mirror", HOUSE),
-    "fsck": ("fsck", HOUSE),
-    "refs": ("refs", HOUSE),
-    "db": ("db", HOUSE),
+    "fsck": ("upkeep", HOUSE),
+    "refs": ("upkeep:refs", HOUSE),
+    "db": ("upkeep:db", HOUSE),
     "doctor": ("doctor", HOUSE),
-    "config": ("config", HOUSE),
-    "cache": ("cache", HOUSE),
+    "config": ("doctor:configuration", HOUSE),
+    "cache": ("upkeep:cache", HOUSE),
 }
-"""Every command's module in ``lakeops.cli``, and its panel on the help page."""
+"""Every command's module in ``lakeops.cli``, with the name of its group there, and its panel on the help page."""
 
 OTHER_WORDS = {"status": ["diff"], "ingest": ["import"]}
-"""What git and lakectl call a command that has another name here."""
+"""Names of git and lakectl for commands that have other names here."""
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141
@@ -98,9 +97,10 @@ class LazyCommands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - typer keeps the class of commands private
         if name not in self._loaded:
-            module, panel = MODULES[name]
-            found = typer.main.get_command(import_module(f"lakeops.cli.{module}").app)
-            # A module holds a group that is called like the command, or several commands.
+            place, panel = MODULES[name]
+            module, _, group = place.partition(":")
+            found = typer.main.get_command(getattr(import_module(f"lakeops.cli.{module}"), group or "app"))
+            # ``app`` is a group that is called like the command, or it holds several commands.
             found = getattr(found, "commands", {}).get(name, found)
             found.name = name
             found.rich_help_panel = panel  # typer reads it from any command
@@ -159,7 +159,7 @@ class Root(TyperGroup):
     ) -> NoReturn:
         """Run a command line and leave with its exit code."""
         given = list(sys.argv[1:] if args is None else args)
-        out = Output("--json" in given)
+        out = Printer("--json" in given)
         try:
             code = super().main(given, prog_name, complete_var, False, windows_expand_args, **extra)
             out.flush()
@@ -188,13 +188,13 @@ def lakeops(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What comes before the command."""
+    """Take the options that stand before the command."""
     if config is not None:
         before = os.environ.get(CONFIG)
         os.environ[CONFIG] = config  # child processes, such as Spark's, take the same settings
         context.call_on_close(lambda: _set_back(CONFIG, before))
     if version:
-        Output(json).answer({"version": __version__}, [f"lakeops {__version__}"])
+        Printer(json).answer({"version": __version__}, [f"lakeops {__version__}"])
     elif context.invoked_subcommand is None:
         if json:
             context.fail("Missing command.")
@@ -210,7 +210,7 @@ def _set_back(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _report(out: Output, error: Exception) -> int:
+def _report(out: Printer, error: Exception) -> int:
     try:
         code = _explain(out, error)
         out.flush()
@@ -219,11 +219,11 @@ def _report(out: Output, error: Exception) -> int:
         return PIPE_CLOSED
     except StdoutFailed:  # the report, as JSON, had to go there
         _drop_unwritten(sys.stdout)
-        return _explain(Output(as_json=False), error)
+        return _explain(Printer(as_json=False), error)
     return code
 
 
-def _explain(out: Output, error: Exception) -> int:
+def _explain(out: Printer, error: Exception) -> int:
     """Print what went wrong. Returns the exit code."""
     error = out_of_resources(error) or error
     match error:
@@ -231,18 +231,21 @@ def _explain(out: Output, error: Exception) -> int:
             raise error
         case StdoutFailed():
             words = f"stdout cannot be written: {error}; what the command has done is done"
-            Output(as_json=False).fail({"message": words})
+            Printer(as_json=False).fail({"message": words})
             return 1
-        case Unreadable(__cause__=Exception() as cause):
+        case BadArgument(__cause__=Exception() as cause):
             return _explain(out, cause)
         case LakeopsError():
-            out.fail(error.to_json(), _details(error))
+            conflicts = error.conflicts if isinstance(error, MergeConflict) else ()
+            out.fail(error.to_json(), [(("! conflict", "magenta"), " ", path) for path in conflicts])
             return error.exit_code
         case typer.Abort():
             out.fail({"kind": "aborted", "message": "aborted; nothing was changed"})
             return 1
         case typer.TyperException():
-            out.fail({"kind": "usage", "message": _usage(error)})
+            context, message = getattr(error, "ctx", None), " ".join(error.format_message().split())
+            advice = "" if context is None else f" Try '{context.command_path} --help'."
+            out.fail({"kind": "usage", "message": message + advice})
             return error.exit_code
     if os.environ.get("LAKEOPS_DEBUG"):
         traceback.print_exception(error)
@@ -253,25 +256,10 @@ def _explain(out: Output, error: Exception) -> int:
     return 1
 
 
-def _details(error: LakeopsError) -> list[Sequence[Styled]]:
-    if isinstance(error, MergeConflict):
-        return [((("! conflict", "magenta"), " ", path)) for path in error.conflicts]
-    return []
-
-
-def _usage(error: typer.TyperException) -> str:
-    message = " ".join(error.format_message().split())
-    context = getattr(error, "ctx", None)
-    return message if context is None else f"{message} Try '{context.command_path} --help'."
-
-
 def _drop_unwritten(stream: TextIO) -> bool:
-    """Drop what a stream did not take (a closed pipe, a full disk), so that the interpreter ends without a word.
+    """Drop text that a stream did not take, because a pipe was closed or a disk is full. Returns whether there was any.
 
-    The interpreter flushes once more at its end. It would overrule the exit code when that fails again.
-
-    Returns:
-        Whether there was something to drop.
+    The interpreter flushes once more at its end. A second failure would change the exit code.
     """
     try:
         stream.flush()

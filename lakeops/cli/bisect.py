@@ -1,4 +1,4 @@
-"""``lakeops bisect``: find the commit that made something wrong, by a command that looks at commits."""
+"""``lakeops bisect``: find the first bad commit, by hand or by a command that tests commits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.completion import complete
 from lakeops.cli.history import commit_lines, oneline_of
-from lakeops.cli.options import flag, uri
+from lakeops.cli.options import FirstParent, complete, uri
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import InvalidInput, NotFound
 from lakeops.model.records import Commit
@@ -29,11 +28,11 @@ app: typer.Typer = typer.Typer(add_completion=False)
 
 @app.callback()
 def bisect() -> None:
-    """Find the commit that made something wrong."""
+    """Find the first commit that is bad."""
 
 
 STDERR = 2
-"""Where the command's output goes: stdout is for the answer."""
+"""The file descriptor for the command's output. Stdout is for the answer."""
 
 SKIP = 125
 FIRST_ABORT = 128
@@ -50,9 +49,7 @@ _Refs = Annotated[
 def start(
     session: Session,
     refs: Annotated[list[LakeUri], uri("lakefs://REPO/REF", "A bad ref and good ones, or the repository.")],
-    first_parent: Annotated[
-        bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")
-    ] = False,
+    first_parent: FirstParent = False,
 ) -> None:
     """Begin to look for the first bad commit by hand, in place of a search that is under way."""
     repository = session.lake.repository(_only_name({uri.repository for uri in refs}))
@@ -74,7 +71,7 @@ def bad(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
 
 @command(app, "skip", example="bisect skip lakefs://flights")
 def skip(session: Session, refs: _Refs = ()) -> None:  # type: ignore[assignment]
-    """Say that nothing can be told of commits, and which one to look at next."""
+    """Say that commits cannot be judged, and which one to look at next."""
     _mark(session, "skip", refs)
 
 
@@ -98,9 +95,7 @@ def run(
             autocompletion=complete,
         ),
     ],
-    first_parent: Annotated[
-        bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")
-    ] = False,
+    first_parent: FirstParent = False,
 ) -> None:
     """Find the first bad commit between two refs, by a command that looks at commits.
 
@@ -161,7 +156,7 @@ def _name_refs(refs: Sequence[LakeUri]) -> list[str]:
 
 
 def _under_way(session: Session, refs: Sequence[LakeUri]) -> Repository:
-    """The repository that is meant: the one that is named, or the only one that is searched."""
+    """Find the repository: the one that is named, or the only one with a search under way."""
     if refs:
         return session.lake.repository(_only_name({one.repository for one in refs}))
     searched = sorted(file.stem for file in (session.lake.settings.home / "bisect").glob("*.json"))
@@ -177,13 +172,13 @@ def _only_name(names: set[str]) -> str:
 
 
 def _show(session: Session, state: Bisection) -> None:
-    """Say what comes next. Raises ``NotFound`` when nothing can be told of the commits that are left."""
+    """Print the state of a search. Raises ``NotFound`` when none of the commits that are left can be judged."""
     if state.first_bad is not None:
-        session.answer(state.to_json(), ["The first bad commit:"], [""], *commit_lines(state.first_bad))
+        session.answer(state, ["The first bad commit:"], [""], *commit_lines(state.first_bad))
     elif state.next is not None:
         more = counted(max(1, (state.left - 1).bit_length()), "look")
         session.answer(
-            state.to_json(),
+            state,
             [f"Look at this commit (of {state.left:,} that are left, about {more}):"],
             list(oneline_of(state.next)),
             [f"{SCHEME}{state.repository}/{state.next.id}"],
@@ -194,11 +189,11 @@ def _show(session: Session, state: Bisection) -> None:
         raise nothing_told(state.untold)
     else:
         missing = " and ".join(name for name, known in (("a bad", state.bad), ("a good", state.good)) if not known)
-        session.answer(state.to_json(), [f"The search waits for {missing} commit."])
+        session.answer(state, [f"The search waits for {missing} commit."])
 
 
 def _exit_code_at(words: list[str], uri: str, commit: Commit) -> int:
-    """The exit code of the command at a commit. Raises ``InvalidInput`` for one that stops the search."""
+    """Run the command at a commit and return its exit code. Raises ``InvalidInput`` to stop the search."""
     place = {"BISECT_URI": uri, "BISECT_COMMIT": commit.id}
     try:
         done = subprocess.run(words, check=False, env={**os.environ, **place}, stdout=STDERR)

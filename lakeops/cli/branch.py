@@ -1,23 +1,23 @@
-"""``lakeops branch``: create, list, show, move, delete and protect branches, and take back changes of one."""
+"""``lakeops branch``, ``tag`` and ``check``: branches and tags, their protection, and the checks of commits."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.diff import change_line
+from lakeops.cli.changes import change_line
 from lakeops.cli.options import (
     BranchUri,
     CheckName,
     IdempotencyKey,
     ParentNumber,
     Pattern,
-    Protection,
+    RefUri,
     RepositoryUri,
+    TagUri,
     flag,
     ref_in,
     value,
@@ -25,7 +25,6 @@ from lakeops.cli.options import (
 from lakeops.cli.output import SHORT_ID, Styled, commit_id, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, PreconditionFailed
-from lakeops.model.json_record import JsonRecord
 from lakeops.model.records import Commit, Head, Ref
 from lakeops.model.words import counted, moment, span
 
@@ -37,33 +36,27 @@ app: typer.Typer = typer.Typer(
 )
 
 
-@dataclass(frozen=True)
-class Requirement(JsonRecord):
-    """A check that branches require, as a record."""
-
-    pattern: str
-    check: str
-
-
 @command(app, "protect", example="branch protect lakefs://flights main")
 def protect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Let branches that match a pattern change through merges only."""
     session.repository(uri).protect(pattern)
-    session.answer(Protection(pattern), ["Branches that match ", (pattern, "green"), " now change through merges only"])
+    session.answer(
+        {"pattern": pattern}, ["Branches that match ", (pattern, "green"), " now change through merges only"]
+    )
 
 
 @command(app, "unprotect")
 def unprotect(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
     """Remove a protection pattern."""
     session.repository(uri).unprotect(pattern)
-    session.answer(Protection(pattern), ["Pattern ", (pattern, "green"), " no longer protects branches"])
+    session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects branches"])
 
 
 @command(app, "protections")
 def protections(session: Session, uri: RepositoryUri) -> None:
     """List the patterns of protected branches."""
-    patterns = map(Protection, session.repository(uri).protections())
-    session.table(patterns, ("Pattern",), lambda pattern: ((pattern, "cyan"),))
+    patterns = ({"pattern": pattern} for pattern in session.repository(uri).protections())
+    session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
 
 
 @command(app, "require", example="branch require lakefs://flights main quality")
@@ -71,7 +64,7 @@ def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckN
     """Let branches that match a pattern change through merges only, of commits that have passed a check."""
     session.repository(uri).require_check(pattern, name)
     session.answer(
-        Requirement(pattern, name),
+        {"pattern": pattern, "check": name},
         ["Branches that match ", (pattern, "green"), " now take only commits that have passed ", (name, "green")],
     )
 
@@ -80,14 +73,16 @@ def require(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckN
 def unrequire(session: Session, uri: RepositoryUri, pattern: Pattern, name: CheckName) -> None:
     """Require a check no longer."""
     session.repository(uri).drop_check(pattern, name)
-    session.answer(Requirement(pattern, name), ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")])
+    session.answer(
+        {"pattern": pattern, "check": name}, ["Pattern ", (pattern, "green"), " no longer needs ", (name, "green")]
+    )
 
 
 @command(app, "requirements")
 def requirements(session: Session, uri: RepositoryUri) -> None:
     """List the checks that branches require."""
-    found = (Requirement(one.pattern, one.check) for one in session.repository(uri).required_checks())
-    session.table(found, ("Pattern", "Check"), lambda one: ((one.pattern, "cyan"), one.check))
+    found = ({"pattern": one.pattern, "check": one.check} for one in session.repository(uri).required_checks())
+    session.table(found, ("Pattern", "Check"), lambda one: ((one["pattern"], "cyan"), one["check"]))
 
 
 @command(app, "create", example="branch create lakefs://flights/dev --source lakefs://flights/main")
@@ -162,7 +157,7 @@ def move(
     given = ref_in(uri.repository, ref)
     head, target = branch.head, session.lake.repository(uri.repository).ref(given).commit
     if force:
-        session.confirm(f"Move branch {branch.id!r}?", lambda: _show_move(session, branch, head, target))
+        session.confirm(f"Move branch {branch.id!r}?", lambda: _show_move(session, branch.id, head.id, target))
 
     def as_shown(now: str) -> None:
         if force and now != head.id:
@@ -224,8 +219,9 @@ def revert(
     session.answer(commit, ["Reverted ", what, " on ", (branch.id, "green"), ": commit ", (commit.id, "yellow")])
 
 
-def _show_move(session: Session, branch: Branch, head: Commit, target: Commit) -> None:
-    session.message("This moves ", (branch.id, "red"), " from ", (head.id[:SHORT_ID], "yellow"), " to ",
+def _show_move(session: Session, name: str, old: str, target: Commit) -> None:
+    """Say from where to where a branch or tag would move."""
+    session.message("This moves ", (name, "red"), " from ", (old[:SHORT_ID], "yellow"), " to ",
                     (target.id[:SHORT_ID], "yellow"), ": ", target.message.partition("\n")[0])  # fmt: skip
 
 
@@ -246,3 +242,115 @@ def _show_changes(session: Session, branch: Branch, prefix: str | None = None, p
         session.message("  ", *change_line(change))
     if rest:
         session.message(f"  ... and {rest:,} more")
+
+
+tags: typer.Typer = typer.Typer(help="Create, list, show, move, delete and protect tags.", add_completion=False)
+
+
+@command(tags, "create", example="tag create lakefs://flights/v1 lakefs://flights/main")
+def create_tag(session: Session, uri: TagUri, ref: RefUri) -> None:
+    """Create a tag at any ref."""
+    repository, name, target = session.two_refs(uri, ref)
+    tag = repository.create_tag(name, target)
+    session.answer(tag, ["Tag ", (name, "green"), " created at ", (tag.commit_id, "yellow")])
+
+
+@command(tags, "list")
+def list_tags(session: Session, uri: RepositoryUri) -> None:
+    """List the tags of a repository and the commits they point to."""
+    tags = session.repository(uri).tags()
+    session.table(tags, ("Tag", "Commit"), lambda ref: ((ref.id, "cyan"), commit_id(ref.commit_id)))
+
+
+@command(tags, "show")
+def show_tag(session: Session, uri: TagUri) -> None:
+    """Show the commit that a tag points to."""
+    repository, name = session.named(uri)
+    tag = repository.tag(name)
+    session.answer(tag, ["Tag:    ", (tag.id, "cyan")], ["Commit: ", (tag.commit_id, "yellow")])
+
+
+@command(tags, "move", example="tag move lakefs://flights/latest lakefs://flights/main", asks=True)
+def move_tag(session: Session, uri: TagUri, ref: RefUri, idempotency_key: IdempotencyKey = None) -> None:
+    """Point a tag at another commit. Readers of the tag see that commit from then on."""
+    repository, name, target = session.two_refs(uri, ref)
+    old, new = repository.tag(name), repository.ref(target).commit
+    question = f"Move tag {name!r}?"
+    asked = session.confirm(question, lambda: _show_move(session, name, old.commit_id, new), optional=True)
+    moved = repository.move_tag(
+        name,
+        new.id if idempotency_key is None else target,
+        old=old.commit_id if asked else None,
+        idempotency_key=idempotency_key,
+    )
+    session.answer(
+        {**moved.to_json(), "old": old.commit_id}, ["Tag ", (name, "green"), " is at ", (moved.commit_id, "yellow")]
+    )
+    if moved.commit_id != old.commit_id:
+        session.note(f"To undo: lakeops tag move {uri} lakefs://{uri.repository}/{old.commit_id}")
+
+
+@command(tags, "protect", example="tag protect lakefs://flights 'v*'")
+def protect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Keep tags that match a pattern from being moved or deleted."""
+    session.repository(uri).protect_tags(pattern)
+    session.answer({"pattern": pattern}, ["Tags that match ", (pattern, "green"), " can no longer be moved or deleted"])
+
+
+@command(tags, "unprotect")
+def unprotect_tags(session: Session, uri: RepositoryUri, pattern: Pattern) -> None:
+    """Remove a protection pattern."""
+    session.repository(uri).unprotect_tags(pattern)
+    session.answer({"pattern": pattern}, ["Pattern ", (pattern, "green"), " no longer protects tags"])
+
+
+@command(tags, "protections")
+def tag_protections(session: Session, uri: RepositoryUri) -> None:
+    """List the patterns of protected tags."""
+    patterns = ({"pattern": pattern} for pattern in session.repository(uri).tag_protections())
+    session.table(patterns, ("Pattern",), lambda one: ((one["pattern"], "cyan"),))
+
+
+@command(tags, "delete", asks=True)
+def delete_tag(session: Session, uri: TagUri) -> None:
+    """Delete a tag. The answer names its commit, so that it can be created again."""
+    repository, name = session.named(uri)
+    tag = repository.tag(name)
+
+    def show() -> None:
+        session.message("This deletes ", (name, "red"), ", now at ", (tag.commit_id[:SHORT_ID], "yellow"), ".")
+
+    asked = session.confirm(f"Delete tag {name!r}?", show, optional=True)
+    tag = repository.delete_tag(name, old=tag.commit_id if asked else None)
+    session.answer(tag, ["Tag ", (name, "green"), " deleted; it was at ", (tag.commit_id, "yellow")])
+
+
+checks: typer.Typer = typer.Typer(help="Record and list the checks that a commit has passed.", add_completion=False)
+
+
+@command(checks, "pass", example="check pass lakefs://flights/dev quality")
+def pass_check(
+    session: Session,
+    at: RefUri,
+    name: CheckName,
+    by: Annotated[str | None, value("--by", "NAME", "Who says so, in place of the database login.")] = None,
+) -> None:
+    """Record that a commit has passed a check."""
+    made = session.ref(at).pass_check(name, by=by)
+    session.answer(made, [(made.commit_id, "yellow"), " has passed ", (made.name, "green"), ", says ", made.passed_by])
+
+
+@command(checks, "withdraw")
+def withdraw_check(session: Session, at: RefUri, name: CheckName) -> None:
+    """Forget that a commit has passed a check."""
+    ref = session.ref(at)
+    commit = ref.commit_id
+    ref.withdraw_check(name)
+    session.answer({"commit_id": commit, "name": name}, [(commit, "yellow"), " has no longer passed ", (name, "green")])
+
+
+@command(checks, "list")
+def list_checks(session: Session, at: RefUri) -> None:
+    """List the checks that a commit has passed."""
+    found = session.ref(at).passed_checks()
+    session.table(found, ("Check", "By", "At"), lambda one: ((one.name, "cyan"), one.passed_by, moment(one.at)[:19]))

@@ -1,4 +1,4 @@
-"""``lakeops doctor``: checks everything that a lake needs."""
+"""``lakeops doctor`` checks everything that a lake needs. ``config`` shows its settings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lakeops.cli.config import effective
 from lakeops.cli.options import flag
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import SystemClock
 from lakeops.model.errors import LakeopsError
 from lakeops.model.json_record import JsonRecord
-from lakeops.model.text import safe
+from lakeops.model.text import masked, safe
 from lakeops.model.words import counted
 from lakeops.version import __version__
 
@@ -29,12 +29,94 @@ if TYPE_CHECKING:
     from lakeops.model.owner import Owner
     from lakeops.settings import Settings
 
+configuration: typer.Typer = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True)
+class Setting(JsonRecord):
+    """One setting as it may be shown: secrets masked."""
+
+    name: str
+    value: str | int | float | bool | None
+    source: str
+
+    @property
+    def text(self) -> str:
+        """The value as text."""
+        return (
+            "-" if self.value is None else str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
+        )
+
+
+@configuration.callback()
+def config() -> None:
+    """Look at settings."""
+
+
+@command(configuration, "show")
+def show_settings(session: Session) -> None:
+    """Show the settings in force, secrets masked, and where each comes from."""
+    from lakeops.settings import Settings
+
+    settings = list(effective(Settings.load()))
+    if session.as_json:
+        session.document({setting.name: {"value": setting.value, "source": setting.source} for setting in settings})
+        return
+    session.table(
+        settings,
+        ("Setting", "Source", "Value"),
+        lambda setting: (
+            (setting.name, "cyan"),
+            (setting.source, "dim" if setting.source == "default" else "green"),
+            setting.text,
+        ),
+    )
+
+
+def effective(settings: Settings) -> Iterator[Setting]:
+    """List the settings with their values, masked where they hold a secret, and their sources."""
+    origins = _origins()
+    for name in type(settings).model_fields:
+        yield Setting(name, _for_message(getattr(settings, name)), origins.get(name, "default"))
+
+
+def _for_message(value: object) -> str | int | float | bool | None:
+    from pydantic import SecretStr
+
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+        if "://" not in value:  # no URL, so nobody can tell what of it is secret
+            return "***"
+    if value is None or isinstance(value, int | float):
+        return value
+    return masked(str(value))
+
+
+def _origins() -> dict[str, str]:
+    """Find the source of each setting that is not a default. The environment beats files."""
+    from pydantic_settings import EnvSettingsSource, InitSettingsSource, TomlConfigSettingsSource
+
+    from lakeops.settings import Settings
+
+    environment = EnvSettingsSource(Settings)
+    nothing = InitSettingsSource(Settings, {})
+    found: dict[str, str] = {}
+    for source in Settings.settings_customise_sources(Settings, nothing, environment, nothing, nothing):
+        for name in source():
+            if source is environment:
+                found.setdefault(name, f"LAKEOPS_{name.upper()}")
+            elif isinstance(source, TomlConfigSettingsSource):
+                given: Any = source.toml_file_path  # pydantic has a type of its own for this
+                file = Path(given)
+                found.setdefault(name, file.name if file.parent == Path.cwd() else str(file))
+    return found
+
 
 OK = "ok"
 ABSENT = "absent"
 PROBLEM = "problem"
 STYLES = {OK: "green", ABSENT: "yellow", PROBLEM: "red"}
-"""The results of a check and their colours. ``absent`` is something that only some work needs."""
+"""The results of a check and their colours. ``absent`` stands for a part that only some work needs."""
 
 PACKAGES = ("sqlmodel", "SQLAlchemy", "alembic", "pyarrow", "numpy", "boto3", "fsspec", "pydantic-settings", "typer")
 OPTIONAL_PACKAGES = {
@@ -47,7 +129,7 @@ OPTIONAL_PACKAGES = {
 
 @dataclass(frozen=True)
 class Check(JsonRecord):
-    """One check: its result, and what was found."""
+    """A check with its result and finding."""
 
     name: str
     status: str
@@ -55,7 +137,7 @@ class Check(JsonRecord):
 
 
 def environment() -> Iterator[Check]:
-    """Python, packages and Java."""
+    """Check Python, packages and Java."""
     yield Check("lakeops", OK, __version__)
     yield Check("python", OK, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in PACKAGES:
@@ -68,7 +150,7 @@ def environment() -> Iterator[Check]:
 
 
 def lake_checks(*, upgrade: bool) -> Iterator[Check]:
-    """Settings, the catalog, and every repository's storage."""
+    """Check settings, the catalog, and every repository's storage."""
     from lakeops.settings import Settings, advice, strangers
     from lakeops.store.pieces import Pieces
 
@@ -88,7 +170,10 @@ def lake_checks(*, upgrade: bool) -> Iterator[Check]:
     yield Check("disk cache", OK if pieces.is_usable() or not pieces.max_bytes else ABSENT, pieces.described())
     try:
         if upgrade:
-            _upgrade(settings)
+            from lakeops.catalog.open import open_catalog
+
+            # A lake does not open on a catalog with an older schema.
+            open_catalog(settings.catalog_url, clock=SystemClock(), upgrade=True).close()
         yield from _catalog()
     except LakeopsError as error:
         yield Check("catalog", PROBLEM, error.message)
@@ -105,7 +190,7 @@ def _catalog() -> Iterator[Check]:
 
 
 def _engine(settings: Settings) -> Check:
-    """Whether the Spark that the settings choose is there and answers."""
+    """Check that the Spark master that the settings name answers."""
     from lakeops.engine.spark.session import check_master
 
     try:
@@ -113,13 +198,6 @@ def _engine(settings: Settings) -> Check:
     except LakeopsError as error:
         return Check("engine", PROBLEM, error.message)
     return Check("engine", OK, f"Spark at {settings.spark_master or 'local[*]'} can be asked")
-
-
-def _upgrade(settings: Settings) -> None:
-    """Bring the catalog's schema to this version. A lake does not open on an older one."""
-    from lakeops.catalog.open import open_catalog
-
-    open_catalog(settings.catalog_url, clock=SystemClock(), upgrade=True).close()
 
 
 def _storage(lake: Lake, repository: Repository) -> Check:
@@ -138,7 +216,7 @@ def _storage(lake: Lake, repository: Repository) -> Check:
 
 
 def _not_ours(owner: Owner | None) -> str:
-    """What it means that a catalog writes to a namespace that is not its own."""
+    """Explain why this catalog must not write to a namespace that it does not own."""
     if owner is None:
         return (
             "no record of a catalog is there; if what was there has moved, let this address lead to it again, for a "
@@ -158,7 +236,7 @@ def _version(package: str) -> str | None:
 
 
 def _java() -> Check:
-    """Java, which Spark's driver runs on."""
+    """Check Java, which Spark's driver runs on."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
     if java is None:
@@ -186,7 +264,7 @@ def doctor(
     checks = [*environment(), *lake_checks(upgrade=upgrade)]
     problems = sum(1 for check in checks if check.status == PROBLEM)
     if session.as_json:
-        session.document({"ok": not problems, "checks": [check.to_json() for check in checks]})
+        session.document({"ok": not problems, "checks": checks})
     else:
         session.table(
             checks,

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import typer
 
-from lakeops.cli.options import Metadata, ObjectUri, SkipSpecial, flag, parse_metadata, uri, value
-from lakeops.cli.output import Output, Styled, is_terminal
+from lakeops.cli.options import Metadata, ObjectUri, RemovedKeys, SkipSpecial, flag, parse_metadata, uri, value
+from lakeops.cli.output import Printer, Styled, is_terminal
 from lakeops.cli.session import MAX_LISTED, Session, command
 from lakeops.model.errors import InvalidInput, InvalidPath, ObjectNotFound, Transient
 from lakeops.model.names import as_folder, check_path
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def _naming_the_option(path: str) -> Iterator[None]:
-    """While this lasts, an object that is not there and looks like a folder is an error that names the option."""
+    """Name the option in the error when there is no object at a path that ends like a folder."""
     try:
         yield
     except ObjectNotFound as error:
@@ -91,8 +91,7 @@ def upload(
             counter = ByteCounter(report, "Uploading", sum(item.size_bytes for item in uploads))
             entries = transfer(session, uploads, partial(_upload, put, counter), counter, parallelism)
     if session.as_json:
-        records = [entry.to_json() for entry in entries]
-        session.document(records if recursive else records[0])
+        session.document(entries if recursive else entries[0])
         return
     size = human_size(sum(entry.size_bytes for entry in entries))
     what = counted(len(entries), "object") if recursive else entries[0].path
@@ -100,7 +99,7 @@ def upload(
 
 
 def _files_to_upload(source: str, path: str, *, recursive: bool, skip_special: bool) -> list[FileUpload]:
-    """Which file goes where. Every name is checked before anything is sent."""
+    """List the files to upload and their paths. Every name is checked before anything is sent."""
     from lakeops.ops.files import translated
     from lakeops.ops.put import of_file, of_folder
 
@@ -135,10 +134,6 @@ class Download:
     entry: Entry
     root: Path
     target: Path
-
-    def to_json(self) -> dict[str, Any]:
-        """The object's record, and the file."""
-        return {**self.entry.to_json(), "file": str(self.target)}
 
 
 @command(app, "download", example="fs download lakefs://flights/main/raw/ raw/ --recursive", progress=True)
@@ -178,7 +173,7 @@ def download(
         counter = ByteCounter(report, "Downloading", sum(item.entry.size_bytes for item in downloads))
         transfer(session, downloads, partial(_download, handle.open_entry, counter), counter, parallelism)
     if session.as_json:
-        records = [item.to_json() for item in downloads]
+        records = [{**item.entry.to_json(), "file": str(item.target)} for item in downloads]
         session.document(records if recursive else records[0])
         return
     size = human_size(sum(item.entry.size_bytes for item in downloads))
@@ -187,7 +182,7 @@ def download(
 
 
 def _target(destination: str, path: str) -> tuple[Path, Path]:
-    """The directory that one object goes to, and its file there. The destination may be either."""
+    """Find the directory and the file that one object is downloaded to. The destination names either."""
     from lakeops.ops.files import translated
 
     given = Path(destination)
@@ -204,7 +199,7 @@ def _download(open_entry: Callable[..., BinaryIO], counter: ByteCounter, item: D
 
 
 def below(root: Path, relative: str) -> Path:
-    """Where a downloaded object goes: a path below ``root``.
+    """Join an object's path to ``root``, and refuse one that leads elsewhere.
 
     Raises:
         InvalidPath: the object's path cannot be a file's there, because it leads elsewhere or aliases another.
@@ -234,7 +229,7 @@ def write_below(root: Path, target: Path, source: BinaryIO) -> int:
 
 
 def _make_folders(root: Path, folder: Path) -> None:
-    """Make the folders between ``root`` and ``folder``. The root itself may be a link, what is below may not."""
+    """Make the folders between ``root`` and ``folder``. The root may be a link; folders below it may not."""
     root.mkdir(parents=True, exist_ok=True)
     current = root
     for part in folder.relative_to(root).parts:
@@ -248,12 +243,12 @@ def _make_folders(root: Path, folder: Path) -> None:
 
 
 def transfer(
-    out: Output, items: Sequence[Item], move: Callable[[Item], Result], counter: ByteCounter, parallelism: int
+    out: Printer, items: Sequence[Item], move: Callable[[Item], Result], counter: ByteCounter, parallelism: int
 ) -> list[Result]:
-    """What ``move`` returned for every item, in the items' order.
+    """Call ``move`` for several items at a time. Returns the results in the items' order.
 
-    After a failure, or Ctrl-C, no move begins, and those that run stop at their next read. The failure is raised, and
-    a note says how many items were moved. It advises to run again only if that may help.
+    After a failure, or Ctrl-C, no move begins, and running ones stop at their next read. The failure is raised, and a
+    note says how many items were moved. It advises to run again only if that may help.
     """
     from lakeops.store.in_flight import in_parallel
 
@@ -404,7 +399,7 @@ def mv(session: Session, source: Source, destination: Place, recursive: Folder =
 def _two_places(
     session: Session, source: LakeUri, destination: LakeUri, *, recursive: bool
 ) -> tuple[Branch, str, str, str]:
-    """The branch of the destination, the ref of the source, and both paths. An object keeps its name in a folder."""
+    """Resolve source and destination: branch, ref, old path, new path. An object keeps its name in a folder."""
     repository, ref, old = source.with_prefix()
     other, name, new = destination.with_prefix()
     if repository != other:
@@ -419,7 +414,7 @@ def update_metadata(
     session: Session,
     at: ObjectUri,
     meta: Metadata = None,
-    remove: Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")] = None,
+    remove: RemovedKeys = None,
     content_type: Annotated[str | None, value("--content-type", "TYPE", "The new content type.")] = None,
 ) -> None:
     """Change an object's metadata or content type. Its contents stay as they are.
@@ -433,7 +428,7 @@ def update_metadata(
 
 
 def _delete_if_there(branch: Branch, path: str) -> int:
-    """Delete the object that is called like a folder, if there is one."""
+    """Delete the object whose path is the folder's name without a slash. Returns how many there were."""
     if not path or path.endswith("/"):
         return 0
     try:
@@ -455,7 +450,7 @@ def _show_objects(session: Session, branch: Branch, prefix: str) -> None:
 
 
 def _columns(item: Entry | CommonPrefix, *, compact: bool) -> Iterable[Styled]:
-    """One line of a listing, in columns of fixed width so that it can be printed while it is read."""
+    """Format one line of a listing. Columns have fixed widths, so that lines are printed while the listing is read."""
     date = 19 if compact else 29
     kind = [] if compact else [("common_prefix" if isinstance(item, CommonPrefix) else "object").ljust(15)]
     if isinstance(item, CommonPrefix):

@@ -19,8 +19,6 @@ from lakeops.model.uris import LakeUri
 from lakeops.model.words import counted, human_size, moment
 
 if TYPE_CHECKING:
-    from lakeops.lake import Repository
-    from lakeops.model.marks import Mark
     from lakeops.ops.gc.rules import IdleRef
 
 app: typer.Typer = typer.Typer(help="Set retention rules, and delete what no live commit needs.", add_completion=False)
@@ -185,7 +183,17 @@ def report(session: Session, uri: RepositoryUri, mark_id: MarkId) -> None:
 @command(app, "list")
 def list_marks(session: Session, uri: RepositoryUri) -> None:
     """List the marks of a repository, newest first."""
-    session.table(session.repository(uri).gc.marks(), ("Mark", "State", "Objects", "Size", "Made"), _mark_row)
+    session.table(
+        session.repository(uri).gc.marks(),
+        ("Mark", "State", "Objects", "Size", "Made"),
+        lambda mark: (
+            (mark.id, "cyan"),
+            mark.state.value,
+            f"{mark.objects:,}",
+            human_size(mark.bytes),
+            moment(unix_seconds(mark.created)),
+        ),
+    )
 
 
 @command(app, "sweep", example="gc sweep lakefs://flights MARK_ID --yes", progress=True, asks=True)
@@ -198,7 +206,12 @@ def sweep(
 ) -> None:
     """Delete exactly what a mark holds. Goes on where an earlier sweep of it ended."""
     repository = session.repository(uri)
-    session.confirm(f"Delete what mark {mark_id} holds?", lambda: _show_mark(session, repository, mark_id))
+
+    def show() -> None:
+        for pieces in _report_lines(repository.gc.report(mark_id)):
+            session.message(*pieces)
+
+    session.confirm(f"Delete what mark {mark_id} holds?", show)
     if confirm_clock:
         repository.gc.confirm_clock()
     with session.progress("sweep"):
@@ -255,16 +268,6 @@ def _show_idle(session: Session, refs: Sequence[IdleRef]) -> None:
         session.message(f"{ref.type} ", (ref.id, "red"), f", idle for {counted(ref.idle_days, 'day')}")
     if len(refs) > MAX_LISTED:
         session.message(f"and {len(refs) - MAX_LISTED:,} more")
-
-
-def _show_mark(session: Session, repository: Repository, mark_id: str) -> None:
-    for pieces in _report_lines(repository.gc.report(mark_id)):
-        session.message(*pieces)
-
-
-def _mark_row(mark: Mark) -> Sequence[Styled]:
-    made = moment(unix_seconds(mark.created))
-    return ((mark.id, "cyan"), mark.state.value, f"{mark.objects:,}", human_size(mark.bytes), made)
 
 
 def _report_lines(found: Mapping[str, Any]) -> Iterator[Sequence[Styled]]:

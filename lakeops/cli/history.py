@@ -1,21 +1,23 @@
-"""``lakeops commit`` and ``import`` make commits. ``log``, ``show``, ``merge-base`` and ``reflog`` show them."""
+"""``lakeops commit`` and ``import`` make commits. ``log``, ``reflog``, ``blame``, ``audit`` and others show history."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.diff import ChangeCounts
+from lakeops.cli.changes import SIGNS, ChangeCounts
 from lakeops.cli.options import (
+    AMOUNT,
     Amount,
     BranchUri,
     IdempotencyKey,
     Message,
     Metadata,
+    ObjectUri,
     RefUri,
     SkipSpecial,
     flag,
@@ -27,8 +29,9 @@ from lakeops.cli.options import (
 )
 from lakeops.cli.output import SHORT_ID, Styled
 from lakeops.cli.session import Session, command
+from lakeops.model.changes import Version, Written
 from lakeops.model.errors import CommitExpired, InvalidInput, RefNotFound
-from lakeops.model.records import ALONG, Commit
+from lakeops.model.records import ALONG, AuditRecord, Commit
 from lakeops.model.uris import LakeUri
 from lakeops.model.words import counted, human_size, instant, moment
 
@@ -56,7 +59,7 @@ def commit(
         made = branch.commit(message, metadata, idempotency_key=idempotency_key, allow_empty=allow_empty)
     session.answer(made, ["Committed to ", (branch.id, "green"), ":"], [""], *commit_lines(made))
     if made.message != message and any(other.message == message for other in made.along):
-        session.note("Another commit at the same time took these changes along. It keeps this message and metadata.")
+        session.note("Another commit at the same time covers these changes. It keeps this message and metadata.")
 
 
 @command(
@@ -144,7 +147,7 @@ def log(
         author=author,
         on_expired=unknown.append,
     )
-    # A plain log is there at once.
+    # A log without filters needs no diffs, so its first commit comes at once.
     found = session.awaited("Looking for commits", found, long=bool(path or prefix or author))
     drawn = Graph() if graph else None
     commit = None
@@ -152,13 +155,15 @@ def log(
         for number, commit in enumerate(found):
             counts = _counts(repository, commit, path or prefix) if stat else None
             if session.as_json:
-                more = {"summary": None if counts is None else counts.to_json()} if stat else {}
+                more = {"summary": counts} if stat else {}
                 session.document({**commit.to_json(), **more})
                 continue
             lines = [oneline_of(commit)] if oneline else [*commit_lines(commit)]
             if stat:
                 lines += [] if oneline else [[""]]
-                lines += [["    ", *line] for line in _stat_lines(counts)]
+                unknown_counts = [(("unknown: retention took this commit or its parent", "dim"),)]
+                shown = unknown_counts if counts is None else [line for line in counts.lines() if line != ("",)]
+                lines += [["    ", *line] for line in shown]
             if not oneline and (number or graph):
                 lines = [*lines, [""]] if graph else [[""], *lines]
             before, rest, following = drawn.node(commit) if drawn else ("", "", [])
@@ -173,7 +178,7 @@ def log(
 
 
 def _counts(repository: Repository, commit: Commit, prefix: str) -> ChangeCounts | None:
-    """What a commit changed against its first parent. None when retention took either."""
+    """Count the changes of a commit against its first parent. None when retention removed either."""
     counts = ChangeCounts()
     try:
         for parent in commit.parents[:1]:
@@ -184,15 +189,8 @@ def _counts(repository: Repository, commit: Commit, prefix: str) -> ChangeCounts
     return counts
 
 
-def _stat_lines(counts: ChangeCounts | None) -> Iterator[Sequence[Styled]]:
-    if counts is None:
-        yield (("unknown: retention took this commit or its parent", "dim"),)
-        return
-    yield from (line for line in counts.lines() if line != ("",))
-
-
 def oneline_of(commit: Commit) -> Sequence[Styled]:
-    """A commit in one line."""
+    """Format a commit as one line."""
     expired = " (expired)" if commit.expired else ""
     return ((commit.id[:SHORT_ID], "yellow"), (expired, "red"), " ", commit.message.partition("\n")[0])
 
@@ -244,7 +242,7 @@ def reflog(
 
 
 def commit_lines(commit: Commit) -> Iterator[Sequence[Styled]]:
-    """A commit as ``git log`` shows one."""
+    """Format a commit as ``git log`` does."""
     expired: Sequence[Styled] = (" ", ("(expired)", "red")) if commit.expired else ()
     yield (("commit " + commit.id, "yellow"), *expired)
     if len(commit.parents) > 1:
@@ -278,7 +276,7 @@ class Graph:
         self._lanes: list[str] = []
 
     def node(self, commit: Commit) -> tuple[str, str, list[str]]:
-        """What stands before the commit's first line, before its other lines, and the lines that follow these."""
+        """Draw a commit: the prefix of its first line, the prefix of its other lines, and the lines below it."""
         lanes = self._lanes
         if commit.id not in lanes:
             lanes.append(commit.id)
@@ -309,3 +307,97 @@ class Graph:
             crossed = "|_" * (again - left - 1)
             yield "| " * left + crossed + "|/" + " /" * (len(lanes) - again - 1)
             del lanes[again]
+
+
+Depth = Annotated[int | None, value("--depth", "N", "Look at no more than this many commits.", min=0)]
+
+
+@command(app, "blame", example="blame lakefs://flights/main/raw/", progress=True)
+def blame(
+    session: Session,
+    under: Annotated[LakeUri, uri("lakefs://REPO/REF[/PREFIX]", "Where to look.")],
+    after: Annotated[str, value("--after", "PATH", "Only what follows this path in byte order.")] = "",
+    amount: Annotated[int | None, value("--amount -n", "N", "At most this many objects.", min=0)] = None,
+    depth: Depth = None,
+) -> None:
+    """Show which commit wrote each object under a prefix.
+
+    A caret before the commit says that an earlier one may have written the object: retention took what was before, or
+    it lies deeper than --depth.
+    """
+    repository_id, ref, prefix = under.with_prefix()
+    found = session.lake.repository(repository_id).ref(ref).blame(prefix, after=after, amount=amount, depth=depth)
+    shown = session.awaited("Looking for writers", found)
+    with session.paged():
+        session.stream(shown, lambda one: (*_author_cells(one), "  ", one.path))
+
+
+@command(app, "history", example="history lakefs://flights/main/raw/day1.csv", progress=True)
+def history(session: Session, at: ObjectUri, amount: Amount = None, depth: Depth = None) -> None:
+    """Show which commits wrote an object or removed it, newest first.
+
+    There need not be an object at the ref now.
+    """
+    repository_id, ref, path = at.with_path()
+    found = session.lake.repository(repository_id).ref(ref).history(path, amount=amount, depth=depth)
+    shown = session.awaited("Looking for versions", found)
+    with session.paged():
+        session.stream(shown, _version)
+
+
+def _version(one: Version) -> Iterable[Styled]:
+    sign, colour = SIGNS[one.type]
+    return (*_author_cells(one), "  ", (sign.ljust(9), colour), "  ", one.commit.message.partition("\n")[0])
+
+
+def _author_cells(one: Written) -> Iterable[Styled]:
+    """Format who wrote a version: commit, time, committer, and the DAG run with its link where there is one."""
+    caret = "^" if one.boundary else " "
+    who = f"  {moment(one.commit.creation_date)[:19]}  {one.commit.committer.ljust(12)}"
+    run = one.dag_run
+    made = "" if run is None else f"  {run['dag_id']} {run['run_id']}" + (f" {run['link']}" if run["link"] else "")
+    return ((caret + one.commit.id[:SHORT_ID], "yellow"), who, (made, "cyan"))
+
+
+_COMMIT_ID = 64
+
+
+@command(app, "audit", example="audit lakefs://flights --since 2026-01-01 --actor ada")
+def audit(
+    session: Session,
+    where: Annotated[LakeUri | None, uri("[lakefs://REPO]", "Only this repository, which may be deleted.")] = None,
+    since: Annotated[str | None, value("--since", "TIME", "Not before this, such as 2026-01-31.")] = None,
+    until: Annotated[str | None, value("--until", "TIME", "Before this.")] = None,
+    actor: Annotated[str | None, value("--actor", "NAME", "Only what this user or database login did.")] = None,
+    amount: Annotated[int | None, value(AMOUNT, "N", "At most this many records.", min=0)] = None,
+) -> None:
+    """Show who changed what, newest first: of one repository, or of all."""
+    repository = None if where is None else where.only_repository()
+    for record in session.lake.audit(repository, since=since, until=until, actor=actor, amount=amount):
+        before, after = record.before, record.after
+        names = [record.repository, *((record.kind, record.ref) if record.kind != "repository" else ())]
+        session.answer(
+            record,
+            [
+                moment(record.at)[:19],
+                "  ",
+                record.action.ljust(18),
+                " ",
+                (" ".join(name for name in names if name), "cyan"),
+                "" if before is after is None else f": {_shortened(before)} -> {_shortened(after)}",
+            ],
+            ["    by ", (record.actor, "green"), *_other_names(record)],
+        )
+
+
+def _shortened(text: str | None) -> str:
+    """Shorten a commit id. Any other text stays as it is."""
+    if text is None:
+        return "-"
+    return text[:SHORT_ID] if len(text) == _COMMIT_ID and text.isalnum() else text
+
+
+def _other_names(record: AuditRecord) -> list[str]:
+    """Format the login where it is not the actor, and a name that was claimed without proof."""
+    login = [f" (login {record.login})"] if record.login != record.actor else []
+    return [*login, f" (claimed: {record.claimed})"] if record.claimed else login

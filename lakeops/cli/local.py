@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.diff import change_line
+from lakeops.cli.changes import change_line
 from lakeops.cli.options import Message, Metadata, flag, parse_metadata, ref_in, uri, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import Session, command
@@ -71,7 +71,9 @@ def status(session: Session, directory: Place = HERE) -> None:
 def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
     lines: list[Sequence[Styled]] = []
     if found.interrupted:
-        lines.append([("A pull or checkout was interrupted. ", "yellow"), "To finish it: ", _try_again_text(found)])
+        pulled = found.interrupted == LakeUri.parse(found.uri).ref
+        again = "lakeops local pull" if pulled else f"lakeops local checkout --ref {found.interrupted}"
+        lines.append([("A pull or checkout was interrupted. ", "yellow"), "To finish it: ", again])
     conflicts = set(found.conflicts)
     for title, changes in (
         ("Changed here:", found.local),
@@ -90,11 +92,6 @@ def _status_lines(found: LocalStatus) -> list[Sequence[Styled]]:
             *(["  ? ", name] for name in found.special),
         ]
     return lines if len(lines) > bool(found.interrupted) else [*lines, ["Nothing changed."]]
-
-
-def _try_again_text(found: LocalStatus) -> str:
-    ref = LakeUri.parse(found.uri).ref
-    return "lakeops local pull" if found.interrupted == ref else f"lakeops local checkout --ref {found.interrupted}"
 
 
 @command(app, "pull", example="local pull raw/", progress=True)

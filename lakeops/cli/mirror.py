@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli import mirror_setup, replication
+from lakeops.cli import replication
 from lakeops.cli.options import RepositoryUri, flag, value
 from lakeops.cli.output import SHORT_ID, Styled, commit_id
 from lakeops.cli.session import MAX_LISTED, Session, command
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 app: typer.Typer = typer.Typer(help="Keep read-only copies of repositories elsewhere.", add_completion=False)
 
 app.add_typer(replication.app)
-app.add_typer(mirror_setup.app)
 
 
 # --- a mirror's life ---
@@ -79,7 +78,7 @@ def create(
     )
     record, configuration = mirror.record, mirror.configuration
     session.answer(
-        {**record.to_json(), "mirror": configuration.to_json()},
+        {**record.to_json(), "mirror": configuration},
         ["Mirror ", (f"lakefs://{record.id}", "green"), " created in ", record.storage_namespace],
         ["Source: ", configuration.source.text],
     )
@@ -185,7 +184,7 @@ def delete(session: Session, uri: RepositoryUri) -> None:
 
 
 def note_untold(session: Session, why: str, registration: str) -> None:
-    """Say what is left at the source of a mirror that is gone, and how to end it."""
+    """Note that the source still keeps commits for a mirror that is gone, and how to end that."""
     session.note(
         ("Note:", "yellow"),
         f" the source {why}. It keeps commits for {registration!r} until you run `lakeops mirror drop` there.",
@@ -194,7 +193,7 @@ def note_untold(session: Session, why: str, registration: str) -> None:
 
 def _print_status(session: Session, status: MirrorStatus, now: int) -> None:
     if session.as_json:
-        session.document(status.to_json())
+        session.document(status)
         return
     mirror = status.mirror
     if mirror.promoted_writable is not None:
@@ -253,7 +252,7 @@ def promote_writable(
     if flaws is not None:
         lost += " Everything that the mirror shows is there." if not flaws else ""
     session.answer(
-        {**record.to_json(), "mirror": done.to_json(), "lost": loss.to_json(), "flaws": flaws},
+        {**record.to_json(), "mirror": done, "lost": loss, "flaws": flaws},
         ["Repository ", (f"lakefs://{name}", "green"), " is writable now and follows no source."],
         [lost],
         [f"Older commits cannot be read yet: lakeops mirror prove lakefs://{name}"],

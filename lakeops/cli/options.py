@@ -1,18 +1,65 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and what a shell offers while a URI is typed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
+from threading import Thread
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from lakeops.cli.completion import complete
 from lakeops.model.errors import InvalidInput, InvalidUri
 from lakeops.model.uris import SCHEME, LakeUri
 
 T = TypeVar("T")
+
+_COLON = "lakefs:"
+MAX_OFFERED = 100
+"""Most words that a shell is offered."""
+COMPLETION_SECONDS = 2.0
+"""Seconds that completion may take. To import the lake takes up to one on a busy machine."""
+
+
+def complete(incomplete: str) -> list[str]:
+    """List the URIs that a word may become: none without a lake, after an error, or after ``COMPLETION_SECONDS``.
+
+    Bash ends words at colons. Then neither the word nor the answer has the scheme.
+    """
+    bare = incomplete.startswith("//")
+    text = _COLON + incomplete if bare else incomplete
+    found: list[str] = []
+
+    def look() -> None:
+        with suppress(Exception):  # a shell that completes a word is no place for an error message
+            found.extend(_offers(text))
+
+    looking = Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(COMPLETION_SECONDS)
+    words = [word for word in list(found) if "\n" not in word]  # shells take the answer line by line
+    return [word.removeprefix(_COLON) if bare else word for word in words]
+
+
+def _offers(text: str) -> list[str]:
+    from lakeops.lake import Lake  # late: --help and commands need none of it
+
+    if not text.startswith(SCHEME):
+        if not SCHEME.startswith(text):
+            return []
+        text = SCHEME
+    repository, *rest = text.removeprefix(SCHEME).split("/", 2)
+    with Lake.open(must_exist=True) as lake:
+        if not rest:
+            return [f"{SCHEME}{one.id}" for one in islice(lake.repositories(prefix=repository), MAX_OFFERED)]
+        if len(rest) == 1:
+            repo = lake.repository(repository)
+            refs = chain(repo.branches(prefix=rest[0]), repo.tags(prefix=rest[0]))
+            return [f"{SCHEME}{repository}/{ref.id}" for ref in islice(refs, MAX_OFFERED)]
+        listed = lake.repository(repository).ref(rest[0]).list(rest[1], delimiter="/")
+        return [f"{SCHEME}{repository}/{rest[0]}/{item.path}" for item in islice(listed, MAX_OFFERED)]
 
 
 def _json_anywhere(context: typer.Context, given: bool) -> bool:
@@ -20,41 +67,41 @@ def _json_anywhere(context: typer.Context, given: bool) -> bool:
     return given or bool(context.find_root().params.get("json"))
 
 
-class Unreadable(Exception):
-    """An argument that is wrong. Its cause is the error to show. Typer would put words of its own around that one."""
+class BadArgument(Exception):
+    """A wrong argument. Its cause is the error to show, which typer would wrap in words of its own."""
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """The parser of an argument, with its ``InvalidInput`` behind an ``Unreadable``."""
+    """Wrap the parser of an argument, so that its ``InvalidInput`` becomes the cause of a ``BadArgument``."""
 
     def read(text: str) -> T:
         try:
             return parse(text)
         except InvalidInput as error:
-            raise Unreadable from error
+            raise BadArgument from error
 
     return read
 
 
 def uri(shape: str, text: str) -> Any:  # noqa: ANN401 - typer's own type for this
-    """An argument that takes a ``lakefs://`` URI: how it is written, and what it stands for."""
+    """Declare an argument that takes a ``lakefs://`` URI of this shape."""
     return typer.Argument(
         parser=parsed(LakeUri.parse), metavar=shape, help=text, show_default=False, autocompletion=complete
     )
 
 
 def flag(name: str, text: str) -> Any:  # noqa: ANN401
-    """An option without a value."""
+    """Declare an option without a value."""
     return typer.Option(*name.split(), metavar="", help=text)
 
 
 def value(names: str, metavar: str, text: str, **more: Any) -> Any:  # noqa: ANN401
-    """An option with a value. Its default is not shown. The text says what happens without the option."""
+    """Declare an option with a value. Its default is not shown, so the text says what happens without it."""
     return typer.Option(*names.split(), metavar=metavar, help=text, show_default=False, **more)
 
 
 def url_of(place: str) -> str:
-    """The place as a URL. What has no scheme is a directory of this machine."""
+    """Turn a place into a URL. A place without a scheme is a directory of this machine."""
     if "://" in place:
         return place
     from lakeops.store.layout import quote_path
@@ -85,6 +132,8 @@ ParentNumber = Annotated[
 ]
 AMOUNT = "--amount -n"
 Amount = Annotated[int | None, value(AMOUNT, "N", "At most this many commits.", min=0)]
+FirstParent = Annotated[bool, flag("--first-parent", "Look at merges as a whole: leave out what was merged.")]
+RemovedKeys = Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")]
 SkipSpecial = Annotated[
     bool, flag("--skip-special", "Leave out links, pipes, devices and names that are not UTF-8. Otherwise refuse them.")
 ]
@@ -99,18 +148,8 @@ CheckName = Annotated[str, typer.Argument(metavar="CHECK", help="The check's nam
 ObjectUri = Annotated[LakeUri, uri("lakefs://REPO/REF/PATH", "The object.")]
 
 
-class Protection(str):
-    """A pattern as a record of its own."""
-
-    __slots__ = ()
-
-    def to_json(self) -> dict[str, str]:
-        """The record's only key, as in lakeFS's API."""
-        return {"pattern": str(self)}
-
-
 def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
-    """A map from ``KEY=VALUE`` texts. The last of equal keys counts. Raises ``InvalidInput``."""
+    """Parse ``KEY=VALUE`` texts. The last of equal keys counts. Raises ``InvalidInput``."""
     found: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
@@ -121,7 +160,7 @@ def parse_metadata(pairs: list[str] | None) -> dict[str, str]:
 
 
 def ref_in(repository: str, text: str) -> str:
-    """A ref of this repository, given as a URI or alone. Raises ``InvalidUri`` for another repository's."""
+    """Parse a ref of this repository, given as a URI or alone. Raises ``InvalidUri`` for another repository."""
     if not text.startswith(SCHEME):
         return text
     other, ref = LakeUri.parse(text).only_ref()

@@ -1,4 +1,4 @@
-"""What every command prints, and where: answers on stdout, everything else on stderr.
+"""Printing: answers go to stdout, everything else to stderr.
 
 With ``--json`` stdout carries one JSON document, or one a line for commands that stream, and nothing else. Without it
 a person reads: colours and tables on a terminal, plain columns in pipes and logs. All text goes through
@@ -16,37 +16,30 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TextIO, cast
+from typing import Any, TextIO, cast
 
 import typer
 
 from lakeops.model.errors import LakeopsError
+from lakeops.model.json_record import encode
 from lakeops.model.text import safe
 
 Styled = str | tuple[str, str]
 """A piece of a line: text, or text and its colour."""
 
 SHORT_ID = 16
-"""How many characters of a commit id are shown where the line has little room. Error messages show as many."""
+"""Characters of a commit id that lines with little room, and error messages, show."""
 
 _LAST_COLUMN = 20
 """Cells that a table's last column has on any terminal."""
 
 
-class Jsonable(Protocol):
-    """A record of the public contract."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The record's JSON keys and values."""
-        ...
-
-
 class StdoutClosed(Exception):
-    """The program that reads stdout has ended, as in ``lakeops log ... | head``."""
+    """The reader of stdout has closed the pipe, as in ``lakeops log ... | head``."""
 
 
 class StdoutFailed(Exception):
-    """Stdout does not take what is written: its disk is full, for example."""
+    """Stdout cannot be written, for example because its disk is full."""
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -60,12 +53,12 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def plain(piece: Styled) -> str:
-    """A piece's text, made safe, without colour."""
+    """Return the text of a piece without colour, safe for a terminal."""
     return safe(piece if isinstance(piece, str) else piece[0])
 
 
 def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
-    """One line of text for a stream."""
+    """Format one line for a stream, with colours where it shows them."""
     if not has_colours(stream):
         return "".join(plain(piece) for piece in pieces)
     return "".join(
@@ -78,12 +71,12 @@ def paint(pieces: Iterable[Styled], stream: TextIO) -> str:
 
 
 def commit_id(full: str) -> Styled:
-    """A commit id for a table: short for people, whole for programs that read columns."""
+    """Format a commit id for a table: short for people, whole for programs that read columns."""
     return (full[:SHORT_ID] if is_terminal(sys.stdout) else full, "yellow")
 
 
-class Output:
-    """What one command prints.
+class Printer:
+    """Prints the answer of one command on stdout, and everything else on stderr.
 
     Args:
         as_json: whether stdout carries JSON.
@@ -100,26 +93,26 @@ class Output:
 
     def document(self, value: Any) -> None:  # noqa: ANN401 - any JSON value
         """Print one JSON document, on one line."""
-        _write(json.dumps(value, separators=(", ", ": ")) + "\n")
+        _write(json.dumps(encode(value)) + "\n")
 
-    def answer(self, record: Jsonable | dict[str, Any], *lines: Sequence[Styled]) -> None:
+    def answer(self, record: object, *lines: Sequence[Styled]) -> None:
         """Print a command's whole answer: the record as JSON, or these lines for people."""
         if self.as_json:
-            self.document(record if isinstance(record, dict) else record.to_json())
+            self.document(record)
             return
         for pieces in lines:
             self.line(*pieces)
 
-    def stream(self, records: Iterable[Jsonable], pieces: Callable[[Any], Iterable[Styled]]) -> None:
+    def stream(self, records: Iterable[object], pieces: Callable[[Any], Iterable[Styled]]) -> None:
         """Print records while they are read: one JSON document a line, or one line for people each."""
         for record in records:
             if self.as_json:
-                self.document(record.to_json())
+                self.document(record)
             else:
                 self.line(*pieces(record))
 
     def stream_document(
-        self, name: str, records: Iterable[Jsonable], rest: Callable[[], dict[str, Any]]
+        self, name: str, records: Iterable[object], rest: Callable[[], dict[str, Any]]
     ) -> LakeopsError | None:
         """Print one JSON document while its list is read, so that the list may be of any length.
 
@@ -136,14 +129,14 @@ class Output:
         failed = None
         try:
             for number, record in enumerate(records):
-                _write((", " if number else "") + json.dumps(record.to_json()))
+                _write((", " if number else "") + json.dumps(encode(record)))
             last = rest()
         except LakeopsError as error:
             failed, last = error, {"error": error.to_json()}
         _write("], " + json.dumps(last)[1:] + "\n")
         return failed
 
-    def table(self, records: Iterable[Jsonable], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
+    def table(self, records: Iterable[object], header: Sequence[str], row: Callable[[Any], Sequence[Styled]]) -> None:
         """Print records: a JSON array, a table on a terminal, or aligned columns without a header.
 
         Args:
@@ -152,7 +145,7 @@ class Output:
             row: gives one record's cells.
         """
         if self.as_json:
-            self.document([record.to_json() for record in records])
+            self.document([*records])
             return
         rows = [row(record) for record in records]
         if not rows:
@@ -178,7 +171,7 @@ class Output:
             return
         terminal, options = sys.stdout, {"LESS": "FRX", **os.environ}
         with subprocess.Popen(pager, stdin=subprocess.PIPE, env=options) as child:
-            sys.stdout = _Page(cast("Any", child.stdin), encoding="utf-8")
+            sys.stdout = _PagerPipe(cast("Any", child.stdin), encoding="utf-8")
             try:
                 yield
                 self.flush()
@@ -202,14 +195,14 @@ class Output:
             sys.stdout.buffer.flush()
 
     def flush(self) -> None:
-        """Push out what was printed so far."""
+        """Flush stdout."""
         with _pipe():
             sys.stdout.flush()
 
     # --- everything else, on stderr ---
 
     def message(self, *pieces: Styled) -> None:
-        """Print a line on stderr, after what was printed so far. A stderr that takes nothing stops no command."""
+        """Print a line on stderr, after the answer so far. A stderr that cannot be written stops no command."""
         self.flush()
         with suppress(OSError):
             sys.stderr.write(paint(pieces, sys.stderr) + "\n")
@@ -230,8 +223,8 @@ class Output:
             self.message(*pieces)
 
 
-class _Page(io.TextIOWrapper):
-    """What is written to a pager. It is shown on the terminal that stdout is."""
+class _PagerPipe(io.TextIOWrapper):
+    """A stream to a pager, which shows the text on the terminal of stdout."""
 
     def isatty(self) -> bool:
         """Whether colours may go here."""
@@ -239,7 +232,7 @@ class _Page(io.TextIOWrapper):
 
 
 def _pager() -> list[str]:
-    """The pager's command line. Empty when there is none, or nobody who watches."""
+    """Find the pager's command line. Empty without a pager, or when nobody watches."""
     if not is_terminal(sys.stdin) or not is_terminal(sys.stdout) or os.environ.get("TERM") == "dumb":
         return []
     try:
@@ -265,7 +258,7 @@ def _pipe() -> Iterator[None]:
 
 
 def _draw(header: Sequence[str], rows: Sequence[Sequence[Styled]]) -> None:
-    """Print a table on stdout, as wide as the terminal. The last column takes what is left and may wrap.
+    """Print a table on stdout, as wide as the terminal. The last column takes the rest of the line and may wrap.
 
     A terminal that is too narrow for the others breaks their lines, so that nothing of a name or an id is lost.
     """

@@ -1,12 +1,15 @@
-"""``lakeops mirror replicate``: what copies the objects of a mirror's source."""
+"""``lakeops mirror replicate`` and ``setup-s3``: what copies the objects of a mirror's source."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import json as json_
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lakeops.cli.options import flag, parsed, url_of, value
+from lakeops.cli.output import Printer, Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.clock import pause
 from lakeops.model.errors import InvalidInput, NotAllReplicated, NotAMirror, Transient
@@ -16,6 +19,8 @@ from lakeops.model.words import counted, human_size
 if TYPE_CHECKING:
     from lakeops.lake import Lake, Mirror
     from lakeops.ops.replicate import Replicated
+    from lakeops.ops.setup_s3 import Plan
+    from lakeops.store.s3.rules import Replication
 
 app: typer.Typer = typer.Typer(add_completion=False)
 
@@ -90,7 +95,7 @@ def replicate(
 
 
 def mirror_at(lake: Lake, uri: LakeUri | None, source: str | None, destination: str | None) -> Mirror | None:
-    """The mirror, when it alone is named: it knows source and destination."""
+    """Open the mirror that is named alone, because it knows source and destination. None otherwise."""
     if uri is None or source is not None or destination is not None:
         return None
     name = uri.only_repository()
@@ -101,7 +106,7 @@ def mirror_at(lake: Lake, uri: LakeUri | None, source: str | None, destination: 
 
 
 def namespaces(lake: Lake, uri: LakeUri | None, source: str | None, destination: str | None) -> tuple[str, str]:
-    """The storage namespaces to copy from and to. Raises ``InvalidInput`` when one is not known."""
+    """Find the storage namespaces to copy from and to. Raises ``InvalidInput`` when one is not known."""
     mirror = mirror_at(lake, uri, source, destination)
     if mirror is not None:
         return mirror.source_namespace(), mirror.storage_namespace
@@ -122,3 +127,152 @@ def _print_copied(session: Session, done: Replicated) -> None:
     if done.extra > done.deleted:
         words.append(f"{done.extra - done.deleted:,} not at the source (--delete removes them)")
     session.answer(done, [", ".join(words)])
+
+
+_COLOURS = {"+": "green", "-": "red"}
+_MAKE_A_ROLE = "make one with 'trust' and 'policy', and run this again with --role ARN."
+
+
+class Format(StrEnum):
+    """A format to print the settings in."""
+
+    JSON = "json"
+    TERRAFORM = "terraform"
+
+
+@command(
+    app,
+    "setup-s3",
+    example="mirror setup-s3 lakefs://flights --destination s3://elsewhere/flights "
+    "--role arn:aws:iam::123456789012:role/replicate --check",
+    asks=True,
+)
+def setup(
+    out: Session,
+    uri: OptionalRepositoryUri = None,
+    source: Source = None,
+    destination: Destination = None,
+    role: Annotated[
+        str, typer.Option(metavar="ARN", help="The IAM role that S3 replicates as; the bucket's own when left out.")
+    ] = "",
+    noncurrent_days: Annotated[
+        int, typer.Option(min=1, metavar="DAYS", help="How long versions of deleted objects are kept.")
+    ] = 7,
+    replica_kms_key: Annotated[
+        str, typer.Option("--replica-kms-key", metavar="ARN", help="The KMS key for replicas of encrypted objects.")
+    ] = "",
+    form: Annotated[
+        Format, typer.Option("--format", help="As S3 and IAM take it, or as a Terraform configuration (.tf.json).")
+    ] = Format.JSON,
+    check: Annotated[bool, flag("--check", "Compare with the buckets; exit code 1 when they differ.")] = False,
+    apply: Annotated[bool, flag("--apply", "Write the buckets' versions, lifecycle and replication.")] = False,
+    remove: Annotated[bool, flag("--remove", "Take the replication rule away, as after a fail-over.")] = False,
+    start_batch: Annotated[bool, flag("--start-batch", "With --apply: replicate what is there already, too.")] = False,
+    batch_role: Annotated[
+        str, typer.Option(metavar="ARN", help="The IAM role of that job; the replication's when left out.")
+    ] = "",
+) -> None:
+    """Print what S3 needs to replicate a storage namespace to another bucket, deletions included.
+
+    With --check, compare it with what the buckets have. With --apply, show the change of the buckets' settings, ask,
+    and write it. Other rules stay as they are. IAM roles and policies are printed only.
+    """
+    from lakeops.ops import setup_s3
+
+    if apply and (check or remove):
+        raise InvalidInput("--apply writes the settings; leave out --check and --remove")
+    if start_batch and not apply:
+        raise InvalidInput("--start-batch goes with --apply")
+    job_id = None
+    lake = out.lake
+    here, there = namespaces(lake, uri, source, destination)
+    given: dict[str, Any] = {"role": role, "noncurrent_days": noncurrent_days, "replica_key": replica_kms_key}
+    if not (check or apply or remove):
+        _print(out, setup_s3.replication_of(here, there, **given), form)
+        return
+    settings = lake.stores().settings
+    if remove:
+        plan = setup_s3.make_removal_plan(here, there, settings)
+    else:
+        plan = setup_s3.make_plan(here, there, settings, batch_role=batch_role, **given)
+    for warning in plan.warnings:
+        out.note(("Warning:", "yellow"), " ", warning)
+    if check:
+        if not out.as_json:
+            _show(out, plan)
+    else:
+        if plan.changes or start_batch:
+            out.confirm(_question(plan, start_batch=start_batch), lambda: _show(out, plan))
+        setup_s3.carry_out(plan)
+        if start_batch:
+            job_id = setup_s3.start_batch(plan)
+    if out.as_json:
+        out.document(_document(plan, applied=not check, job_id=job_id))
+    else:
+        _print_result(out, plan, removed=remove, checked=check, job_id=job_id)
+    if check and plan.changes:
+        raise typer.Exit(1)
+
+
+def _print(out: Printer, wish: Replication, form: Format) -> None:
+    from lakeops.store.s3.rules import documents, terraform
+
+    printed = terraform(wish) if form is Format.TERRAFORM else documents(wish)
+    out.answer(printed, *([line] for line in json_.dumps(printed, indent=2).splitlines()))
+    if not wish.role:
+        out.note("No role is named: ", "Terraform makes one." if form is Format.TERRAFORM else _MAKE_A_ROLE)
+    out.note("Each setting is one document of its bucket: add the bucket's other rules to it, or use --apply.")
+
+
+def _question(plan: Plan, *, start_batch: bool) -> str:
+    buckets = " and ".join(sorted({repr(step.bucket.name) for step in plan.changes}))
+    changes = f"Change {counted(len(plan.changes), 'setting')} of {buckets}"
+    batch = "start the batch replication job"
+    if not plan.changes:
+        return f"{batch.capitalize()}?"
+    return f"{changes} and {batch}?" if start_batch else f"{changes}?"
+
+
+def _show(out: Printer, plan: Plan) -> None:
+    for step in plan.changes:
+        out.message((f"{step.setting} of bucket {step.bucket.name}", "bold"))
+        for line in step.diff():
+            text: Styled = (line, _COLOURS[line[0]]) if line[0] in _COLOURS else line
+            out.message("  ", text)
+
+
+def _print_result(out: Printer, plan: Plan, *, removed: bool, checked: bool, job_id: str | None) -> None:
+    wish = plan.wish
+    what = f"s3://{wish.source}/{wish.prefix} to s3://{wish.destination}/{wish.prefix}"
+    if removed and not (checked and plan.changes):
+        out.line("There is no replication of ", what, " any more." if plan.changes else "; nothing to change.")
+    elif not plan.changes:
+        out.line("Replication of ", what, " is set up; nothing to change.")
+    elif checked:
+        verb = "remove" if removed else "write"
+        out.line("Replication of ", what, f": {counted(len(plan.changes), 'setting')} to {verb}.")
+    else:
+        out.line("Set up replication of ", what, f": {counted(len(plan.changes), 'setting')} changed.")
+    if job_id is not None:
+        out.line("Batch replication job ", (job_id, "green"), " replicates what was there before.")
+    elif plan.batch is not None:
+        out.note("What was there before is not replicated by the rule. Pass --start-batch, or run once:")
+        out.note("  ", plan.batch.command)
+    elif plan.existing:
+        out.note("What was there before is not replicated by the rule; 'lakeops mirror replicate' copies it.")
+
+
+def _document(plan: Plan, *, applied: bool, job_id: str | None) -> dict[str, Any]:
+    batch = None
+    if plan.batch is not None:
+        batch = {"job": plan.batch.job, "command": plan.batch.command, "region": plan.batch.region, "job_id": job_id}
+    return {
+        "source": f"s3://{plan.wish.source}/{plan.wish.prefix}",
+        "destination": f"s3://{plan.wish.destination}/{plan.wish.prefix}",
+        "applied": applied,
+        "changed": len(plan.changes),
+        "steps": plan.steps,
+        "warnings": [*plan.warnings],
+        "existing": plan.existing,
+        "batch": batch,
+    }

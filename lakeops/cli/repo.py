@@ -1,4 +1,4 @@
-"""``lakeops repo``: create, list and forget repositories."""
+"""``lakeops repo`` and ``hook``: create, list and forget repositories, and run code beside their changes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lakeops.cli.options import Metadata, RepositoryUri, parse_metadata, value
+from lakeops.cli.options import Metadata, RemovedKeys, RepositoryUri, parse_metadata, value
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.errors import NotAMirror
+from lakeops.model.hooks import ACTIONS, BEFORE, SECONDS
 from lakeops.model.words import counted, moment
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def metadata(
     session: Session,
     uri: RepositoryUri,
     meta: Metadata = None,
-    remove: Annotated[list[str] | None, value("--remove", "KEY", "A key to remove; may be repeated.")] = None,
+    remove: RemovedKeys = None,
 ) -> None:
     """Show a repository's own metadata, or change it: key/value pairs such as an owner or a contact.
 
@@ -117,7 +118,7 @@ def delete(session: Session, uri: RepositoryUri) -> None:
 
 
 def _mirror(session: Session, repository: Repository) -> MirrorRecord | None:
-    """How a repository follows a source, if it does."""
+    """Find the mirror's configuration of a repository. None when it is no mirror."""
     try:
         return session.lake.mirror(repository.id).configuration
     except NotAMirror:
@@ -140,3 +141,45 @@ def _show_deletion(session: Session, repository: Repository, followed: MirrorRec
     session.message("Objects stay in ", repository.storage_namespace)
     if followed is not None:
         session.message("It is a mirror; `lakeops mirror delete` also lets its source know.")
+
+
+HookName = Annotated[
+    str, typer.Argument(metavar="HOOK", help="An entry point in the group lakeops.hooks.", show_default=False)
+]
+
+hooks: typer.Typer = typer.Typer(help="Run code of your own before or after changes.", add_completion=False)
+
+
+@command(hooks, "set", example="hook set lakefs://flights schema-check --on commit --on merge --ref main")
+def set_hook(
+    session: Session,
+    uri: RepositoryUri,
+    name: HookName,
+    when: Annotated[str, value("--when", "WHEN", "before: it can stop the change; or after.")] = BEFORE,
+    on: Annotated[list[str] | None, value("--on", "ACTION", f"Beside what: {', '.join(ACTIONS)}.")] = None,
+    ref: Annotated[str, value("--ref", "PATTERN", "Of which branches and tags: a name, or a glob.")] = "*",
+    seconds: Annotated[int, value("--seconds", "N", "How long it may take.")] = SECONDS,
+) -> None:
+    """Let a hook run beside changes in every process, in place of one of its name."""
+    hook = session.repository(uri).set_hook(name, when=when, actions=on or (), pattern=ref, seconds=seconds)
+    what = ", ".join(hook.actions) or "every change"
+    session.answer(hook, ["Hook ", (name, "green"), f" runs {when} {what} of ", hook.pattern])
+
+
+@command(hooks, "list")
+def list_hooks(session: Session, uri: RepositoryUri) -> None:
+    """List the hooks of a repository."""
+    session.table(
+        session.repository(uri).hooks(),
+        ("Hook", "When", "Beside", "Refs", "Seconds"),
+        lambda hook: (
+            (hook.name, "cyan"), hook.when, ", ".join(hook.actions) or "everything", hook.pattern, str(hook.seconds),
+        ),
+    )  # fmt: skip
+
+
+@command(hooks, "remove")
+def remove_hook(session: Session, uri: RepositoryUri, name: HookName) -> None:
+    """Let a hook run no longer."""
+    session.repository(uri).remove_hook(name)
+    session.answer({"name": name}, ["Hook ", (name, "green"), " no longer runs"])

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, ca
 import typer
 
 from lakeops.cli.options import Json, Progress, Yes, ref_in
-from lakeops.cli.output import Output, is_terminal
+from lakeops.cli.output import Printer, is_terminal
 from lakeops.model.clock import stopwatch
 from lakeops.model.errors import InvalidInput
 from lakeops.model.progress import Progress as Report  # the options have a Progress, too
@@ -42,13 +42,13 @@ LINE_SECONDS = 2.0
 """Between two lines of progress."""
 
 MAX_LISTED = 20
-"""How many losses are listed one by one before a question. The rest is only counted."""
+"""Losses that are listed one by one before a question. The others are only counted."""
 
 
 def command(
     app: typer.Typer, name: str, *, example: str = "", progress: bool = False, asks: bool = False
 ) -> Callable[[Callable[Concatenate[Session, P], None]], Callable[Concatenate[Session, P], None]]:
-    """Declares a command of ``app``. The function's first parameter is the session, the others are read by typer.
+    """Declare a command of ``app``. The function's first parameter is the session, the others are read by typer.
 
     Every command takes ``--json``.
 
@@ -82,8 +82,8 @@ def command(
     return declare
 
 
-class Session(Output):
-    """What a command works with: the lake, the handles that its arguments name, questions, progress and output.
+class Session(Printer):
+    """One run of a command: the lake, the handles that its arguments name, questions, progress and output.
 
     Args:
         as_json: whether stdout carries JSON.
@@ -160,7 +160,7 @@ class Session(Output):
         return self.lake.repository(name), ref, other
 
     def note_left_out(self, dirty: Sequence[str], advice: str = "") -> None:
-        """Say of branches with uncommitted changes that a command left these out."""
+        """Note that a command left out the uncommitted changes of these branches."""
         names = [part for ref in dirty for part in ((" and ", "yellow"), (ref, "green"))][1:]
         if names:
             self.note(("Uncommitted changes of ", "yellow"), *names, (f" were left out{advice}.", "yellow"))
@@ -175,10 +175,10 @@ class Session(Output):
     def confirm(self, question: str, show: Callable[[], None], *, optional: bool = False) -> bool:
         """Ask before a change. Returns when the user agrees, and leaves the command otherwise.
 
-        The answer is whether anybody was asked: then only what was shown may be done.
+        Returns whether somebody was asked. If so, the command may change only what was shown.
 
         Args:
-            question: what is about to happen, as a question.
+            question: the change, as a question.
             show: prints what would be lost.
             optional: go on when nobody can be asked.
 
@@ -203,7 +203,7 @@ class Session(Output):
         return True
 
     def serve(self, server: Server, socket: socket) -> None:
-        """Print what was answered so far, and answer requests until Ctrl+C, which is how a server ends."""
+        """Print the answer so far, and serve requests until Ctrl+C, which ends a server without an error."""
         self.flush()
         with suppress(KeyboardInterrupt):
             server.run(sockets=[socket])
@@ -215,7 +215,7 @@ class Session(Output):
         Where it was asked for, lines are printed in place of nothing.
 
         Args:
-            label: what is being done, until a report says more.
+            label: the work, until a report names another.
             size: whether amounts are bytes; or the labels of those reports whose amounts are.
         """
         watched = is_terminal(sys.stderr) and not self.as_json
@@ -231,7 +231,7 @@ class Session(Output):
 
         words, amount = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[amount]"))
         columns = (SpinnerColumn(), words, BarColumn(), amount, TimeElapsedColumn())
-        # Answers that are printed meanwhile go above the bar. When stdout leads elsewhere they must go there.
+        # On a terminal, answers are printed above the bar. Any other stdout must get them unchanged.
         redirect = is_terminal(sys.stdout)
         with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
             task = bar.add_task(safe(label), total=None, amount="")
@@ -256,7 +256,7 @@ class Session(Output):
         return chain(first, rest)
 
     def _lines(self, label: str, size: bool | Container[str]) -> Report:
-        """Prints what is being done at once, and how much of it is done now and then."""
+        """Print the label at once, and every ``LINE_SECONDS`` how much is done."""
         passed, last = stopwatch(), 0.0
         self.message(safe(label))
 
@@ -270,7 +270,7 @@ class Session(Output):
 
 
 def _amount(label: str, done: int, total: int, size: bool | Container[str]) -> str:
-    """How much is done, in words. ``size`` is as for ``Session.progress``."""
+    """Format an amount of progress. ``size`` is as for ``Session.progress``."""
     in_bytes = size if isinstance(size, bool) else label in size
     shown = human_size if in_bytes else "{:,}".format
     return f"{shown(done)} of {shown(total)}" if total else shown(done) if done else ""

@@ -1,4 +1,4 @@
-"""An open lake: its catalog, and the stores, cache and engine that its repositories share."""
+"""The connections of an open lake: its catalog, and the stores, cache and engine that its repositories share."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 IMPATIENT = {"max_attempts": 2, "connect_timeout": 3, "read_timeout": 8}
-"""How stores are asked where a person waits: attempts, and seconds."""
+"""Attempts and seconds of requests to stores while a person waits."""
 
 
-class Connection:
-    """What every verb of a lake works through. Stores, cache and engine are made when they are first needed."""
+class LakeConnection:
+    """Holds the catalog of an open lake, and makes its stores, cache and engine when they are first needed."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Connection:
         self.clock: Clock = clock or SystemClock()
         self.progress: Progress = quiet
         self.impatient = False
-        """Whether stores are waited for no longer than a person waits for a page. Set it before one is opened."""
+        """Whether requests to stores time out as early as ``IMPATIENT`` says. Set it before a store is opened."""
         self._ids = ids or Ids()
         self._stores = stores
         self._cache: RangeCache | None = None
@@ -63,7 +63,7 @@ class Connection:
         must_exist: bool = False,
         person: str | None = None,
     ) -> Self:
-        """The lake that the settings name: arguments, then ``LAKEOPS_*``, then a settings file, then the default.
+        """Open the lake that the settings name: arguments, then ``LAKEOPS_*``, then a settings file, then the default.
 
         Args:
             home: directory of the embedded default (SQLite catalog and local storage).
@@ -104,7 +104,7 @@ class Connection:
         self.close()
 
     def stores(self) -> Stores:
-        """The stores that addresses lead to."""
+        """The stores by address."""
         if self._stores is None:
             from lakeops.store.open import Stores, StoreSettings
 
@@ -120,7 +120,7 @@ class Connection:
         return self._stores
 
     def context(self, record: RepositoryRecord) -> Context:
-        """What verbs of one repository take as their first argument."""
+        """Make the context of a repository, the first argument of its verbs."""
         return Context(
             catalog=self.catalog,
             repository=record,
@@ -142,7 +142,7 @@ class Connection:
         return self._cache
 
     def pieces(self) -> Pieces | None:
-        """The metadata of far stores that this machine keeps, unless the settings say that it keeps none."""
+        """The disk cache for metadata of far stores. None when the settings switch it off."""
         if self._pieces is None and self.settings.disk_cache_mb:
             from lakeops.store.pieces import Pieces
 

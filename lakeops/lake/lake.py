@@ -8,10 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakeops.lake.connection import Connection
+from lakeops.lake.connection import LakeConnection
 from lakeops.lake.mirror import Mirror, reaching, reference_to
-from lakeops.lake.refs import Local
-from lakeops.lake.repository import Repository
+from lakeops.lake.repository import Local, Repository
 from lakeops.lake.verbs import ops
 from lakeops.model.names import check_repository
 from lakeops.model.records import AuditRecord, Split
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from lakeops.ops.replicate import Replicated
 
 
-class Lake(Connection):
+class Lake(LakeConnection):
     """Repositories in one catalog. Open it with ``Lake.open()``, also as a context manager."""
 
     def create_repository(
@@ -99,7 +98,7 @@ class Lake(Connection):
         name: str,
         storage_namespace: str | None = None,
         *,
-        source: Connection | str,
+        source: LakeConnection | str,
         source_repository: str | None = None,
         branches: Sequence[str] = ("*",),
         tags: Sequence[str] = ("*",),
@@ -133,7 +132,7 @@ class Lake(Connection):
         from lakeops.store.location import same_server
 
         reference = reference_to(source, source_repository, name)
-        given = source if isinstance(source, Connection) else None
+        given = source if isinstance(source, LakeConnection) else None
         with reaching(reference, self.clock, given=given) as origin:
             record = ops.mirror.create.create_mirror(
                 self.catalog,
@@ -193,8 +192,8 @@ class Lake(Connection):
 
         Args:
             repository: its name.
-            since: not what was before this moment. A text is ISO 8601. Without a zone it is UTC.
-            until: not what was at this moment or later.
+            since: leave out records before this moment. A text is ISO 8601. Without a zone it is UTC.
+            until: leave out records at this moment or later.
             actor: only what this user or database login did.
             amount: at most so many records.
 

@@ -1,4 +1,4 @@
-"""A mirror's handle: a read-only repository that follows a repository of another lake; and how that lake is found."""
+"""The handle of a mirror, a read-only repository that follows one of another lake; and how that lake is opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from lakeops.lake.connection import Connection
+from lakeops.lake.connection import LakeConnection
 from lakeops.lake.repository import Repository
 from lakeops.lake.verbs import ops, verb
 from lakeops.model.clock import Clock, SystemClock
@@ -45,14 +45,14 @@ class Mirror(Repository):
     configuration cannot lead to it.
     """
 
-    def __init__(self, context: Context, clock: Clock, source: Connection | None = None) -> None:
+    def __init__(self, context: Context, clock: Clock, source: LakeConnection | None = None) -> None:
         super().__init__(context)
         self._clock = clock
         self._source = source
 
     @classmethod
     def of(cls, repository: Repository) -> Self:
-        """A repository's handle as a mirror's. Raises ``NotAMirror``."""
+        """Make a mirror's handle of a repository's. Raises ``NotAMirror``."""
         context = repository._ctx  # noqa: SLF001 - a mirror is a repository
         context.catalog.mirror(repository.id)
         return cls(context, SystemClock())
@@ -62,8 +62,8 @@ class Mirror(Repository):
         """Where its source is, which refs it follows, and how the last pass ended."""
         return self._ctx.catalog.mirror(self._ctx.repository_id)
 
-    def sync(self, source: Connection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
-        """Make one pass: read the source's heads, look for what has arrived, promote what is complete. Never waits.
+    def sync(self, source: LakeConnection | None = None, *, only: Collection[RefName] | None = None) -> MirrorStatus:
+        """Make one pass: read the source's heads, look for arrived objects, promote complete heads. Never waits.
 
         Args:
             source: the source's lake.
@@ -78,14 +78,14 @@ class Mirror(Repository):
         """
         return ops.mirror.sync.sync(self._ctx, lambda: self._open_source(source), only=only)
 
-    def discover(self, source: Connection | None = None) -> MirrorStatus:
+    def discover(self, source: LakeConnection | None = None) -> MirrorStatus:
         """Do the first half of a pass: record what the source shows, and have it keep what the mirror needs.
 
-        It does not look for what has arrived, and promotes nothing. Errors are those of ``sync``.
+        It does not look for arrived objects, and promotes nothing. Errors are those of ``sync``.
         """
         return ops.mirror.sync.discover(self._ctx, lambda: self._open_source(source))
 
-    def due(self, source: Connection | None = None) -> bool:
+    def due(self, source: LakeConnection | None = None) -> bool:
         """Whether ``sync`` would find anything to do: something new at the source, a ref that waits, or a failed pass.
 
         It records that the source was seen, and nothing else. Errors are those of ``sync``.
@@ -95,7 +95,9 @@ class Mirror(Repository):
     arrived: Final = verb(lambda: ops.mirror.sync.arrived)
     status: Final = verb(lambda: ops.mirror.status.status)
 
-    def skip(self, branch: str | None = None, *, tag: str | None = None, source: Connection | None = None) -> RefStatus:
+    def skip(
+        self, branch: str | None = None, *, tag: str | None = None, source: LakeConnection | None = None
+    ) -> RefStatus:
         """Drop a ref's candidate and wait for the newest head of the branch, or for what the tag is now.
 
         Use it when a part of the candidate will never arrive. ``set_patience`` does the same without a person.
@@ -121,8 +123,8 @@ class Mirror(Repository):
         """
         return self._ctx.catalog.set_patience(self._ctx.repository_id, check_patience(seconds))
 
-    def loss(self, source: Connection | None = None) -> Loss:
-        """What ``promote_writable`` would lose. Asks the source, or takes the last pass when the source is down.
+    def loss(self, source: LakeConnection | None = None) -> Loss:
+        """Find the commits that ``promote_writable`` would lose. Asks the source, or takes the last pass if it is down.
 
         Raises:
             NotAMirror: it was promoted before.
@@ -130,7 +132,7 @@ class Mirror(Repository):
         with self._try(source) as found:
             return ops.mirror.promote_writable.loss(self._ctx, found)
 
-    def promote_writable(self, source: Connection | None = None) -> MirrorRecord:
+    def promote_writable(self, source: LakeConnection | None = None) -> MirrorRecord:
         """Fail over: turn the mirror into a writable repository that no longer follows its source.
 
         It cannot be undone. What the source has beyond what the mirror shows is lost here: see ``loss``. A call that
@@ -147,7 +149,7 @@ class Mirror(Repository):
     prove: Final = verb(lambda: ops.mirror.prove.prove)
     check: Final = verb(lambda: ops.mirror.status.check_promoted)
 
-    def delete(self, source: Connection | None = None) -> bool:
+    def delete(self, source: LakeConnection | None = None) -> bool:
         """Forget the mirror. Its objects stay where they are. Returns whether the source knows that it is gone.
 
         A source that was never told about the mirror needs no word, so the answer is True then too.
@@ -158,12 +160,14 @@ class Mirror(Repository):
         with self._try(source) as found:
             return ops.mirror.create.delete_mirror(self._ctx, found)
 
-    def source_namespace(self, source: Connection | None = None) -> str:
+    def source_namespace(self, source: LakeConnection | None = None) -> str:
         """The storage namespace that must be replicated to the mirror's own. Asks the source."""
         with self._origin(source) as (_, namespace):
             return namespace
 
-    def replicate(self, source: Connection | None = None, *, delete: bool = False, force: bool = False) -> Replicated:
+    def replicate(
+        self, source: LakeConnection | None = None, *, delete: bool = False, force: bool = False
+    ) -> Replicated:
         """Copy what the source's storage namespace has and the mirror's lacks, for stores that do not replicate.
 
         Args:
@@ -195,20 +199,20 @@ class Mirror(Repository):
             )
 
     @contextmanager
-    def _origin(self, given: Connection | None) -> Iterator[tuple[Connection, str]]:
+    def _origin(self, given: LakeConnection | None) -> Iterator[tuple[LakeConnection, str]]:
         """The source's lake, and the storage namespace of the repository there."""
         reference = self.configuration.source
         with reaching(reference, self._clock, given=given or self._source) as lake:
             yield lake, lake.catalog.repository(reference.repository).storage_namespace
 
     @contextmanager
-    def _open_source(self, given: Connection | None) -> Iterator[Source]:
+    def _open_source(self, given: LakeConnection | None) -> Iterator[Source]:
         reference = self.configuration.source
         with reaching(reference, self._clock, given=given or self._source) as lake:
             yield ops.mirror.source.Source(lake.catalog, reference.repository)
 
     @contextmanager
-    def _try(self, given: Connection | None) -> Iterator[Source | None]:
+    def _try(self, given: LakeConnection | None) -> Iterator[Source | None]:
         """The source, or None when it cannot be reached."""
         with ExitStack() as stack:
             try:
@@ -218,8 +222,8 @@ class Mirror(Repository):
             yield source
 
 
-def reference_to(source: Connection | str, repository: str | None, name: str) -> SourceReference:
-    """How to find the source again. Raises ``InvalidInput`` where that would store a password.
+def reference_to(source: LakeConnection | str, repository: str | None, name: str) -> SourceReference:
+    """Make the reference that leads to a source. Raises ``InvalidInput`` where it would store a password.
 
     Args:
         source: an open lake, or a reference as text.
@@ -227,9 +231,8 @@ def reference_to(source: Connection | str, repository: str | None, name: str) ->
         name: the mirror's name.
     """
     if isinstance(source, str):
-        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES)
-        if reason is None and not source.isprintable():
-            reason = "has a character that cannot be printed"
+        unprintable = None if source.isprintable() else "has a character that cannot be printed"
+        reason = flaw(source, at_least=1, at_most=_MAX_SOURCE_BYTES) or unprintable
         if reason is not None:
             raise InvalidInput(f"{excerpt(source)} is no mirror's source: it {reason}")
         reference = parse_source(source, repository or name)
@@ -248,8 +251,10 @@ def reference_to(source: Connection | str, repository: str | None, name: str) ->
 
 
 @contextmanager
-def reaching(reference: SourceReference, clock: Clock, *, given: Connection | None = None) -> Iterator[Connection]:
-    """The source lake: the given one, or the one that the reference leads to, closed afterwards.
+def reaching(
+    reference: SourceReference, clock: Clock, *, given: LakeConnection | None = None
+) -> Iterator[LakeConnection]:
+    """Open the source lake: the given one, or the one that the reference leads to, which is closed afterwards.
 
     Raises:
         CatalogUnavailable, CatalogError, CatalogVersion, InvalidSettings: it cannot be opened. No message holds a
@@ -266,13 +271,13 @@ def reaching(reference: SourceReference, clock: Clock, *, given: Connection | No
         yield lake
 
 
-def open_source(reference: SourceReference, clock: Clock) -> Connection:
-    """The lake that a reference leads to. Nothing of it is created or brought up to date."""
-    return Connection.open(settings=Settings.load(**_source_settings(reference)), clock=clock, must_exist=True)
+def open_source(reference: SourceReference, clock: Clock) -> LakeConnection:
+    """Open the lake that a reference leads to. No part of it is created or upgraded."""
+    return LakeConnection.open(settings=Settings.load(**_source_settings(reference)), clock=clock, must_exist=True)
 
 
 def _source_settings(reference: SourceReference) -> dict[str, Any]:
-    """The settings of the source lake. The environment belongs to the mirror's own lake, so it decides no place."""
+    """Make the settings of the source lake. Its place never comes from the environment, which is the mirror's own."""
     place = reference.place
     match reference.kind:
         case SourceKind.HOME:
@@ -283,9 +288,7 @@ def _source_settings(reference: SourceReference) -> dict[str, Any]:
             given = {"database_url": place}
         case SourceKind.ENVIRONMENT:
             if not os.environ.get(place):
-                raise InvalidSettings(
-                    f"environment variable {place} is not set; it is to hold the source's database URL"
-                )
+                raise InvalidSettings(f"environment variable {place} is not set; set it to the source's database URL")
             given = {"database_url": os.environ[place]}
         case SourceKind.CONNECTION:
             raise InvalidSettings(
@@ -309,7 +312,7 @@ def _from_file(file: Path) -> dict[str, Any]:
 
 
 def _for_message(reference: SourceReference) -> str:
-    """The reference for a message. A database URL shows no user."""
+    """Format a reference for a message. A database URL shows no user."""
     if reference.kind is SourceKind.DATABASE:
         scheme, _, rest = reference.place.partition("://")
         return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}#{reference.repository}"

@@ -131,15 +131,15 @@ class Verb(Generic[P, R]):
 
 
 def verb(find: Callable[[], Callable[Concatenate[Context, P], R]]) -> Verb[P, R]:
-    """A function that takes a context, as a method of a handle of a repository."""
+    """Make a function of a context a method of a repository's handle."""
     return Verb(find, "_ctx")
 
 
 def ref_verb(find: Callable[[], Callable[Concatenate[Context, str, P], R]]) -> Verb[P, R]:
-    """A function that takes a context and a ref, as a method of a handle of a ref."""
+    """Make a function of a context and a ref a method of a ref's handle."""
     return Verb(find, "_ctx", "id")
 
 
 def folder_verb(find: Callable[[], Callable[Concatenate[Context, Path, P], R]]) -> Verb[P, R]:
-    """A function that takes a context and a clone's directory, as a method of a handle of a clone."""
+    """Make a function of a context and a directory a method of a clone's handle."""
     return Verb(find, "_ctx", "directory")

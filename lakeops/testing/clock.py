@@ -25,7 +25,7 @@ class ManualClock:
         self.passed: timedelta = timedelta()
 
     def now(self) -> datetime:
-        """The moment."""
+        """Return ``moment``."""
         return self.moment
 
     def advance(self, **by: float) -> None:
@@ -38,7 +38,7 @@ class ManualClock:
         self.moment += timedelta(**by)
 
     def uptime(self) -> Uptime:
-        """What the machine has counted. ``jump`` does not change it."""
+        """Tell how long the machine has run since its last start. ``jump`` does not change it."""
         return Uptime(self.boot, self.passed // timedelta(microseconds=1))
 
     @property

@@ -64,7 +64,7 @@ class _Rule:
 
 
 class Faults:
-    """What shall go wrong, and what has been done so far. Threads may share it.
+    """The faults that a test wants, and a tally of the calls so far. Threads may share it.
 
     Attributes:
         calls: every call so far, in the order they began.
@@ -116,7 +116,7 @@ class Faults:
             self._rules.append(_Rule(operations, prefix, at, when, action))
 
     def revive(self) -> None:
-        """A new process: no rules, no counts."""
+        """Act a new process: forget all rules and counts."""
         with self._lock:
             self._dead = False
             self._rules.clear()
@@ -128,11 +128,11 @@ class Faults:
 
     @property
     def effects(self) -> int:
-        """How many calls so far were meant to change a store."""
+        """Count the calls so far that change a store."""
         return sum(self.counts[name] for name in EFFECTS)
 
     def opened(self, prefix: str = "") -> int:
-        """How many calls read, or began to read, an object whose key starts with ``prefix``."""
+        """Count the calls that read, or began to read, an object whose key starts with ``prefix``."""
         return sum(call.operation in READS and call.key.startswith(prefix) for call in list(self.calls))
 
     def keys_opened(self, prefix: str = "") -> set[str]:
@@ -140,19 +140,19 @@ class Faults:
         return {call.key for call in list(self.calls) if call.operation in READS and call.key.startswith(prefix)}
 
     def bytes_read(self, prefix: str = "") -> int:
-        """How many bytes of objects whose key starts with ``prefix`` were handed out."""
+        """Count the bytes that were read of objects whose key starts with ``prefix``."""
         with self._lock:
             return sum(count for key, count in self._bytes.items() if key.startswith(prefix))
 
     def around(self, store: ObjectStore) -> ObjectStore:
-        """The store with this script around it. What ``Stores(wrap=...)`` takes."""
+        """Wrap a store in this script. ``Stores(wrap=...)`` takes this method."""
         return FaultyStore(store, self)
 
     # --- what FaultyStore calls ---
 
     @contextmanager
     def during(self, operation: str, key: str, url: str) -> Iterator[None]:
-        """Count a call, and act before and after it as the rules say."""
+        """Count a call, and run the rules that are due before and after it."""
         call = Call(operation, key, url)
         with self._lock:
             self.calls.append(call)
@@ -197,7 +197,7 @@ class FaultyStore:
 
     @property
     def remote(self) -> bool:
-        """As the inner store."""
+        """Whether the inner store is far away."""
         return self.inner.remote
 
     def get(self, key: str) -> bytes:
@@ -343,7 +343,7 @@ class CountedFile(io.BufferedIOBase, BinaryIO):
 
 
 def open_faulty(settings: Settings, faults: Faults, *, clock: Clock | None = None) -> Lake:
-    """A lake all of whose stores play the script of ``faults``. Its catalog is as it is."""
+    """Open a lake whose stores all play the script of ``faults``. Its catalog has no faults."""
     from lakeops.catalog.open import open_catalog
     from lakeops.lake import Lake
     from lakeops.store.open import Stores, StoreSettings

@@ -38,7 +38,7 @@ def lake(lake_settings: Settings, lake_clock: ManualClock) -> Iterator[Lake]:
 
 @pytest.fixture
 def lake_faults() -> Faults:
-    """The script of ``faulty_lake``: what shall go wrong in its stores, and what was called so far."""
+    """The script of ``faulty_lake``: the faults of its stores, and the calls so far."""
     return Faults()
 
 

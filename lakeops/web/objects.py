@@ -23,7 +23,7 @@ from lakeops.web.page import Page, Problem
 
 if TYPE_CHECKING:
     from lakeops.lake import Repository
-    from lakeops.lake.refs import Readable
+    from lakeops.lake.repository import Readable
 
 MOST_BYTES = 64 * 1024
 """Bytes of a text that a preview reads."""

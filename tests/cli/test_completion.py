@@ -9,14 +9,14 @@ from threading import Event
 
 import pytest
 
-from lakeops.cli import completion
+from lakeops.cli import options
 
 R = "lakefs://flights"
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    monkeypatch.setattr(completion, "PATIENCE", 60)
+    monkeypatch.setattr(options, "COMPLETION_SECONDS", 60)
 
 
 @pytest.mark.parametrize(
@@ -40,33 +40,33 @@ def patient(monkeypatch):
     ],
 )
 def test_what_is_offered(flights, typed, offered):
-    assert completion.complete(typed) == offered
+    assert options.complete(typed) == offered
 
 
 def test_a_path_with_a_line_break_is_not_offered(flights):
     flights.branch("dev").put("raw/x\ny", b"")
     flights.branch("dev").put("raw/x y%é", b"")
-    assert completion.complete(f"{R}/dev/raw/x") == [f"{R}/dev/raw/x y%é"]
+    assert options.complete(f"{R}/dev/raw/x") == [f"{R}/dev/raw/x y%é"]
 
 
 def test_it_is_quiet_without_a_lake(home, monkeypatch, capfd):
     monkeypatch.setenv("LAKEOPS_DATABASE_URL", "nonsense")
-    assert completion.complete(f"{R}/") == []
+    assert options.complete(f"{R}/") == []
     assert not home.exists()
     assert capfd.readouterr() == ("", "")
 
 
 def test_it_does_not_keep_anybody_waiting(flights, monkeypatch):
-    monkeypatch.setattr(completion, "PATIENCE", 0)
+    monkeypatch.setattr(options, "COMPLETION_SECONDS", 0)
     answered = Event()
-    monkeypatch.setattr(completion, "_offers", lambda _: [str(answered.wait())])
-    assert completion.complete(R) == []
+    monkeypatch.setattr(options, "_offers", lambda _: [str(answered.wait())])
+    assert options.complete(R) == []
     answered.set()
 
 
 def test_a_shell_is_answered(flights):
     typed = {"_LAKEOPS_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": f"lakeops log {R}/ma"}
-    code = "import lakeops.cli.completion as c; c.PATIENCE = 60; from lakeops.cli import main; main()"
+    code = "import lakeops.cli.options as c; c.COMPLETION_SECONDS = 60; from lakeops.cli import main; main()"
     command, environment = [sys.executable, "-c", code], {**os.environ, **typed}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (f"{R}/main" in done.stdout.replace("\\", ""), done.stderr) == (True, "")

@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from lakeops.cli.fs import transfer
-from lakeops.cli.output import Output
+from lakeops.cli.output import Printer
 from lakeops.model.errors import InvalidInput, StoreUnavailable
 from lakeops.model.progress import ByteCounter
 
@@ -24,8 +24,8 @@ def counter(reports):
 
 
 def test_results_come_in_order(counter):
-    assert transfer(Output(False), range(50), lambda item: item * 2, counter, 7) == [item * 2 for item in range(50)]
-    assert transfer(Output(False), [], lambda item: item, counter, 7) == []
+    assert transfer(Printer(False), range(50), lambda item: item * 2, counter, 7) == [item * 2 for item in range(50)]
+    assert transfer(Printer(False), [], lambda item: item, counter, 7) == []
 
 
 def test_a_failure_stops_what_is_under_way(counter, capsys):
@@ -41,7 +41,7 @@ def test_a_failure_stops_what_is_under_way(counter, capsys):
                 begun.set()
 
     with pytest.raises(InvalidInput, match="bad file"):
-        transfer(Output(False), ["endless", "bad", *["never begun"] * 100], move, counter, 2)
+        transfer(Printer(False), ["endless", "bad", *["never begun"] * 100], move, counter, 2)
     assert capsys.readouterr().err == "Stopped after 0 files of 102.\n"
 
 
@@ -50,7 +50,7 @@ def test_what_passes_is_worth_another_run(counter, capsys):
         raise StoreUnavailable("no answer")
 
     with pytest.raises(StoreUnavailable):
-        transfer(Output(False), ["a", "b"], move, counter, 1)
+        transfer(Printer(False), ["a", "b"], move, counter, 1)
     assert capsys.readouterr().err == "Stopped after 0 files of 2; run it again to go on.\n"
 
 
@@ -63,6 +63,6 @@ def test_progress_adds_up(counter, reports, tmp_path):
             while counted.read(10):
                 pass
 
-    transfer(Output(True), range(4), move, counter, 4)
+    transfer(Printer(True), range(4), move, counter, 4)
     assert reports[-1] == ("Moving", 100, 100)
     assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)

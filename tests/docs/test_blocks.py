@@ -22,7 +22,7 @@ from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
 from lakeops.cli.app import app
-from lakeops.cli.options import Unreadable
+from lakeops.cli.options import BadArgument
 
 PAGES = {
     str(file.relative_to(ROOT)): blocks_of(file)
@@ -99,7 +99,7 @@ def test_commands_are_those_of_the_command_line(page: str) -> None:
                 understand(words)
             except typer.Exit:
                 pass  # --help and --version
-            except (UsageError, Unreadable) as error:
+            except (UsageError, BadArgument) as error:
                 wrong.append((words, str(error)))
     assert not wrong
 
@@ -136,5 +136,5 @@ def test_files_can_be_parsed() -> None:
     ],
 )
 def test_a_command_that_is_none_is_noticed(command: str) -> None:
-    with pytest.raises((UsageError, Unreadable)):
+    with pytest.raises((UsageError, BadArgument)):
         understand(command.split())

@@ -258,7 +258,7 @@ def _sum(fs: LakeopsFileSystem, glob: str) -> int:
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_statements_do_not_grow_with_the_files_that_duckdb_reads(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
     """DuckDB lists twice, and asks for each file six times."""
-    monkeypatch.setattr("lakeops.lake.ref_cache.MOVING_SECONDS", 3600)
+    monkeypatch.setattr("lakeops.fs.MOVING_SECONDS", 3600)
     _days(repo, 60)
     commit = repo.branch("main").commit("days").id
     asked = {}
@@ -295,7 +295,7 @@ def test_what_was_told_is_told_again_until_something_is_written_or_time_passes(
     repo: Repository, fs: LakeopsFileSystem, monkeypatch: pytest.MonkeyPatch
 ):
     passed = [0.0]
-    monkeypatch.setattr("lakeops.lake.ref_cache.stopwatch", lambda: lambda begun=passed[0]: passed[0] - begun)
+    monkeypatch.setattr("lakeops.fs.stopwatch", lambda: lambda begun=passed[0]: passed[0] - begun)
     main = repo.branch("main")
     main.put("a/x", b"one")
     commit = main.commit("one").id
@@ -342,7 +342,7 @@ def test_a_remembered_object_that_is_gone_is_looked_up_anew(repo: Repository, fs
 
 
 def test_small_objects_are_remembered_with_their_entries(repo: Repository, fs: LakeopsFileSystem, monkeypatch):
-    monkeypatch.setattr("lakeops.lake.ref_cache.MOST_CONTENTS", 10)
+    monkeypatch.setattr("lakeops.fs.MOST_CONTENTS", 10)
     main = repo.branch("main")
     for name in "abc":
         main.put(name, name.encode() * 4)
@@ -395,7 +395,7 @@ def _walked(fs: LakeopsFileSystem, path: str, **options: object) -> dict[str, di
 
 @pytest.mark.parametrize("passed", [1, 1000])
 def test_a_search_by_one_listing_finds_what_a_walk_finds(repo: Repository, fs: LakeopsFileSystem, monkeypatch, passed):
-    monkeypatch.setattr("lakeops.lake.ref_cache._PASSED", passed)
+    monkeypatch.setattr("lakeops.fs._PASSED", passed)
     with repo.branch("main").batch() as batch:
         for path in PATHS:
             batch.put(path, path.encode())

@@ -10,12 +10,12 @@ from pydoc import render_doc
 import pytest
 
 from lakeops import Branch, Mirror, Ref, Repository
-from lakeops.lake import refs, repository
+from lakeops.lake import repository
 from lakeops.lake.verbs import Verb
 from lakeops.ops import commit, gc, merge
 from lakeops.ops.gc import sweep
 
-HANDLES = [Branch, Mirror, Ref, Repository, repository.GarbageCollection, refs.Readable]
+HANDLES = [Branch, Mirror, Ref, Repository, repository.GarbageCollection, repository.Readable]
 VERBS = [(handle, name) for handle in HANDLES for name, value in vars(handle).items() if isinstance(value, Verb)]
 
 

@@ -1,4 +1,4 @@
-"""``lakeops diff``: what changed, path by path, and how much of it in which folder."""
+"""``lakeops diff``, ``merge`` and ``cherry-pick``: compare refs, and bring changes from one to another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from lakeops.cli.options import flag, uri
+from lakeops.cli.options import (
+    BranchUri,
+    IdempotencyKey,
+    Metadata,
+    ParentNumber,
+    RefUri,
+    flag,
+    parse_metadata,
+    uri,
+    value,
+)
 from lakeops.cli.output import Styled
 from lakeops.cli.session import Session, command
 from lakeops.model.changes import Change, ChangeType, Strategy
@@ -25,11 +35,11 @@ SIGNS = {
     ChangeType.CONFLICT: ("! conflict", "magenta"),
 }
 MAX_FOLDERS = 10
-"""How many folders are counted one by one."""
+"""Folders that are counted one by one."""
 
 
 def change_line(change: Change) -> tuple[Styled, ...]:
-    """One change as people read it: ``+ added path``."""
+    """Format a change as a line: ``+ added path``."""
     return (SIGNS[change.type], " ", change.path)
 
 
@@ -96,7 +106,7 @@ class ChangeCounts:
         return {str(kind): self.types[kind] for kind in (ChangeType.ADDED, ChangeType.REMOVED, ChangeType.CHANGED)}
 
     def lines(self) -> Iterator[tuple[Styled, ...]]:
-        """The counts in words: one line a folder where there are several, and a total."""
+        """Format the counts: a line for each folder where there are several, and a total."""
         if not self.types:
             yield ("No changes.",)
             return
@@ -113,3 +123,63 @@ class ChangeCounts:
                 yield (f"... and {len(self.folders) - MAX_FOLDERS:,} more folders",)
         totals = ", ".join(f"{self.types[kind]:,} {kind.value}" for kind in SIGNS if self.types[kind])
         yield (totals, f" ({human_size(self.sizes.total())})")
+
+
+@command(app, "merge", example="merge lakefs://flights/dev lakefs://flights/main", progress=True)
+def merge(
+    session: Session,
+    source: Annotated[LakeUri, uri("lakefs://REPO/SOURCE", "Any ref.")],
+    destination: Annotated[LakeUri, uri("lakefs://REPO/DEST", "The branch that takes the changes.")],
+    strategy: Annotated[
+        Strategy | None, typer.Option(help="The side that settles every conflict.", show_default=False)
+    ] = None,
+    message: Annotated[str | None, value("--message -m", "TEXT", "The commit's message.")] = None,
+    meta: Metadata = None,
+    squash: Annotated[bool, flag("--squash", "Make a commit with one parent: the source's commits stay out.")] = False,
+    no_commit: Annotated[bool, flag("--no-commit", "Show what the merge would do, and publish nothing.")] = False,
+    allow_empty: Annotated[bool, flag("--allow-empty", "Make a commit even when the source brings nothing.")] = False,
+    idempotency_key: IdempotencyKey = None,
+) -> None:
+    """Merge what a ref changed into a branch.
+
+    When both sides changed the same paths, nothing is published and all of them are listed.
+    """
+    metadata = parse_metadata(meta)
+    repository, ref, name = session.two_refs(source, destination)
+    with session.progress(f"Merging {ref} into {name}"):
+        if no_commit:
+            result = repository.preview_merge(ref, name, strategy=strategy, squash=squash, allow_empty=allow_empty)
+        else:
+            result = repository.merge(
+                ref,
+                name,
+                strategy=strategy,
+                message=message,
+                metadata=metadata,
+                idempotency_key=idempotency_key,
+                squash=squash,
+                allow_empty=allow_empty,
+            )
+    session.note_left_out([ref] if result.source_uncommitted else [], "; commit and merge them")
+    if result.up_to_date:
+        session.answer(result, ["Already up to date: ", (name, "green"), " has all of ", ref])
+        return
+    summary = result.summary
+    merged = "Merged before, under the same key: " if result.repeated else "Merged "
+    done: list[Styled] = [merged, ref, " into ", (name, "green"), ": commit ", (result.reference or "", "yellow")]
+    would: list[Styled] = ["This would merge ", ref, " into ", (name, "green"), "; nothing was published"]
+    session.answer(
+        result,
+        would if no_commit else done,
+        ["Summary: ", (f"{summary.added:,} added", "green"), ", ", (f"{summary.removed:,} removed", "red"), ", ",
+         (f"{summary.changed:,} changed", "yellow")],
+    )  # fmt: skip
+
+
+@command(app, "cherry-pick", example="cherry-pick lakefs://flights/dev~1 lakefs://flights/main", progress=True)
+def cherry_pick(session: Session, ref: RefUri, destination: BranchUri, parent_number: ParentNumber = None) -> None:
+    """Apply what one commit did onto a branch, with a new commit."""
+    repository, picked, name = session.two_refs(ref, destination)
+    with session.progress(f"Picking {picked} onto {name}"):
+        commit = repository.cherry_pick(picked, name, parent_number)
+    session.answer(commit, ["Picked ", picked, " onto ", (name, "green"), ": commit ", (commit.id, "yellow")])

@@ -1,0 +1,252 @@
+"""``lakeops fsck``, ``refs``, ``cache`` and ``db``: keep a repository and its catalog in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakeops.cli.options import RepositoryUri, flag, value
+from lakeops.cli.output import SHORT_ID, Styled
+from lakeops.cli.session import Session, command
+from lakeops.model.errors import StoreError
+from lakeops.model.findings import Finding, Severity
+from lakeops.model.words import counted, human_size, moment
+
+if TYPE_CHECKING:
+    from lakeops.ops.fsck.check import Fsck
+    from lakeops.ops.refs.dump import Dumped
+    from lakeops.store.pieces import Pieces
+
+app: typer.Typer = typer.Typer(add_completion=False)
+
+STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+_NOUNS = {"commits": "commit", "ranges": "range", "entries": "entry", "staged": "staged row", "objects": "object"}
+
+
+@command(app, "fsck", example="fsck lakefs://flights --data", progress=True)
+def fsck(
+    session: Session,
+    uri: RepositoryUri,
+    data: Annotated[bool, flag("--data", "Also check that each object is there, with its size and contents.")] = False,
+) -> None:
+    """Check a repository: refs, commits, metaranges, ranges, staging; with --data also its objects.
+
+    Changes nothing. Leaves with exit code 1 when there are errors. Warnings and information leave it at 0. The result
+    stays on record, for the page of checks.
+    """
+    repository = session.repository(uri)
+    severities: Counter[Severity] = Counter()
+    with session.progress(f"Checking {repository.id}"):
+        check = repository.fsck(data=data)
+        findings = _counted(check, severities)
+        if session.as_json:
+            failed = session.stream_document("findings", findings, lambda: _summary(check, severities))
+            if failed is not None:
+                raise typer.Exit(failed.exit_code)
+        else:
+            for finding in findings:
+                for pieces in finding_lines(finding):
+                    session.line(*pieces)
+            session.line(*_result(check, severities))
+        check.note()
+    if severities[Severity.ERROR]:
+        raise typer.Exit(1)
+
+
+def finding_lines(finding: Finding) -> Iterator[Sequence[Styled]]:
+    """Format a finding: what is wrong where, which commits need it, and what to do."""
+    severity = (finding.severity.value.ljust(8), STYLES[finding.severity])
+    yield (severity, (finding.kind, "bold"), " ", finding.where, ": ", finding.message)
+    if finding.commits:
+        more = finding.commit_count - len(finding.commits)
+        others = f" and {more:,} more" if more else ""
+        yield ("        needed by ", ", ".join(commit[:SHORT_ID] for commit in finding.commits), others)
+    yield ("        ", finding.advice)
+
+
+def _counted(findings: Iterable[Finding], severities: Counter[Severity]) -> Iterator[Finding]:
+    for finding in findings:
+        severities[finding.severity] += 1
+        yield finding
+
+
+def _summary(check: Fsck, severities: Counter[Severity]) -> dict[str, object]:
+    return {
+        "ok": not severities[Severity.ERROR],
+        "severities": {severity.value: severities[severity] for severity in Severity},
+        "checked": dict(check.checked),
+    }
+
+
+def _result(check: Fsck, severities: Counter[Severity]) -> Iterator[Styled]:
+    checked = ", ".join(counted(check.checked[key], noun) for key, noun in _NOUNS.items() if check.checked[key])
+    yield f"Checked {checked or 'nothing'}: "
+    if not severities[Severity.ERROR] and not severities[Severity.WARNING]:
+        yield ("everything is in order.", "green")
+        return
+    errors = counted(severities[Severity.ERROR], "error")
+    yield (f"{errors}, {counted(severities[Severity.WARNING], 'warning')}.", "red")
+
+
+refs: typer.Typer = typer.Typer(
+    help="Dump the catalog's records into the bucket, and restore them.", add_completion=False
+)
+
+
+@command(refs, "dump", example="refs dump lakefs://flights")
+def dump(
+    session: Session,
+    uri: RepositoryUri,
+    full: Annotated[bool, flag("--full", "Write everything anew, and not only what came since the last dump.")] = False,
+) -> None:
+    """Write commits, refs, rules and logs of a repository into its storage namespace."""
+    done = session.repository(uri).refs.dump(full=full)
+    how = {True: "written anew", False: "one more file", None: "nothing to add"}[done.whole]
+    session.answer(done, ["Dump of ", (f"lakefs://{uri.repository}", "green"), f": {how}; ", _dump_size(done)])
+
+
+@command(refs, "status", example="refs status lakefs://flights")
+def status(session: Session, uri: RepositoryUri) -> None:
+    """Show the dump of a repository, and whether something is missing in it."""
+    found = session.repository(uri).refs.status()
+    lines: list[list[str | tuple[str, str]]] = [["There is no dump."]]
+    if found.dump is not None:
+        lines = [["Dump of ", (moment(found.dump.at), "cyan"), ", ", _dump_size(found.dump)]]
+        lines += [["It has everything." if not found.behind else "It lacks what changed since."]]
+    lines += [["Each change of a ref is added to it."]] if found.automatic else []
+    if found.restored_at is not None:
+        lines += [["Restored from the dump of ", moment(found.restored_at), "; not settled, so nothing is collected."]]
+    session.answer(found, *lines)
+
+
+@command(refs, "automatic", example="refs automatic lakefs://flights")
+def automatic(
+    session: Session,
+    uri: RepositoryUri,
+    off: Annotated[bool, flag("--off", "No longer.")] = False,
+) -> None:
+    """Add each change of a branch or tag to the dump as soon as it is made, whoever makes it."""
+    session.repository(uri).refs.automatic(not off)
+    words = "Changes are no longer added to the dump of " if off else "Each change is added to the dump of "
+    session.answer({"id": uri.repository, "automatic": not off}, [words, (f"lakefs://{uri.repository}", "green")])
+
+
+@command(refs, "restore", example="refs restore lakefs://flights s3://bucket/flights")
+def restore(
+    session: Session,
+    uri: RepositoryUri,
+    namespace: Annotated[
+        str, typer.Argument(metavar="NAMESPACE", help="The repository's storage namespace.", show_default=False)
+    ],
+    of: Annotated[
+        str | None, value("--of", "NAMESPACE", "Where the dump was made, if replication brought several along.")
+    ] = None,
+) -> None:
+    """Make a repository of the dump in its storage namespace, after its catalog was lost."""
+    name = uri.only_repository()
+    done = session.lake.restore_repository(name, namespace, of=of)
+    session.answer(
+        done,
+        ["Repository ", (f"lakefs://{name}", "green"), " restored as of ", moment(done.at), "."],
+        [counted(done.commits, "commit"), "."],
+        *([[counted(done.expired, "commit"), " expired, because their files are gone."]] if done.expired else []),
+        *([["Files are missing of ", ", ".join(done.missing), "."]] if done.missing else []),
+    )
+    session.note(f"Look at it: lakeops fsck lakefs://{name}")
+    session.note(f"If it takes the lost catalog's place: lakeops repo adopt lakefs://{name}, then lakeops refs settle")
+
+
+@command(refs, "settle", example="refs settle lakefs://flights --yes", asks=True)
+def settle(session: Session, uri: RepositoryUri) -> None:
+    """Let a restored repository collect garbage: what was committed after the dump is given up."""
+    repository = session.repository(uri)
+    at = repository.refs.status().restored_at
+    if at is not None:
+
+        def show() -> None:
+            session.message("Files that were written or staged after the dump of ", moment(at), " can be deleted then.")
+            session.message("`lakeops gc mark --dry-run` counts them.")
+
+        session.confirm(f"Settle lakefs://{repository.id}?", show)
+    repository.refs.settle()
+    session.answer({"id": repository.id, "restored_at": None}, ["Garbage of ", repository.id, " may be collected."])
+
+
+def _dump_size(dumped: Dumped) -> str:
+    files, records = counted(dumped.parts, "file"), counted(dumped.records, "record")
+    return f"{records} in {files}, {human_size(dumped.size_bytes)}"
+
+
+cache: typer.Typer = typer.Typer(add_completion=False)
+
+
+@cache.callback()
+def cache_group() -> None:
+    """Look at the metadata of far stores that this machine keeps, or forget it."""
+
+
+@command(cache, "show")
+def show_cache(session: Session) -> None:
+    """Show where metadata is kept, how much there is, and how much there may be."""
+    pieces = _pieces()
+    found = pieces.kept()
+    record = {
+        "folder": str(pieces.folder),
+        "usable": pieces.is_usable(),
+        "files": found.files,
+        "size_bytes": found.size_bytes,
+        "max_bytes": pieces.max_bytes,
+    }
+    session.answer(record, [pieces.described()])
+
+
+@command(cache, "clear")
+def clear_cache(session: Session) -> None:
+    """Forget all metadata that this machine keeps. It is fetched again when it is needed."""
+    pieces = _pieces()
+    try:
+        found = pieces.clear()
+    except OSError as error:
+        raise StoreError(f"{pieces.folder} cannot be emptied ({error.strerror}); remove it yourself") from None
+    record = {"files": found.files, "size_bytes": found.size_bytes}
+    session.answer(record, [f"Removed {counted(found.files, 'file')} ({human_size(found.size_bytes)})."])
+
+
+def _pieces() -> Pieces:
+    from lakeops.settings import Settings
+    from lakeops.store.pieces import Pieces
+
+    return Pieces.of(Settings.load())
+
+
+db: typer.Typer = typer.Typer(help="Roles of a team, enforced by PostgreSQL.", add_completion=False)
+
+
+@db.callback()
+def db_group() -> None:
+    """A group of its own, although it has one command."""
+
+
+@command(db, "grants", example="db grants --role writer --login airflow --apply")
+def grants(
+    session: Session,
+    role: Annotated[str, value("--role", "reader|writer|maintainer|mirror", "What the login may do.")],
+    login: Annotated[str | None, value("--login", "NAME", "A login of the database.")] = None,
+    repository: Annotated[
+        list[str] | None, value("--repository", "REPO", "In this repository alone. May be given several times.")
+    ] = None,
+    apply: Annotated[bool, flag("--apply", "Run the statements. Otherwise they are only printed.")] = False,
+) -> None:
+    """Print the statements that let PostgreSQL enforce roles, and give one to a login."""
+    catalog = session.lake.catalog
+    places = repository or []
+    statements = (catalog.grant_role if apply else catalog.role_statements)(role, login, places)
+    session.answer(
+        {"role": role, "login": login, "repositories": places, "applied": apply, "statements": statements},
+        *([f"{statement};"] for statement in statements),
+    )
+    if apply:
+        session.note(f"{len(statements)} statements were run.")
