@@ -86,7 +86,7 @@ class Workers:
         for number, child in running.items():
             self.end(child, number)
 
-    def end(self, child: subprocess.Popen[str], number: int) -> None:  # noqa: ARG002 - for others who run more than workers
+    def end(self, child: subprocess.Popen[str], number: int) -> None:
         """Wait until a worker has ended its round."""
         _check_ended(child)
 

@@ -1,9 +1,9 @@
-"""Writers of every edge on one branch, in processes that are killed: what each does in a round, and what it notes of it.
+"""Writers of every edge on one branch, in processes that are killed: what each does in a round, and what it notes.
 
 Usage: python -m support.mixed HOME DATABASE_URL GATEWAY_PORT NAME WRITERS LOG STOP
 
-``WRITERS`` are names of ``WRITERS``, separated by commas; one round plays each once. A process begins no further round
-once there is a file STOP.
+``WRITERS`` are names of ``WRITERS``, separated by commas; one round plays each once. A process ends after the round in
+which there is a file STOP.
 
 The log has an intent before each write and its outcome after the answer. A write without an answer may be there or not.
 So the paths of its *life* are left alone from then on: a life ends when the process dies, or when it gets no answer.
@@ -13,17 +13,18 @@ Every life has folders, a side branch and a clone of its own.
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from botocore.exceptions import ClientError, HTTPClientError
 from support.served import KEYS, s3_client
 from support.steady import Log, collect
 
@@ -32,7 +33,7 @@ from lakeops import Branch, Lake, LakeopsError, Repository, Settings
 REPOSITORY = "mixed"
 ROWS = 3
 """Rows of one append to a table. They are there together or not at all."""
-TRIES = 5
+TRIES = 10
 """How often what needs a branch without uncommitted changes is tried in one round, beside those who stage."""
 
 NO_ANSWER = {
@@ -225,7 +226,10 @@ def fsspec(at: Worker) -> None:
     from lakeops.fs import LakeopsFileSystem
 
     path, text = f"{at.folder}{at.round % 3}", at.value()
-    with at.write({path: text}), LakeopsFileSystem(lake=at.lake).open(f"lakefs://{REPOSITORY}/main/{path}", "wb") as out:
+    with (
+        at.write({path: text}),
+        LakeopsFileSystem(lake=at.lake).open(f"lakefs://{REPOSITORY}/main/{path}", "wb") as out,
+    ):
         out.write(text.encode())
 
 
@@ -244,9 +248,8 @@ def merge(at: Worker) -> None:
     """Commit to a side branch and merge it into main."""
     side = f"side-{at.name}-{at.life}"
     waiting = at.unsent.setdefault("merge", {})
-    if not waiting:
-        if not any(branch.id == side for branch in at.repo.branches(prefix=side)):
-            at.repo.create_branch(side, source="main")
+    if not waiting and not any(branch.id == side for branch in at.repo.branches(prefix=side)):
+        at.repo.create_branch(side, source="main")
     path = f"{at.folder}{at.round}"
     waiting[path] = at.value()
     at.repo.branch(side).put(path, str(waiting[path]).encode())
@@ -279,7 +282,9 @@ def delta(at: Worker) -> None:
 
     text = at.value()
     with at.noted(table="delta", row=text):
-        write_deltalake(f"s3://{REPOSITORY}/main/{DELTA}", rows(text), mode="append", storage_options=at.storage_options)
+        write_deltalake(
+            f"s3://{REPOSITORY}/main/{DELTA}", rows(text), mode="append", storage_options=at.storage_options
+        )
 
 
 def iceberg(at: Worker) -> None:
@@ -347,7 +352,9 @@ def iceberg_catalog(settings: Settings) -> Any:
     if settings.database_url is not None:
         where["lakeops.database_url"] = settings.database_url.get_secret_value()
     impl = "lakeops.iceberg.RefCatalog"
-    return load_catalog("mixed", **where, **{"py-catalog-impl": impl}, warehouse=f"lakefs://{REPOSITORY}/main/warehouse")
+    return load_catalog(
+        "mixed", **where, **{"py-catalog-impl": impl}, warehouse=f"lakefs://{REPOSITORY}/main/warehouse"
+    )
 
 
 # --- the log ---
@@ -389,7 +396,8 @@ def _again(at: Worker, noted: Noted) -> None:
             else:
                 outcome["id"] = _merge(at, side, key)
     except LakeopsError as error:
-        if error.kind not in REFUSED | NO_ANSWER:
+        # A commit's key stands for contents too, and others have staged since. So it stays open here.
+        if error.kind not in REFUSED | NO_ANSWER | {"idempotency_key_reused"}:
             raise
 
 
@@ -400,10 +408,13 @@ def play(at: Worker, writers: list[str], *, rounds: int | None = None) -> None:
     """One round after the other until told to stop; a new life after each write that got no answer."""
     at.life = sum(line.startswith('["life"') for line in at.log.lines)
     at.begin()
-    while not at.stop.exists() and at.round != rounds:
+    while True:
         at.round += 1
         for at.writer in writers:
             _once(at, WRITERS[at.writer])
+        # Looked at after a round: a process that was killed just before the end still plays each writer once.
+        if at.stop.exists() or at.round == rounds:
+            return
 
 
 def _once(at: Worker, writer: Callable[[Worker], None]) -> None:
@@ -415,24 +426,33 @@ def _once(at: Worker, writer: Callable[[Worker], None]) -> None:
             raise
     except Refused:
         return
-    except Exception:
+    except Exception as error:
         # S3 clients have errors of many kinds. All count as no answer where the gateway was killed meanwhile.
-        if at.writer not in BY_GATEWAY or reach_gateway(at) == gateway:
+        if at.writer not in BY_GATEWAY or (not is_no_answer(error) and reach_gateway(at) == gateway):
             raise
     else:
         return
     at.begin()
 
 
+def is_no_answer(error: Exception) -> bool:
+    """Whether a client of the gateway lost its connection, or was told to try again (as a copy beside a mark is)."""
+    if isinstance(error, ClientError):
+        return bool(error.response["ResponseMetadata"]["HTTPStatusCode"] == 503)
+    return isinstance(error, HTTPClientError)
+
+
 def reach_gateway(at: Worker) -> int:
-    """How often the gateway was started, once it can be reached."""
+    """How often the gateway was started, once it answers. One that dies still takes connections for a moment."""
     starts = at.place / "gateway-starts"
     while True:
         count = starts.stat().st_size
         try:
-            with socket.create_connection(("127.0.0.1", at.port), timeout=5):
+            with closing(HTTPConnection("127.0.0.1", at.port, timeout=30)) as asked:
+                asked.request("GET", "/")
+                asked.getresponse().read()
                 return count
-        except OSError:
+        except (OSError, HTTPException):
             time.sleep(0.05)  # between two looks at the condition
 
 

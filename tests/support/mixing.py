@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
 import subprocess
 import sys
@@ -45,7 +45,7 @@ class Mixed(Workers):
         (self.port,) = free_ports(1)
 
     def prepare(self) -> None:
-        with self.open() as lake, _iceberg_closed():
+        with self.open() as lake, iceberg_closed():
             repo = lake.create_repository(REPOSITORY, split=Split(2, 4, 8))
             repo.gc.set_rules({"default_retention_days": 1, "branches": []})
             with serving(lake, write=True) as options:
@@ -71,7 +71,10 @@ class Mixed(Workers):
         if self.url:
             environment["LAKEOPS_DATABASE_URL"] = self.url
         if gateway:
-            environment |= {"LAKEOPS_GATEWAY_ACCESS_KEY": KEYS.access_key, "LAKEOPS_GATEWAY_SECRET_KEY": KEYS.secret_key}
+            environment |= {
+                "LAKEOPS_GATEWAY_ACCESS_KEY": KEYS.access_key,
+                "LAKEOPS_GATEWAY_SECRET_KEY": KEYS.secret_key,
+            }
             with (self.home / "gateway-starts").open("a") as starts:
                 starts.write("x")
             arguments = ["lakeops", "gateway", "--write", "--port", str(self.port)]
@@ -128,7 +131,7 @@ def judge(lake: Lake, logs: list[Path]) -> list[str]:
     with serving(lake) as options:
         found = DeltaTable(f"s3://{REPOSITORY}/main/{DELTA}", storage_options=options).to_pyarrow_table()
         problems += wrong_rows("delta", notes, found["value"].to_pylist())
-    with _iceberg_closed():
+    with iceberg_closed():
         scan = iceberg_catalog(lake.settings).load_table(ICEBERG).scan()
         problems += wrong_rows("iceberg", notes, scan.to_arrow()["value"].to_pylist())
     repo.branch("main").commit("last", allow_empty=True)
@@ -191,10 +194,12 @@ def wrong_commits(notes: Iterable[Noted], chain: list[Commit]) -> list[str]:
     """Commits that are not in main's history as often as they should be. ``chain`` is newest first."""
     problems = [
         f"{older.id} comes after {newer.id}, whose first parent is {newer.parents[0]}"
-        for newer, older in zip(chain, chain[1:], strict=False)
+        for newer, older in itertools.pairwise(chain)
         if newer.parents[0] != older.id
     ]
-    problems += [f"{id} is {often} times in history" for id, often in Counter(one.id for one in chain).items() if often > 1]
+    problems += [
+        f"{one} is {often} times in history" for one, often in Counter(one.id for one in chain).items() if often > 1
+    ]
     ids = {one.id for one in chain}
     said = Counter(text for one in chain for text in [one.message, *(each.message for each in one.along)])
     allowed: dict[str, set[int]] = {}
@@ -212,7 +217,7 @@ def wrong_commits(notes: Iterable[Noted], chain: list[Commit]) -> list[str]:
 
 
 @contextmanager
-def _iceberg_closed() -> Iterator[None]:
+def iceberg_closed() -> Iterator[None]:
     """Close the lakes that Iceberg's files open in this process."""
     before = {**LakeopsFileSystem._opened}
     try:
