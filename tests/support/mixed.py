@@ -2,8 +2,8 @@
 
 Usage: python -m support.mixed HOME DATABASE_URL GATEWAY_PORT NAME WRITERS LOG STOP
 
-``WRITERS`` are names of ``WRITERS``, separated by commas; one round plays each once. A process ends after the round in
-which there is a file STOP.
+``WRITERS`` are names of ``WRITERS``, separated by commas; one round plays each once. The last round of a
+process is the one that begins when there is a file STOP.
 
 The log has an intent before each write and its outcome after the answer. A write without an answer may be there or not.
 So the paths of its *life* are left alone from then on: a life ends when the process dies, or when it gets no answer.
@@ -148,7 +148,9 @@ class Worker:
         Args:
             again: the side branch, of a merge that may be made again under its key.
         """
-        for _ in range(TRIES):
+        tries = 0
+        while tries < TRIES or self.stop.exists():  # others stop staging then
+            tries += 1
             try:
                 with self.noted(commit=message, paths=paths, again=again) as outcome:
                     outcome["id"] = act()
@@ -408,13 +410,13 @@ def play(at: Worker, writers: list[str], *, rounds: int | None = None) -> None:
     """One round after the other until told to stop; a new life after each write that got no answer."""
     at.life = sum(line.startswith('["life"') for line in at.log.lines)
     at.begin()
-    while True:
+    last = False
+    while not last:
+        # So that each writer is played once more when nobody is killed any longer.
+        last = at.stop.exists() or at.round + 1 == rounds
         at.round += 1
         for at.writer in writers:
             _once(at, WRITERS[at.writer])
-        # Looked at after a round: a process that was killed just before the end still plays each writer once.
-        if at.stop.exists() or at.round == rounds:
-            return
 
 
 def _once(at: Worker, writer: Callable[[Worker], None]) -> None:
@@ -461,7 +463,8 @@ def working(settings: Settings, port: int, name: str, log: Path, stop: Path) -> 
     with ExitStack() as opened:
         lake = opened.enter_context(Lake.open(settings=settings))
         s3 = opened.enter_context(s3_client(f"http://127.0.0.1:{port}"))
-        yield Worker(lake, port, name, Log(log), s3, stop)
+        notes = opened.enter_context(closing(Log(log)))
+        yield Worker(lake, port, name, notes, s3, stop)
 
 
 def main() -> None:

@@ -193,9 +193,9 @@ def wrong_rows(table: str, notes: Iterable[Noted], found: list[str]) -> list[str
 def wrong_commits(notes: Iterable[Noted], chain: list[Commit]) -> list[str]:
     """Commits that are not in main's history as often as they should be. ``chain`` is newest first."""
     problems = [
-        f"{older.id} comes after {newer.id}, whose first parent is {newer.parents[0]}"
+        f"{older.id} comes after {newer.id}, whose parents are {newer.parents}"
         for newer, older in itertools.pairwise(chain)
-        if newer.parents[0] != older.id
+        if newer.parents[:1] != (older.id,)
     ]
     problems += [
         f"{one} is {often} times in history" for one, often in Counter(one.id for one in chain).items() if often > 1
