@@ -105,7 +105,7 @@ docs-serve: setup ## the site on loopback, built again when a page changes
 	@$(MKDOCS) serve --strict
 
 KIND ?= nested
-harness: setup ## anything inside anything for SECONDS=60; KIND=nested, mirror or killed, JUMP=0.01 sets clocks wrong
+harness: setup ## anything inside anything for SECONDS=60; KIND=nested, mirror, killed or mixed, JUMP=0.01 sets clocks wrong
 	@PYTHONPATH=tests $(BIN)/python -m harness $(KIND) --seconds $(SECONDS) --jump $(or $(JUMP),0)
 
 demo: setup ## seven days published by real Airflow runs, one of them rejected; leaves nothing running

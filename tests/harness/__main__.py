@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from argparse import ArgumentParser
 from collections import Counter
-from itertools import count
+from contextlib import nullcontext
+from itertools import count, cycle
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
 from services.postgres import postgres_url
 from support.killing import Workers
+from support.mixing import Mixed
 from support.nested import USUAL, Chances, Failure, World
 from support.nested_mirror import MirrorWorld
 from support.nested_operations import OPERATIONS
@@ -20,6 +22,7 @@ from lakeops.model.clock import stopwatch
 
 WORLDS = {"nested": World, "mirror": MirrorWorld}
 KILLS = 100
+MIXED_KILLS = 20
 
 
 def history(
@@ -48,9 +51,27 @@ def kill(seconds: float, random: Random) -> Counter[str]:
     return total
 
 
+def mix(seconds: float, random: Random) -> Counter[str]:
+    """Writers of every edge, on SQLite and on PostgreSQL in turn, killed until the time is over; what they did."""
+    total: Counter[str] = Counter()
+    passed = stopwatch()
+    for postgres in cycle([False, True]):
+        if passed() > seconds:
+            break
+        database = postgres_url() if postgres else nullcontext("")
+        with database as url, TemporaryDirectory(prefix="lakeops-mixed-") as name:
+            mixed = Mixed(Path(name), url)
+            mixed.prepare()
+            mixed.run(random, MIXED_KILLS)
+            mixed.check()
+            total += mixed.counts() + Counter(kills=MIXED_KILLS, runs=1)
+            print(f"{passed():.0f} s", dict(total), "lost 0", flush=True)
+    return total
+
+
 def main() -> None:
     arguments = ArgumentParser(prog="python -m harness", description=__doc__)
-    arguments.add_argument("kind", choices=[*sorted(WORLDS), "killed"])
+    arguments.add_argument("kind", choices=[*sorted(WORLDS), "killed", "mixed"])
     arguments.add_argument("seed", type=int, nargs="?", help="run one history and show it")
     arguments.add_argument("--begin", type=int, default=0, help="the first seed of a long run")
     arguments.add_argument("--seconds", type=float, default=60)
@@ -59,6 +80,9 @@ def main() -> None:
     given = arguments.parse_args()
     if given.kind == "killed":
         print(dict(kill(given.seconds, Random(given.begin))))
+        return
+    if given.kind == "mixed":
+        print(dict(mix(given.seconds, Random(given.begin)).most_common()), "lost 0")
         return
     chances = Chances(jump=given.jump)
     total: Counter[str] = Counter()

@@ -83,8 +83,12 @@ class Workers:
             killed += 1
             running[number] = self.start(number)
         self.stop.touch()
-        for child in running.values():
-            _check_ended(child)
+        for number, child in running.items():
+            self.end(child, number)
+
+    def end(self, child: subprocess.Popen[str], number: int) -> None:
+        """Wait until a worker has ended its round."""
+        _check_ended(child)
 
     def _wait_for(self, child: subprocess.Popen[str], number: int, *, more: int) -> None:
         """Until a worker has written down so many more lines, or has ended."""

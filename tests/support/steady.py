@@ -47,6 +47,9 @@ class Log:
         self._out.flush()
         os.fsync(self._out.fileno())
 
+    def close(self) -> None:
+        self._out.close()
+
 
 def again(act: Callable[[], object]) -> None:
     """Do it until it is done; others are in the way for a moment."""

@@ -1,0 +1,158 @@
+"""Writers of every edge on one branch, killed at random, and the judge of what they leave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from support.mixed import ICEBERG, REPOSITORY, Noted, iceberg_catalog, play, read_log, rows, working
+from support.mixing import EACH, FEW, Mixed, iceberg_closed, judge, wrong_commits
+
+from lakeops import Lake, Repository
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_on_sqlite(tmp_path: Path) -> None:
+    killed_often(Mixed(tmp_path, "", groups=FEW), kills=3)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_is_lost_on_postgresql(tmp_path: Path, empty_postgres_url: str) -> None:
+    killed_often(Mixed(tmp_path, empty_postgres_url, groups=FEW), kills=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("postgres", [False, True])
+def test_nothing_is_lost_in_a_hundred_kills(tmp_path: Path, empty_postgres_url: str, postgres: bool) -> None:
+    killed_often(Mixed(tmp_path, empty_postgres_url if postgres else "", groups=EACH), kills=100)
+
+
+def killed_often(busy: Mixed, *, kills: int) -> None:
+    busy.prepare()
+    busy.run(Random(kills), kills)
+    busy.check()
+
+
+# --- the judge ---
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, Path]]:
+    """A lake and the log of one worker that has played each writer, and that nobody killed."""
+    busy = Mixed(tmp_path_factory.mktemp("played"), "", groups=[[name for group in EACH for name in group]])
+    busy.prepare()
+    gateway = busy.start(1)
+    with busy.open() as lake, iceberg_closed():
+        try:
+            with working(lake.settings, busy.port, "w0", busy.log(0), busy.stop) as worker:
+                play(worker, busy.groups[0], rounds=2)
+        finally:
+            busy.end(gateway, 1)
+        assert judge(lake, busy.logs) == []
+        yield lake, busy.log(0)
+
+
+def newest(log: Path, writer: str) -> Noted:
+    return [each for each in read_log(log) if each.writer == writer and each.outcome == "done"][-1]
+
+
+def path_of(log: Path, writer: str) -> str:
+    return next(path for path, text in newest(log, writer).what["paths"].items() if text is not None)
+
+
+def new_problems(played: tuple[Lake, Path], log: Path, change: Callable[[], object]) -> list[str]:
+    before = judge(played[0], [log])
+    change()
+    return [problem for problem in judge(played[0], [log]) if problem not in before]
+
+
+@pytest.mark.parametrize("writer", ["put", "upload", "copy", "replace", "append", "fsspec", "rename", "merge", "local"])
+def test_a_lost_write_is_named(played: tuple[Lake, Path], writer: str) -> None:
+    path, main = path_of(played[1], writer), played[0].repository(REPOSITORY).branch("main")
+    # Once before the last commit, and once in what that commit shows.
+    lost = new_problems(played, played[1], lambda: main.delete(path))
+    assert len(lost) == 2
+    assert all(problem.startswith(f"{path}: {newest(played[1], writer).intent} left") for problem in lost)
+    assert len(new_problems(played, played[1], lambda: main.put(path, b"another text"))) == 2
+    text = newest(played[1], writer).what["paths"][path]
+    assert new_problems(played, played[1], lambda: main.put(path, text.encode())) == []
+
+
+def test_an_object_that_nobody_wrote_is_named(played: tuple[Lake, Path]) -> None:
+    main = played[0].repository(REPOSITORY).branch("main")
+    strange = new_problems(played, played[1], lambda: main.put("strange", b"1"))
+    assert [problem.partition(":")[0] for problem in strange] == ["strange", "strange"]
+
+
+def intent(text: str, **what: object) -> list[str]:
+    return [json.dumps(["intent", text, "forged", what])]
+
+
+def done(text: str, **answer: object) -> list[str]:
+    return [json.dumps(["done", text, answer])]
+
+
+@pytest.mark.parametrize("table", ["delta", "iceberg"])
+def test_lost_doubled_and_unwanted_rows_are_named(played: tuple[Lake, Path], tmp_path: Path, table: str) -> None:
+    row = newest(played[1], table).intent
+    value = newest(played[1], table).what["row"]
+    refused = json.dumps(["refused", row, {}])
+    assert forged(played, tmp_path, [refused]) == [f"{table} has 3 rows of {value}, and should have one of [0]"]
+    lost = [*intent("lost", table=table, row="lost"), *done("lost")]
+    assert forged(played, tmp_path, lost) == [f"{table} has 0 rows of lost, and should have one of [3]"]
+    assert forged(played, tmp_path, intent("open", table=table, row="open")) == []
+
+
+def test_rows_that_are_there_twice_are_named(played: tuple[Lake, Path]) -> None:
+    value = newest(played[1], "iceberg").what["row"]
+    again = iceberg_catalog(played[0].settings).load_table(ICEBERG)
+    doubled = new_problems(played, played[1], lambda: again.append(rows(value)))
+    assert doubled == [f"iceberg has 6 rows of {value}, and should have one of [3]"]
+
+
+def test_a_write_without_an_answer_is_there_whole_or_not_at_all(played: tuple[Lake, Path], tmp_path: Path) -> None:
+    lake, log = played
+    path = path_of(log, "append")
+    text = newest(log, "append").what["paths"][path]
+    assert forged(played, tmp_path, intent("whole", paths={path: text})) == []
+    assert forged(played, tmp_path, intent("none", paths={"one": "1", "other": "2"})) == []
+    assert forged(played, tmp_path, ['["intent", "cut o']) == []
+    lake.repository(REPOSITORY).branch("main").put("part/1", b"1")
+    in_part = forged(played, tmp_path, intent("part", paths={"part/1": "1", "part/2": "2"}))
+    assert len(in_part) == 2
+    assert all(problem.startswith("part got no answer, and is there in part") for problem in in_part)
+
+
+def test_lost_and_doubled_commits_are_named(played: tuple[Lake, Path], tmp_path: Path) -> None:
+    lost = [*intent("lost", commit="lost", paths={}), *done("lost", id="f" * 64)]
+    problems = forged(played, tmp_path, lost)
+    assert problems == [
+        f"lost made {'f' * 64}, which is not in history",
+        "the message lost is 0 times in history, and should be one of [1]",
+    ]
+    repo: Repository = played[0].repository(REPOSITORY)
+    notes, chain = read_log(played[1]), [*repo.log("main", first_parent=True)]
+    assert wrong_commits(notes, chain) == []
+    key = newest(played[1], "merge").what["commit"]
+    place = next(number for number, one in enumerate(chain) if one.message == key)
+    assert any("comes after" in problem for problem in wrong_commits(notes, chain[:place] + chain[place + 1 :]))
+    twice = [*chain, replace(chain[place], id="another")]
+    assert f"the message {key} is 2 times in history, and should be one of [1]" in wrong_commits(notes, twice)
+    assert any("2 times in history" in problem for problem in wrong_commits(notes, [*chain, chain[place]]))
+
+
+def forged(played: tuple[Lake, Path], tmp_path: Path, lines: list[str]) -> list[str]:
+    """Problems that are new when lines are added to the log."""
+    log = tmp_path / "log"
+    log.write_text(played[1].read_text())
+
+    def add() -> None:
+        with log.open("a") as out:
+            out.write("".join(f"{line}\n" for line in lines))
+
+    return new_problems(played, log, add)
