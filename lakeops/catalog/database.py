@@ -8,6 +8,7 @@ happened, or the error says that nobody knows. No message holds a password, a st
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -25,11 +26,13 @@ from sqlalchemy.pool import Pool
 from lakeops.catalog import digests
 from lakeops.catalog.digests import MASK
 from lakeops.catalog.tables import STAGED
-from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying
+from lakeops.model.clock import FIRST_WAIT, Ids, pause, retrying, stopwatch
 from lakeops.model.errors import CatalogError, CatalogUnavailable, PermissionDenied
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger("lakeops.catalog")
 
 
 class Failure(Enum):
@@ -92,6 +95,10 @@ class Dialect(Protocol):
 
     def describe_failure(self, error: BaseException) -> Described:
         """What an error of the driver means."""
+        ...
+
+    def lock_holder(self, engine: Engine, error: BaseException) -> str:
+        """Words for who holds the lock that an error says was not given. Empty where the database does not tell."""
         ...
 
     def lock_schema(self, conn: Connection) -> None:
@@ -289,20 +296,32 @@ class Database:
             return PermissionDenied(self._sentence("this login may not do that", described.words))
         if described.failure is Failure.REFUSED:
             return CatalogError(self._sentence("the catalog refused", described.words))
-        return _AgainError(self._sentence("the catalog is not available", described.words))
+        holder = self.dialect.lock_holder(self.engine, _driver_error(error))
+        return _AgainError(self._sentence("the catalog is not available", described.words) + holder)
 
     def _retrying(self, run: Callable[[], T]) -> T:
+        waited, lost = stopwatch(), 0
+
+        def attempt() -> T:
+            nonlocal lost
+            try:
+                return run()
+            except _AgainError as error:
+                lost += 1
+                _log.warning("%s; try %d of %d lost after %.1f s", error, lost, TRIES, waited())
+                raise
+
         try:
-            return run()  # tried once without tenacity: a command need not import it
+            return attempt()  # tried once without tenacity: a command need not import it
         except _AgainError:
             pause(self._ids.jitter(FIRST_WAIT))
         again = retrying(
             lambda error: isinstance(error, _AgainError), self._ids, tries=TRIES - 1, seconds=PATIENCE_SECONDS
         )
         try:
-            return again(run)
+            return again(attempt)
         except _AgainError as error:
-            raise CatalogUnavailable(str(error)) from None
+            raise CatalogUnavailable(f"{error}; waited {waited():.1f} s in {lost} tries") from None
 
     def _sentence(self, what: str, words: str) -> str:
         for secret in self._hidden:

@@ -7,11 +7,13 @@ prepared statements, temporary tables dropped at commit), so pools that hand out
 
 from __future__ import annotations
 
+import io
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import URL, Connection, Engine, create_engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from lakeops.catalog.database import STAGED_VALUES, Described, Failure, first_line, insert_staged
 from lakeops.catalog.tables import STAGED
@@ -33,21 +35,22 @@ _CONNECT: dict[str, Any] = {
     "connect_timeout": 10,
     "prepare_threshold": None,
 }
-_AGAIN = {
-    "40001",  # serialization failure
-    "40P01",  # deadlock
-    "55P03",  # lock not available in time
-    "57014",  # statement timeout
-}
+_LOCKED = "55P03"  # lock not available in time
+_AGAIN = ("40001", "40P01", _LOCKED, "57014")  # serialization failure, deadlock, lock, statement timeout
 _NOT_TOLD = ("42", "0A", "55")  # some services do not let their users ask
 _DATABASE = "SELECT oid FROM pg_database WHERE datname = current_database()"
 _CLUSTER = {
     "system": "SELECT system_identifier FROM pg_control_system()",
     "timeline": "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)",
 }
+_TUPLE = re.compile(r"tuple (\(\d+,\d+\)) in relation \"(lakeops_\w+)\"")
+_HOLDER = (  # whoever locked or changed a row has written its transaction's number there
+    "SELECT pid, application_name, usename, date_trunc('second', clock_timestamp() - xact_start) "
+    "FROM pg_stat_activity JOIN pg_locks USING (pid) WHERE locktype = 'transactionid' AND granted "
+    "AND transactionid = (SELECT xmax FROM {} WHERE ctid = %s::tid)"
+)
 _BATCH = 50_000
 _BLOCK = 8 << 20
-_LARGEST_BLOCK = (1 << 31) - 1
 _DENIED = "42501"  # insufficient privilege
 _LOST = ("08", "53", "57P0", "25P03")  # connection, resources, shutdown, idle in transaction
 
@@ -104,11 +107,15 @@ class Postgres:
         return cast("datetime", moment).astimezone(UTC)
 
     def describe_failure(self, error: BaseException) -> Described:
-        """By SQLSTATE. An operation that failed without any was not answered by a server."""
+        """By SQLSTATE. An operation that failed without any was not answered by a server.
+
+        A pooler whose server broke may answer one command twice, which psycopg calls an internal error.
+        """
         import psycopg
 
         state = getattr(error, "sqlstate", None) or ""
-        unanswered = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        kinds = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
+        unanswered = not state and isinstance(error, kinds)
         if state in _AGAIN:
             failure = Failure.RETRY
         elif unanswered or state.startswith(_LOST):
@@ -118,6 +125,23 @@ class Postgres:
         else:
             failure = Failure.REFUSED
         return Described(failure, first_line(error))
+
+    def lock_holder(self, engine: Engine, error: BaseException) -> str:
+        """The process that has locked the row which the error names, and for how long. Some logins may not ask."""
+        found = _TUPLE.search(getattr(getattr(error, "diag", None), "context", None) or "")
+        if getattr(error, "sqlstate", None) != _LOCKED or found is None:
+            return ""
+        try:
+            with engine.connect() as conn:
+                self.begin(conn, write=False)
+                row = conn.exec_driver_sql(_HOLDER.format(found[2]), (found[1],)).first()
+        except SQLAlchemyError:
+            return ""  # the error that is told is the one before
+        if row is None:
+            return ""
+        pid, program, login, age = row
+        since = "" if age is None else f", whose transaction has been open for {age}"
+        return f"; process {pid} of the database ({program or 'unnamed'}, login {login}) holds the lock{since}"
 
     def lock_schema(self, conn: Connection) -> None:
         """An advisory lock of this transaction."""
@@ -169,21 +193,27 @@ class Postgres:
         from lakeops.model.arrays import no_rows
 
         above = next_prefix(prefix)
-        sink = pa.BufferOutputStream()
+        tables, rows, size = [no_rows(COLUMNS)], io.BytesIO(), 0
         with _cursor(conn) as cursor:
             values = (repository_id, token, prefix, above or "", above is None)
             with cursor.copy(_COPY_OUT, values) as copy:
                 for piece in copy:
-                    sink.write(piece)
-        buffer = sink.getvalue()
-        return _parsed(buffer, COLUMNS).cast(COLUMNS) if buffer.size else no_rows(COLUMNS)
+                    size += rows.write(piece)
+                    # Rows may hold newlines, but only between quotes.
+                    if size >= _BLOCK and piece[-1] in b"\n" and not rows.getvalue().count(b'"') % 2:
+                        tables.append(_parsed(rows.getvalue(), COLUMNS))
+                        rows, size = io.BytesIO(), 0
+        if size:
+            tables.append(_parsed(rows.getvalue(), COLUMNS))
+        return pa.concat_tables(tables)
 
 
-def _parsed(buffer: pa.Buffer, columns: pa.Schema) -> pa.Table:
-    """The CSV as a table. Arrow refuses a row that is larger than a block, so the block grows until all rows fit."""
+def _parsed(rows: bytes, columns: pa.Schema) -> pa.Table:
+    """Whole rows of CSV as a table. Arrow refuses a row that is larger than a block, so all of it is one."""
     import pyarrow as pa
     import pyarrow.csv as pa_csv
 
+    read = pa_csv.ReadOptions(column_names=columns.names, block_size=len(rows), use_threads=False)
     parse = pa_csv.ParseOptions(newlines_in_values=True)
     convert = pa_csv.ConvertOptions(
         column_types=columns,
@@ -193,15 +223,7 @@ def _parsed(buffer: pa.Buffer, columns: pa.Schema) -> pa.Table:
         true_values=["t"],
         false_values=["f"],
     )
-    block = _BLOCK
-    while True:
-        read = pa_csv.ReadOptions(column_names=columns.names, block_size=block, use_threads=False)
-        try:
-            return pa_csv.read_csv(pa.BufferReader(buffer), read, parse, convert)
-        except pa.ArrowInvalid:
-            if block >= min(buffer.size, _LARGEST_BLOCK):
-                raise
-        block = min(8 * block, _LARGEST_BLOCK)
+    return pa_csv.read_csv(pa.BufferReader(rows), read, parse, convert).cast(columns)
 
 
 def _cursor(conn: Connection) -> Any:  # noqa: ANN401 - psycopg's cursor; the driver is not imported here

@@ -100,6 +100,10 @@ class Sqlite:
         primary = None if code is None else code & 0xFF
         return Described(Failure.RETRY if primary in _AGAIN else Failure.REFUSED, first_line(error))
 
+    def lock_holder(self, engine: Engine, error: BaseException) -> str:  # noqa: ARG002 - SQLite does not know
+        """Nothing: a file's locks have no names."""
+        return ""
+
     def lock_schema(self, conn: Connection) -> None:
         """Nothing to do: the transaction began with the write lock."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from lakeops.catalog.open import Catalog, open_catalog
 from lakeops.catalog.records import Caller
 from lakeops.model.clock import Clock, Ids, SystemClock
+from lakeops.model.errors.faults import naming_what_ran_out
 from lakeops.model.progress import Progress, quiet
 from lakeops.model.records import Repository as RepositoryRecord
 from lakeops.ops.batcher import StageBatcher
@@ -52,6 +53,7 @@ class Connection:
         self._batcher = StageBatcher()
 
     @classmethod
+    @naming_what_ran_out
     def open(
         cls,
         home: str | Path | None = None,

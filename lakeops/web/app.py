@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from lakeops.model.errors import CatalogError, LakeopsError, RepositoryNotFound
+from lakeops.model.errors.faults import out_of_resources
 from lakeops.web.page import Moved, Site
 from lakeops.web.pages import Pages
 from lakeops.web.problem import Problem
@@ -46,7 +47,10 @@ def answer(
             lake.impatient = True
             path = {name: str(value) for name, value in request.path_params.items()}
             made = view(Pages(site, lake, path, request.query_params))
-    except LakeopsError as error:
+    except Exception as fault:
+        error = out_of_resources(fault) or fault
+        if not isinstance(error, LakeopsError):
+            raise
         problem = Problem.of(error)
         return failure(
             site, problem.status, error.message, problem.advice, _way_back(request, site, error, opened=opened)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 import traceback
@@ -135,6 +136,42 @@ def test_a_lock_held_too_long_is_a_transient_error(postgres_url, opened, monkeyp
         done.set()
         holding.result()
     put(catalog, an_entry("a"))
+
+
+def test_who_holds_a_row_is_told_while_others_wait_and_in_the_end(postgres_url, opened, monkeypatch, caplog):
+    monkeypatch.setattr(postgres, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("lakeops.catalog.database.TRIES", 3)
+    catalog = opened(postgres_url)
+    create(catalog)
+    straight = postgres_url.replace("+psycopg", "")
+    with psycopg.connect(straight, application_name="report.py") as holder, psycopg.connect(straight) as bystander:
+        pid = holder.info.backend_pid
+        bystander.execute("SELECT * FROM lakeops_repository FOR SHARE")
+        holder.execute("SELECT * FROM lakeops_branch WHERE name = 'main' FOR UPDATE")
+        with pytest.raises(CatalogUnavailable) as caught:
+            seal(catalog)
+    said = (
+        rf"lock timeout; process {pid} of the database \(report.py, login postgres\) holds the lock"
+        r", whose transaction has been open for \d+:\d\d:\d\d; waited \d+\.\d s in 3 tries$"
+    )
+    assert re.search(said, caught.value.message)
+    lines = [record.getMessage() for record in caplog.records if record.name == "lakeops.catalog"]
+    assert len(lines) == 3
+    for number, line in enumerate(lines, 1):
+        assert f"process {pid}" in line
+        assert f"try {number} of 3 lost after" in line
+    seal(catalog)
+
+
+def test_a_wait_for_sqlite_is_told_with_its_length(sqlite_url, opened, tmp_path, caplog):
+    catalog = opened(f"{sqlite_url}?timeout=0.05")
+    create(catalog)
+    holder = sqlite3.connect(tmp_path / "catalog.db", isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    with pytest.raises(CatalogUnavailable, match=r"database is locked; waited \d+\.\d s in 5 tries$"):
+        put(catalog, an_entry("a"))
+    holder.close()
+    assert [record.levelname for record in caplog.records if record.name == "lakeops.catalog"] == ["WARNING"] * 5
 
 
 def test_deadlocks_are_tried_again(postgres_url, opened):

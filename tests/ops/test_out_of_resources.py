@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lakeops import Lake, Settings
+from lakeops import Lake, Repository, Settings
 from lakeops.cli.app import app
-from lakeops.model.errors import InvalidInput, LakeopsError
+from lakeops.model.errors import InvalidInput, LakeopsError, OutOfResources
 from lakeops.model.errors.faults import out_of_resources
 from lakeops.testing import Faults, open_faulty
 
@@ -70,6 +71,38 @@ def test_each_effect_that_lacks_resources_ends_in_an_error_of_lakeops(
             else:
                 break
         assert met
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_opening_a_lake_says_it(settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("lakeops.lake.connection.open_catalog", fail)
+    with pytest.raises(OutOfResources):
+        Lake.open(settings=settings)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_page_says_it(settings: Settings, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("starlette")
+    from starlette.testclient import TestClient
+
+    from lakeops.web.serve import application
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Repository, "walk", fail)
+    with (
+        Lake.open(settings=settings) as lake,
+        TestClient(application(lake), base_url="http://localhost", raise_server_exceptions=False) as client,
+    ):
+        answer = client.get("/shop/ref/main")
+    assert answer.status_code == 503
+    found = out_of_resources(error)
+    assert found is not None
+    assert found.message in html.unescape(answer.text)
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
