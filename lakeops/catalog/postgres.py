@@ -106,11 +106,15 @@ class Postgres:
         return cast("datetime", moment).astimezone(UTC)
 
     def describe_failure(self, error: BaseException) -> Described:
-        """By SQLSTATE. An operation that failed without any was not answered by a server."""
+        """By SQLSTATE. An operation that failed without any was not answered by a server.
+
+        A pooler whose server broke may answer one command twice, which psycopg calls an internal error.
+        """
         import psycopg
 
         state = getattr(error, "sqlstate", None) or ""
-        unanswered = not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        kinds = psycopg.OperationalError | psycopg.InterfaceError | psycopg.InternalError
+        unanswered = not state and isinstance(error, kinds)
         if state in _AGAIN:
             failure = Failure.RETRY
         elif unanswered or state.startswith(_LOST):

@@ -23,7 +23,7 @@ ROUNDS = 6
 
 @pytest.fixture
 def pooler(postgres_socket: str) -> Iterator[Pooler]:
-    with pgbouncer(postgres_socket, default_pool_size=8) as pooler:
+    with pgbouncer(postgres_socket, default_pool_size=8, server_login_retry=1) as pooler:
         yield pooler
 
 
